@@ -101,7 +101,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
 
 void ReplicaCosts::add_sums(const Stage& stage, Replica& replica, const CostModel& cost)
 {
-  if (replica.shards.size() == 1 || stage.grid.is_grid()) return;
+  if (replica.shards.size() == 1 || stage.grid.form != ShardGrid::Form::OneD) return;
   std::vector<std::size_t> devices;
   for (const auto& shard : replica.shards) devices.push_back(shard.device);
   const auto others = static_cast<double>(devices.size() - 1);
@@ -131,7 +131,7 @@ void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPatter
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
     const std::size_t next = begin + plan.stages[stage].replicas.size();
     const std::size_t layer = plan.stages[stage + 1].first_layer;
-    const auto blocks = static_cast<double>(plan.stages[stage].grid.shards());
+    const auto blocks = static_cast<double>(plan.stages[stage].grid.blocks());
     const auto block_of = [blocks](TransferTimes whole) { return TransferTimes{whole.latency, whole.data / blocks}; };
     for (const auto& [pair, count] : meetings(patterns[stage], patterns[stage + 1], plan.goal.microbatches)) {
       const auto& from = replicas_[begin + pair.first].shards;

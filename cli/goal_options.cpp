@@ -139,7 +139,8 @@ void GoalOptions::add_search_to(CLI::App& command)
   add_count(command, "--tensor", grid.tensor,
             "devices that divide each layer (allocator grid, workloads with unit: operator; default: the best number)");
   command.add_option("--splits", splits,
-                     "how they divide it: 1d, or in a grid 2d, 2.5d or 3d (allocator grid; default: 1d)");
+                     "how they divide it: 1d, sequence (1d, and the sequence between layers), or in a grid 2d, 2.5d "
+                     "or 3d (allocator grid; default: 1d)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");

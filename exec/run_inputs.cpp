@@ -76,7 +76,7 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   const auto has_grid = [](const Stage& stage) { return stage.grid.is_grid(); };
   const auto in_grid = std::find_if(plan.stages.begin(), plan.stages.end(), has_grid);
   if (in_grid != plan.stages.end()) {
-    lines.push_back(fmt::format("{}: stages[{}].splits: {}; isobar run executes 1d, and simulate plays all",
+    lines.push_back(fmt::format("{}: stages[{}].splits: {}; isobar run executes 1d and sequence, and simulate plays all",
                                 options.plan, stage_in_file[static_cast<std::size_t>(in_grid - plan.stages.begin())],
                                 name_of(in_grid->grid.form)));
   }

@@ -133,6 +133,7 @@ class Grids {
   std::vector<ShardGrid> grids_of(std::uint64_t shards) const
   {
     if (form() == Form::OneD) return {ShardGrid()};
+    if (form() == Form::Sequence) return shards > 1 ? std::vector{ShardGrid{form(), shards}} : std::vector<ShardGrid>();
     std::vector<ShardGrid> grids;
     for (std::uint64_t side = 2; side * side <= shards; ++side) {
       const std::uint64_t depth = shards / (side * side);
@@ -149,16 +150,14 @@ class Grids {
     if (schedule_.folding == schedules::Folding::V) return fmt::format("schedule {} has no shards", schedule_.name);
     for (std::size_t i = 0; i < problem_.workload.layers.size(); ++i) {
       const Layer& layer = problem_.workload.layers[i];
-      if (grid.is_grid()) {
-        const auto why_not = why_not_divided(problem_.workload, i, grid);
-        if (why_not) return fmt::format("{} of layer {}, {}", text_of(grid), shown(layer.name), *why_not);
-        continue;
-      }
-      if (!layer.split) {
+      if (!layer.split && !grid.is_grid()) {
         return fmt::format("layer {} cannot be divided; a gpt or llama needs unit: operator", shown(layer.name));
       }
-      if (layer.split->units < shards) {
+      if (!grid.is_grid() && layer.split->units < shards) {
         return fmt::format("layer {} has {} to divide ({})", shown(layer.name), layer.split->units, layer.split->name);
+      }
+      if (const auto why_not = why_not_divided(problem_.workload, i, grid)) {
+        return fmt::format("{} of layer {}, {}", text_of(grid), shown(layer.name), *why_not);
       }
     }
     return std::nullopt;

@@ -73,7 +73,9 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
     text += fmt::format("the replicas of a stage add up their gradients in buckets of {:.6g} MiB\n",
                         plan.sync.bucket.value / 0x1p20);
   }
-  if (plan.stages.front().grid.is_grid()) {
+  if (plan.stages.front().grid.form == ShardGrid::Form::Sequence) {
+    text += "the shards of a replica divide the sequence between layers\n";
+  } else if (plan.stages.front().grid.is_grid()) {
     text += fmt::format("the shards of a replica lie in a {}\n", text_of(plan.stages.front().grid));
   }
   if (const std::size_t parts = plan.stages.size(), stages = pipeline_stages(plan).back() + 1;

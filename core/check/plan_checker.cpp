@@ -236,14 +236,14 @@ class Checker {
               "stages[{}]: {} shards of layer {}, which one device computes; give it one shard, or write unit: "
               "operator in the workload of a gpt or llama",
               i, shards, shown(name));
-        } else if (stage.grid.is_grid()) {
-          const auto why_not = is_grid_wrong ? std::nullopt : why_not_divided(workload_, layer, stage.grid);
+        } else if (!stage.grid.is_grid() && split->units < shards) {
+          fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
+                shards, shown(name), split->units, split->name);
+        } else if (!is_grid_wrong) {
+          const auto why_not = why_not_divided(workload_, layer, stage.grid);
           if (!why_not) continue;
           is_grid_wrong = true;
           fault("stages[{}]: {} of layer {}, {}", number_[i], text_of(stage.grid), shown(name), *why_not);
-        } else if (split->units < shards) {
-          fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
-                shards, shown(name), split->units, split->name);
         }
       }
       if (stage.first_layer != stage.last_layer) {

@@ -200,10 +200,10 @@ class PlayedChecker {
 
   const ShardGrid& grid_of(const Holder& holder) const { return plan_.stages[holder.stage].grid; }
 
-  /// Of what crosses a cut, each shard of a grid has one block.
+  /// Of what crosses a cut, each shard of a grid or of a sequence has one block.
   double blocks_of(const Holder& holder) const
   {
-    return grid_of(holder).is_grid() ? static_cast<double>(holder.parts.size()) : 1;
+    return grid_of(holder).form == ShardGrid::Form::OneD ? 1 : static_cast<double>(holder.parts.size());
   }
 
   /// The parameters of a layer that a shard has. Those of a grid have a block each, rounded up; in 2.5d those of each
@@ -306,7 +306,7 @@ class PlayedChecker {
   void collect_sums(Holder& holder, const Boundaries& cuts) const
   {
     const auto n = static_cast<double>(holder.parts.size());
-    if (n == 1 || grid_of(holder).is_grid()) return;
+    if (n == 1 || grid_of(holder).form != ShardGrid::Form::OneD) return;
     const std::size_t layer = plan_.stages[holder.stage].first_layer;
     const auto all_reduce = [&](Bytes size) { return around_ring(holder, 2 * (n - 1), 2 * (n - 1) * size.value / n); };
     const auto& gathered = workload_.layers[layer].split->gathered;

@@ -141,15 +141,15 @@ Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica
   if (layer.update && layer.parameters > 0) {
     part.update = static_cast<double>(part.parameters) / static_cast<double>(layer.parameters) * *layer.update;
   }
-  part.activations = layer.activations - (1 - fraction) * split.activations;
+  const Bytes not_divided = (layer.activations - split.activations) / static_cast<double>(stage.grid.blocks());
+  part.activations = fraction * split.activations + not_divided;
   return part;
 }
 
 std::uint64_t shared_parameters(const Layer& layer, const ShardGrid& grid)
 {
-  if (grid.is_grid()) {
-    return grid.form == ShardGrid::Form::TwoAndAHalfD ? layer_of_grid(layer, grid).parameters : 0;
-  }
+  if (!shared_axis(grid)) return 0;
+  if (grid.form == ShardGrid::Form::TwoAndAHalfD) return layer_of_grid(layer, grid).parameters;
   return layer.parameters - (layer.split ? layer.split->parameters : 0);
 }
 
@@ -179,12 +179,16 @@ std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
         return fault(fmt::format("their shares sum to {:.9g}; those of a replica sum to 1", sum));
       }
       const auto is_alike = [](const Shard& a, const Shard& b) { return std::abs(a.share - b.share) <= tolerance; };
-      if (grid.is_grid() && replica.shards.size() != grid.shards()) {
-        return fault(fmt::format("{}; the stage's {} has {}", replica.shards.size(), text_of(grid), grid.shards()));
+      if (grid.form == ShardGrid::Form::Sequence && replica.shards.size() != grid.side) {
+        return fault(fmt::format("{}; each replica divides the sequence among as many as the first, {}",
+                                 replica.shards.size(), grid.side));
+      }
+      if (grid.blocks() > 1 && replica.shards.size() != grid.blocks()) {
+        return fault(fmt::format("{}; the stage's {} has {}", replica.shards.size(), text_of(grid), grid.blocks()));
       }
       const auto has_its_part = [&](const Shard& shard) { return is_alike(shard, replica.shards.front()); };
       if (grid.is_grid() && !std::all_of(replica.shards.begin(), replica.shards.end(), has_its_part)) {
-        return fault("with different shares; the shards of a grid have equal blocks");
+        return fault(fmt::format("with different shares; shards of {} have equal ones", name_of(grid.form)));
       }
       for (const auto& shard : replica.shards) {
         const auto [use, is_new] = first_use.emplace(shard.device, Use{&replica, &grid});

@@ -108,8 +108,8 @@ std::vector<std::uint64_t> read_cuts_of_shards(MappingReader& reader, const Stag
   return cuts;
 }
 
-/// Reads how shards divide the layers: "splits": {"*": "2.5d"}, "grid": [4, 2, 2].
-ShardGrid read_grid(MappingReader& reader, FaultList& faults)
+/// Reads how the shards of a replica divide the layers: "splits": {"*": "2.5d"}, "grid": [4, 2, 2].
+ShardGrid read_grid(MappingReader& reader, std::size_t shards, FaultList& faults)
 {
   using Form = ShardGrid::Form;
   if (reader.optional("splits") == nullptr) {
@@ -130,9 +130,13 @@ ShardGrid read_grid(MappingReader& reader, FaultList& faults)
     return shard_form_from_name(splits.required_choice(all_layers, shard_form_names()));
   });
   const bool has_sides = reader.optional("grid") != nullptr;
-  if (!form || *form == Form::OneD) {
-    if (faults.empty() && has_sides) reader.add_fault("grid", "splits is 1d, which has none; leave it out");
-    return {};
+  if (!form || *form == Form::OneD || *form == Form::Sequence) {
+    if (faults.empty() && has_sides) {
+      reader.add_fault("grid", fmt::format("splits is {}, which has none; leave it out", name_of(*form)));
+    }
+    if (form != Form::Sequence) return {};
+    if (shards == 1) reader.add_fault("splits", "sequence of one shard; it divides the sequence among several");
+    return {*form, shards};
   }
   constexpr std::uint64_t longest_side = 65'536;
   const auto sides = read_list<std::uint64_t>(reader, "grid", faults, [](MappingReader& item, const std::string& name) {
@@ -169,7 +173,7 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
   refuse(reader, {"residence"});
-  stage.grid = read_grid(reader, faults);
+  stage.grid = read_grid(reader, stage.replicas.empty() ? 0 : stage.replicas.front().shards.size(), faults);
   const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
   if (fault) reader.add_fault(fault->key, fault->text);
   if (has_shards({stage})) return parts_of(stage, read_cuts_of_shards(reader, stage));

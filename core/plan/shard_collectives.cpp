@@ -15,33 +15,6 @@ namespace {
 
 using Form = ShardGrid::Form;
 
-struct RoleRecord {
-  std::string_view name;
-  ShardPass pass;
-  bool is_before;
-  bool needs_arrival;
-};
-
-/// By ShardRole.
-constexpr std::array<RoleRecord, shard_roles> roles = {{
-    {"sum for norms", ShardPass::Forward, true, true},
-    {"gather inputs", ShardPass::Forward, true, true},
-    {"gather weights", ShardPass::Forward, true, false},
-    {"sum activations", ShardPass::Forward, false, false},
-    {"gather loss", ShardPass::Forward, false, false},
-    {"gather gradients", ShardPass::InputGradient, true, true},
-    {"gather weights again", ShardPass::InputGradient, true, false},
-    {"sum gradients", ShardPass::InputGradient, false, false},
-    {"sum gradients for norms", ShardPass::InputGradient, false, false},
-    {"gather inputs again", ShardPass::WeightGradient, true, false},
-    {"sum weight gradients", ShardPass::WeightGradient, false, false},
-}};
-
-const RoleRecord& record_of(ShardRole role)
-{
-  return roles.at(static_cast<std::size_t>(role));
-}
-
 /// The collectives of one layer over a grid.
 class GridLayer {
  public:
@@ -54,7 +27,6 @@ class GridLayer {
         tokens_(static_cast<double>(workload.micro_batch * workload.sequence)),
         bytes_(size_of(workload.dtype))
   {
-    ensure(layer_.split.has_value(), "a layer of several shards has a split");
   }
 
   std::vector<ShardCollective> collectives() &&
@@ -140,12 +112,12 @@ class GridLayer {
   double block_of(double whole, Payload payload) const
   {
     const bool is_of_parameters = payload == Payload::Parameter || payload == Payload::ParameterGradient;
-    return whole / static_cast<double>(is_of_parameters ? grid_.parameter_blocks() : grid_.shards());
+    return whole / static_cast<double>(is_of_parameters ? grid_.parameter_blocks() : grid_.blocks());
   }
   /// The part of what all tokens have that the tokens of a shard have.
   Bytes part_of_tokens(Bytes all) const
   {
-    return all * (static_cast<double>(grid_.side) / static_cast<double>(grid_.shards()));
+    return all * (static_cast<double>(grid_.side) / static_cast<double>(grid_.blocks()));
   }
 
   void add(const ShardCollective& collective) { collectives_.push_back(collective); }
@@ -207,7 +179,49 @@ class GridLayer {
   std::vector<ShardCollective> collectives_;
 };
 
+/// The collectives of one layer whose shards have a part of the sequence each between layers. Around it they gather
+/// all tokens, and add up theirs.
+std::vector<ShardCollective> sequence_collectives(const Layer& layer, const Boundaries& boundaries, std::size_t index,
+                                                  double shards)
+{
+  std::vector<ShardCollective> collectives;
+  const auto gather = [&](ShardRole role, Payload payload, Bytes whole) {
+    const Bytes part = whole / shards;
+    collectives.push_back({role, 0, Opcode::AllGather, payload, GridAxis::All, part, whole - part});
+  };
+  const auto sum = [&](ShardRole role, Payload payload, Bytes whole) {
+    collectives.push_back({role, 0, Opcode::ReduceScatter, payload, GridAxis::All, whole, {}});
+  };
+  const bool has_input = index > 0;  // from other layers
+  if (has_input) gather(ShardRole::InputGather, Payload::Activation, boundaries.output.at(index));
+  if (const auto& gathered = layer.split->gathered) {
+    collectives.push_back(
+        {ShardRole::LossGather, 0, Opcode::AllGather, Payload::Activation, GridAxis::All, *gathered, {}});
+  } else {
+    sum(ShardRole::OutputSum, Payload::Activation, boundaries.output.at(index + 1));
+    gather(ShardRole::GradientGather, Payload::Gradient, boundaries.gradient.at(index + 1));
+  }
+  if (has_input) {
+    gather(ShardRole::KeptInputGather, Payload::Activation, boundaries.output.at(index));
+    sum(ShardRole::InputGradientSum, Payload::Gradient, boundaries.gradient.at(index));
+  }
+  return collectives;
+}
+
 }  // namespace
+
+std::vector<GridAxis> axes_of(const ShardGrid& grid)
+{
+  if (!grid.is_grid()) return {GridAxis::All};
+  return {GridAxis::Row, GridAxis::Column, GridAxis::Depth};
+}
+
+std::optional<GridAxis> shared_axis(const ShardGrid& grid)
+{
+  if (!grid.is_grid()) return GridAxis::All;
+  if (grid.form == Form::TwoAndAHalfD) return GridAxis::Depth;
+  return std::nullopt;
+}
 
 std::vector<std::vector<std::size_t>> groups_along(const ShardGrid& grid, GridAxis axis, std::size_t shards)
 {
@@ -228,32 +242,15 @@ std::vector<std::vector<std::size_t>> groups_along(const ShardGrid& grid, GridAx
   return groups;
 }
 
-std::string_view name_of(ShardRole role)
-{
-  return record_of(role).name;
-}
-
-ShardPass pass_of(ShardRole role)
-{
-  return record_of(role).pass;
-}
-
-bool is_before_pass(ShardRole role)
-{
-  return record_of(role).is_before;
-}
-
-bool needs_arrival(ShardRole role)
-{
-  return record_of(role).needs_arrival;
-}
-
 std::vector<ShardCollective> shard_collectives(const Workload& workload, const Boundaries& boundaries,
                                                std::size_t layer, const ShardGrid& grid)
 {
-  if (grid.is_grid()) return GridLayer(workload, boundaries, layer, grid).collectives();
   const auto& split = workload.layers.at(layer).split;
   ensure(split.has_value(), "a layer of several shards has a split");
+  if (grid.form == Form::Sequence) {
+    return sequence_collectives(workload.layers[layer], boundaries, layer, static_cast<double>(grid.side));
+  }
+  if (grid.is_grid()) return GridLayer(workload, boundaries, layer, grid).collectives();
   std::vector<ShardCollective> collectives(1);
   collectives.front().opcode = split->gathered ? Opcode::AllGather : Opcode::AllReduce;
   collectives.front().size = split->gathered.value_or(boundaries.output.at(layer + 1));
@@ -272,6 +269,10 @@ std::vector<ShardCollective> shard_collectives(const Workload& workload, const B
 std::optional<std::string> why_not_divided(const Workload& workload, std::size_t index, const ShardGrid& grid)
 {
   const Layer& layer = workload.layers.at(index);
+  if (!grid.is_grid()) {
+    if (workload.sequence % grid.blocks() == 0) return std::nullopt;
+    return fmt::format("whose sequence of {} is to be a multiple of {}", workload.sequence, grid.blocks());
+  }
   if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), index)) {
     return "which recomputes its activations, and a grid keeps them; leave it out of recompute";
   }
@@ -297,7 +298,7 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
 
 Layer layer_of_grid(const Layer& layer, const ShardGrid& grid)
 {
-  const auto shards = static_cast<double>(grid.shards());
+  const auto shards = static_cast<double>(grid.blocks());
   const std::uint64_t blocks = grid.parameter_blocks();
   Layer part = layer;
   part.forward = layer.forward / shards;

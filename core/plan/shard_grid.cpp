@@ -15,8 +15,11 @@ namespace {
 
 using Form = ShardGrid::Form;
 
-constexpr NameTable<Form, 4> forms = {
-    {{Form::OneD, "1d"}, {Form::TwoD, "2d"}, {Form::TwoAndAHalfD, "2.5d"}, {Form::ThreeD, "3d"}}};
+constexpr NameTable<Form, 5> forms = {{{Form::OneD, "1d"},
+                                       {Form::Sequence, "sequence"},
+                                       {Form::TwoD, "2d"},
+                                       {Form::TwoAndAHalfD, "2.5d"},
+                                       {Form::ThreeD, "3d"}}};
 
 }  // namespace
 
@@ -65,7 +68,8 @@ std::vector<std::uint64_t> sides_of(const ShardGrid& grid)
 
 std::string text_of(const ShardGrid& grid)
 {
-  if (!grid.is_grid()) return std::string(name_of(grid.form));
+  if (grid.form == Form::OneD) return std::string(name_of(grid.form));
+  if (grid.form == Form::Sequence) return fmt::format("{} of {}", name_of(grid.form), grid.side);
   return fmt::format("{} grid [{}]", name_of(grid.form), fmt::join(sides_of(grid), ", "));
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/errors.hpp"
+#include "core/program/shard_role.hpp"
 #include "core/units.hpp"
 
 #include <array>
@@ -66,6 +67,7 @@ struct Lane {
   std::string name;  ///< unique in its rank: "compute", "send activation", …
   Engine engine = Engine::Device;
   std::optional<std::size_t> channel;  ///< index in Program::channels; none for a lane that meets no other rank
+  std::optional<ShardRole> role = {};  ///< of collectives among shards for a micro-batch each
 };
 
 /// One end of a channel.

@@ -7,6 +7,7 @@
 #include "exec/model/device.hpp"
 #include "exec/model/loss.hpp"
 #include "exec/model/memory_meter.hpp"
+#include "exec/model/recomputed_tensors.hpp"
 #include "exec/model/stage_optimizer.hpp"
 #include "exec/model/stored_tensors.hpp"
 #include "exec/model/tensor_slices.hpp"
@@ -70,7 +71,8 @@ struct Piece {
 struct MicroBatch {
   RandomKey key;
   std::vector<Piece> pieces;
-  std::shared_ptr<DeferredProducts> products;  // null unless backward passes are split
+  std::shared_ptr<DeferredProducts> products;     // null unless backward passes are split
+  std::shared_ptr<RecomputedTensors> recomputed;  // null unless shards divide the sequence
 };
 
 std::vector<Segment> segments_of(const StageOptions& options)
@@ -160,6 +162,7 @@ struct StageModel::State {
     return layers[layer - options.first_layer]->parts_of({0, 1, workload.layers[layer].split.value().units});
   }
 
+  bool is_first() const { return options.first_layer == 0; }
   bool is_last() const { return options.last_layer + 1 == workload.layers.size(); }
   /// Whether this replica updates its own part only.
   bool is_divided() const { return options.sites.size() > 1 && options.sync.sharded != Sharding::None; }
@@ -221,14 +224,21 @@ struct StageModel::State {
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message passed)
   {
     MicroBatch& in_flight = in_flight_batches[microbatch];
-    in_flight = {{options.seed, step, microbatch}, {}, nullptr};
+    in_flight = {{options.seed, step, microbatch}, {}, nullptr, nullptr};
     if (options.splits_backward) in_flight.products = std::make_shared<DeferredProducts>();
+    if (options.divides_sequence) in_flight.recomputed = std::make_shared<RecomputedTensors>();
     for (const auto& segment : segments) {
       Piece piece{leaves_of(passed), {}};
+      const RecomputedTensors::Scope scope(segment.recomputed ? nullptr : in_flight.recomputed.get());
       Tensors outputs = run(segment, piece.inputs, in_flight.key, in_flight.products);
       passed = message_of(outputs);
       if (!segment.recomputed) piece.outputs = std::move(outputs);
       in_flight.pieces.push_back(std::move(piece));
+    }
+    if (options.divides_sequence) {
+      in_flight.recomputed->free();
+      const Tensors data = is_first() ? Tensors() : in_flight.pieces.front().inputs;
+      for (const auto& input : data) free_memory(input);
     }
     if (!is_last()) return passed;
 
@@ -246,12 +256,23 @@ struct StageModel::State {
     return {};
   }
 
+  void restore_inputs(std::uint64_t microbatch, const Message& message)
+  {
+    const torch::NoGradGuard no_graph;
+    const Tensors& inputs = in_flight_batches.at(microbatch).pieces.front().inputs;
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      allocate_memory(inputs[i]);
+      alias_of(inputs[i]).copy_(message.tensors.at(i));
+    }
+  }
+
   /// The backward pass, apart from what the products of the micro-batch defer.
   Message backward_input(std::uint64_t microbatch, const Message& gradients)
   {
     auto found = in_flight_batches.extract(microbatch);
     ensure(!found.empty(), "a backward pass comes after its forward pass");
-    auto& [key, pieces, products] = found.mapped();
+    auto& [key, pieces, products, recomputed] = found.mapped();
+    if (recomputed) recomputed->restore();
     Message passed = is_last() && is_shard() ? gradient_of_statistics(gradients.tensors.at(0)) : gradients;
     for (; !pieces.empty(); pieces.pop_back()) {
       Piece& piece = pieces.back();
@@ -462,6 +483,10 @@ Message StageModel::forward(std::uint64_t step, std::uint64_t microbatch, Messag
   Message outputs = state_->forward(step, microbatch, std::move(inputs));
   state_->end_use();
   return outputs;
+}
+void StageModel::restore_inputs(std::uint64_t microbatch, const Message& inputs)
+{
+  state_->restore_inputs(microbatch, inputs);
 }
 Message StageModel::backward(std::uint64_t microbatch, const Message& gradients)
 {

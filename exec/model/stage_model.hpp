@@ -26,10 +26,11 @@ struct StageOptions {
   std::size_t replica = 0;
   std::vector<std::string> sites = {""};  ///< of the replicas
   std::size_t shard = 0;
-  UnitRange units = {};          ///< that the shard computes of the layer; a stage of several shards has one
-  bool has_shards = false;       ///< whether a replica has several
-  bool is_divided_alike = true;  ///< whether the replicas have as many shards with the same units
-  bool splits_backward = false;  ///< whether backward passes are split in two
+  UnitRange units = {};           ///< that the shard computes of the layer; a stage of several shards has one
+  bool has_shards = false;        ///< whether a replica has several
+  bool is_divided_alike = true;   ///< whether the replicas have as many shards with the same units
+  bool divides_sequence = false;  ///< whether activations between layers are divided among the shards
+  bool splits_backward = false;   ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
@@ -64,6 +65,9 @@ class StageModel {
   /// Computes the stage's outputs and keeps what the backward pass needs. The first stage's inputs are a micro-batch's
   /// data. The last stage computes the loss and returns an empty message; that of a shard statistics.
   Message forward(std::uint64_t step, std::uint64_t microbatch, Message inputs);
+  /// Gives a micro-batch its inputs again, before its backward pass: whole ones have no memory after its forward pass.
+  /// Only with StageOptions::divides_sequence, and not in the first stage.
+  void restore_inputs(std::uint64_t microbatch, const Message& inputs);
   /// Computes the gradients of parameters, and returns those of the inputs, from those of the outputs that `forward`
   /// returned (none for the last stage; that of a shard takes the gathered statistics, and computes the loss).
   Message backward(std::uint64_t microbatch, const Message& gradients);

@@ -71,6 +71,18 @@ at::Tensor values_of(const TensorPart& part, const at::Tensor& whole)
   return whole.reshape({-1, static_cast<std::int64_t>(part.period)}).narrow(1, begin, length).flatten();
 }
 
+at::Tensor in_parts_of_sequence(const at::Tensor& tokens, std::size_t parts)
+{
+  return tokens.unflatten(1, {static_cast<std::int64_t>(parts), -1})
+      .transpose(0, 1)
+      .clone(at::MemoryFormat::Contiguous);
+}
+
+at::Tensor joined_sequence(const at::Tensor& parts)
+{
+  return parts.transpose(0, 1).flatten(1, 2).contiguous();
+}
+
 Tensors part_of(const Channel& channel, std::size_t end, const Tensors& tensors)
 {
   const ValueRange range = part_of_end(end, channel.ends.size(), size_of(tensors), channel.algorithm, channel.sites);

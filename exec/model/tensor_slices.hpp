@@ -38,6 +38,11 @@ void allocate_memory(const at::Tensor& tensor);
 /// The values of a part of a tensor, in one dimension.
 at::Tensor values_of(const TensorPart& part, const at::Tensor& whole);
 
+/// A copy of tokens [batch, sequence, …] in equal parts of the sequence, [parts, batch, sequence / parts, …], and back;
+/// contiguous.
+at::Tensor in_parts_of_sequence(const at::Tensor& tokens, std::size_t parts);
+at::Tensor joined_sequence(const at::Tensor& parts);
+
 /// What belongs to an end of a channel (part_of_end), as views of the tensors of a collective.
 Tensors part_of(const Channel& channel, std::size_t end, const Tensors& tensors);
 

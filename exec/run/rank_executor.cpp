@@ -84,6 +84,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       stages_(static_cast<std::uint32_t>(plan.stages.size())),
       has_data_server_(plan.data_server.has_value()),
       is_alone_(devices_of(plan).size() == 1),
+      divides_sequence_(plan.stages.front().grid.form == ShardGrid::Form::Sequence),
       name_(names_of_ranks(plan).at(rank)),
       meter_(options.memory_cap),
       channels_(program.channels().size()),
@@ -118,6 +119,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
     stage_options.has_shards = has_shards({whole});
     stage_options.is_divided_alike = are_divided_alike(whole);
     if (!stage_options.is_divided_alike) sync_groups_[stage] = sync_groups(first_layer, whole);
+    stage_options.divides_sequence = divides_sequence_;
     stage_options.sites = sites_of(whole, stage_options.is_divided_alike ? placed.shard : 0);
     stage_options.shard = placed.shard;
     stage_options.units = units_of_shard(first_layer, whole.replicas[placed.replica], placed.shard);
@@ -246,7 +248,8 @@ void RankExecutor::run_on_stream(const Job& job)
       reduce(job);
       return;
     case Opcode::AllGather:
-      job.instruction.payload == Payload::Parameter ? gather_parameters(job) : make_whole(job);
+      if (job.instruction.payload == Payload::Parameter) return gather_parameters(job);
+      is_before_pass(role_of(job.instruction).value()) ? gather_sequence(job) : make_whole(job);
       return;
     case Opcode::AllToAll:
     case Opcode::Broadcast:
@@ -326,7 +329,41 @@ void RankExecutor::reduce(const Job& job)
   is_among_shards(instruction) ? reduce_shared_gradients(job) : reduce_gradients(job);
 }
 
-/// Makes whole what the shards of a replica have made of a task: adds up their addends, or gathers their parts.
+std::optional<ShardRole> RankExecutor::role_of(const Instruction& instruction) const
+{
+  return program_->lanes(rank_).at(instruction.lane).role;
+}
+
+/// Gathers the parts of a sequence that a pass reads: of its inputs, before the forward and again before the backward
+/// pass, until which each shard keeps its own part, or of the gradients of its outputs.
+void RankExecutor::gather_sequence(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  const PlacedShard& placed = placed_.at(instruction.stage);
+  const auto address = address_of(instruction.payload, instruction.stage, instruction);
+  const bool is_again = role_of(instruction) == ShardRole::KeptInputGather;
+  Message message = is_again ? kept_.take(address) : arrived_.take(address);
+  Stream& stream = job.lane.stream;
+  stream.await(message);
+  const Event begin = stream.record();
+  if (role_of(instruction) == ShardRole::InputGather && !evaluates_) kept_.put(address, message);
+  for (auto& tensor : message.tensors) {
+    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(ranks_[placed.stage][placed.replica].size())};
+    shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
+    const at::Tensor parts = at::empty(shape, tensor.options());
+    parts[static_cast<std::int64_t>(placed.shard)].copy_(tensor);
+    tensor = parts;
+  }
+  stream.record().wait();
+  transport_->collective(channel_of(instruction), instruction, message.tensors);
+  for (auto& tensor : message.tensors) tensor = joined_sequence(tensor);
+  message.ready = stream.record();
+  ran(job, begin, message.ready);
+  (is_again ? restored_ : gathered_).put(address, std::move(message));
+}
+
+/// Makes whole what the shards of a replica have made of a task: adds up their addends, or gathers their parts. Where
+/// they divide the sequence, each gets its part of the sums.
 void RankExecutor::make_whole(const Job& job)
 {
   const Instruction& instruction = job.instruction;
@@ -334,10 +371,17 @@ void RankExecutor::make_whole(const Job& job)
   Stream& stream = job.lane.stream;
   stream.await(message);
   const Event begin = stream.record();
+  const PlacedShard& placed = placed_.at(instruction.stage);
+  const std::size_t shards = ranks_[placed.stage][placed.replica].size();
   if (instruction.opcode == Opcode::AllGather) {
-    const PlacedShard& placed = placed_.at(instruction.stage);
-    const auto shards = static_cast<std::int64_t>(ranks_[placed.stage][placed.replica].size());
-    message.tensors = {message.tensors.at(0).unsqueeze(0).repeat_interleave(shards, 0)};
+    const auto copies = static_cast<std::int64_t>(shards);
+    message.tensors = {message.tensors.at(0).unsqueeze(0).repeat_interleave(copies, 0)};
+  } else if (instruction.opcode == Opcode::ReduceScatter) {
+    for (auto& tensor : message.tensors) {
+      const at::Tensor whole = std::exchange(tensor, in_parts_of_sequence(tensor, shards).variable_data());
+      // Autograd has outputs too, as the roots of a graph, and does not read their values.
+      if (instruction.payload == Payload::Activation) free_memory(whole);
+    }
   } else {
     // Autograd has the same tensors, whose values it does not read again: the last operation of a layer is a sum or a
     // product.
@@ -345,6 +389,9 @@ void RankExecutor::make_whole(const Job& job)
   }
   stream.record().wait();
   transport_->collective(channel_of(instruction), instruction, message.tensors);
+  if (instruction.opcode == Opcode::ReduceScatter) {
+    for (auto& tensor : message.tensors) tensor = tensor[static_cast<std::int64_t>(placed.shard)].clone();
+  }
   message.ready = stream.record();
   ran(job, begin, message.ready);
   pass_on(instruction.payload, instruction, std::move(message));
@@ -493,10 +540,12 @@ Message RankExecutor::inputs_of(const Job& job)
   const std::uint32_t stage = instruction.stage;
   if (instruction.opcode == Opcode::Forward) {
     if (stage == 0 && !has_data_server_) return micro_batch_data(job.step, instruction.microbatch);
-    return arrived_.take(address_of(Payload::Activation, stage, instruction));
+    return (divides_sequence_ && stage > 0 ? gathered_ : arrived_)
+        .take(address_of(Payload::Activation, stage, instruction));
   }
   if (makes_gradients(instruction) && (!is_last(stage) || is_divided(stage))) {
-    return arrived_.take(address_of(Payload::Gradient, stage, instruction));
+    return (divides_sequence_ && !is_last(stage) ? gathered_ : arrived_)
+        .take(address_of(Payload::Gradient, stage, instruction));
   }
   return {};
 }
@@ -505,6 +554,11 @@ Message RankExecutor::computed(const Job& job, Message inputs)
 {
   const Instruction& instruction = job.instruction;
   StageModel& model = model_of(instruction.stage);
+  if (makes_gradients(instruction) && divides_sequence_ && instruction.stage > 0) {
+    const Message whole = restored_.take(address_of(Payload::Activation, instruction.stage, instruction));
+    job.lane.stream.await(whole);
+    model.restore_inputs(instruction.microbatch, whole);
+  }
   switch (instruction.opcode) {
     case Opcode::Forward:
       if (evaluates_) return model.evaluate(*options_.batches, job.step, instruction.microbatch, inputs);

@@ -140,6 +140,7 @@ class RankExecutor : public RankWork {
   void reduce_shared_gradients(const Job& job);
   void gather_parameters(const Job& job);
   void make_whole(const Job& job);
+  void gather_sequence(const Job& job);
   void compute(const Job& job);
   Message inputs_of(const Job& job);
   Message computed(const Job& job, Message inputs);
@@ -155,6 +156,8 @@ class RankExecutor : public RankWork {
   bool is_divided(std::uint32_t stage) const { return ranks_.at(stage)[placed_.at(stage).replica].size() > 1; }
   /// Whether a collective is one among the shards of a replica.
   bool is_among_shards(const Instruction& instruction) const;
+  /// What the collectives of an instruction's lane among shards are for; none of other lanes.
+  std::optional<ShardRole> role_of(const Instruction& instruction) const;
   bool is_data_server() const { return models_.empty(); }
   bool is_last(std::uint32_t stage) const { return stage + 1 == stages_; }
   Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
@@ -171,6 +174,7 @@ class RankExecutor : public RankWork {
   std::uint32_t stages_;  // of the plan
   bool has_data_server_;
   bool is_alone_;  // no other rank has a stage
+  bool divides_sequence_;
   std::string name_;
   MemoryMeter meter_;
   std::vector<std::unique_ptr<DeviceLane>> lanes_;               // by LaneId
@@ -186,6 +190,9 @@ class RankExecutor : public RankWork {
   std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;
   Mailbox made_;           // by shards, before it is whole
+  Mailbox gathered_;       // by shards that divide the sequence, what a pass reads whole
+  Mailbox kept_;           // of its inputs, the part of this shard
+  Mailbox restored_;       // those inputs, for the backward pass
   Mailbox arrived_;        // what stages of this rank read
   Mailbox leaving_;        // what they made for other ranks
   GradientFacts reduced_;  // sums over all stages

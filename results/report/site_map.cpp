@@ -202,10 +202,8 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
   }
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const ShardGrid& grid = plan.stages[stage].grid;
-    const std::vector<GridAxis> axes =
-        grid.is_grid() ? std::vector{GridAxis::Row, GridAxis::Column, GridAxis::Depth} : std::vector{GridAxis::All};
     for (const auto& shards : devices[stage]) {
-      for (const GridAxis axis : axes) {
+      for (const GridAxis axis : axes_of(grid)) {
         for (const auto& ring : groups_along(grid, axis, shards.size())) {
           for (std::size_t i = 0; i < ring.size(); ++i) connect(shards[ring[i]], shards[ring[(i + 1) % ring.size()]]);
         }

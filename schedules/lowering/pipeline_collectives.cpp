@@ -67,8 +67,10 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
       const ShardLane*& follows = last[{pass, is_before, collective.payload}];
       lane.of_part[work.part] = ShardLane::Each{collective.opcode, collective.size, collective.held, follows};
       follows = &lane;
-      // What a 3d grid gathers stays until the gradient of the parameters is known.
-      const bool stays = grid.form == ShardGrid::Form::ThreeD && is_training_;
+      // What a 3d grid gathers stays until the gradient of the parameters is known, and what is gathered for it with
+      // a divided sequence.
+      const bool is_for_weights = grid.form == ShardGrid::Form::Sequence && pass == ShardPass::InputGradient;
+      const bool stays = (grid.form == ShardGrid::Form::ThreeD || is_for_weights) && is_training_;
       work.sharded(stays ? ShardPass::WeightGradient : pass).released += collective.held;
       if (is_before && needs_arrival(collective.role)) work.sharded(pass).has_arrival = true;
       if (!is_before) work.sharded(pass).last = &lane;
@@ -95,15 +97,15 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
     }
   }
   for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
-    if (!grids_[works_[i].index].is_grid() || works_[i].part > 0) continue;
+    if (grids_[works_[i].index].blocks() == 1 || works_[i].part > 0) continue;
     auto& ranks = grid_ranks_.emplace_back();
     for (std::size_t k = i; k < i + works_[i].shards; ++k) ranks.push_back(works_[k].rank);
   }
 }
 
 template <typename RecordOfRank, typename AxisOfRank>
-std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, RecordOfRank record_of_rank,
-                                                    AxisOfRank axis_of_rank)
+std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, std::optional<ShardRole> role,
+                                                    RecordOfRank record_of_rank, AxisOfRank axis_of_rank)
 {
   std::vector<LaneId> lanes(orders_.size(), compute_lane);
   for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
@@ -114,7 +116,7 @@ std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, Rec
       Channel channel;
       for (const std::size_t shard : group) {
         const std::size_t rank = works_[i + shard].rank;
-        lanes[rank] = add_lane(rank, {name, Engine::Network, channels_.size()}, record_of_rank(rank));
+        lanes[rank] = add_lane(rank, {name, Engine::Network, channels_.size(), role}, record_of_rank(rank));
         channel.ends.push_back({rank, lanes[rank]});
       }
       channels_.push_back(std::move(channel));
@@ -143,7 +145,7 @@ void PipelineProgram::add_shard_lanes()
     const auto axis_of_rank = [&](std::size_t rank) { return shard_lanes_[rank].at(kind).axis; };
     const auto& [role, product] = kind;
     const std::string name = product == 0 ? std::string(name_of(role)) : fmt::format("{} {}", name_of(role), product);
-    const auto lanes = connect_shards(name, record_of_rank, axis_of_rank);
+    const auto lanes = connect_shards(name, role, record_of_rank, axis_of_rank);
     for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
       if (lanes[rank] != compute_lane) shard_lanes_[rank].at(kind).lane = lanes[rank];
     }
@@ -156,20 +158,19 @@ void PipelineProgram::add_shared_gradient_sums()
   summed_.resize(orders_.size());
   for (std::size_t i = works_.size(); i-- > 0;) {
     const auto& work = works_[i];
-    const ShardGrid& grid = grids_[work.index];
-    const bool has_copies = !grid.is_grid() || grid.form == ShardGrid::Form::TwoAndAHalfD;
+    const bool has_copies = shared_axis(grids_[work.index]).has_value();
     if (work.shards > 1 && is_divided_alike_[work.index] && has_copies) summed_[work.rank].push_back(i);
   }
   const auto grid_of = [&](std::size_t rank) { return grids_[works_[parts_of_rank_[rank].front()].index]; };
   const auto lanes = connect_shards(
-      "sum shared gradients",
+      "sum shared gradients", std::nullopt,
       [&](std::size_t rank) {
         LaneRecord record;
         record.kind = LaneKind::SharedGradientSum;
         record.length = summed_[rank].size();
         return record;
       },
-      [&](std::size_t rank) { return grid_of(rank).is_grid() ? GridAxis::Depth : GridAxis::All; });
+      [&](std::size_t rank) { return shared_axis(grid_of(rank)).value(); });
   for (auto& work : works_) {
     const Wait after = after_gradients(work);
     if (after.lane != compute_lane && summed_[work.rank].empty()) work.update_waits.add(after);

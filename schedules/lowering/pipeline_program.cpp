@@ -138,7 +138,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
       ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
       if (!costs.memory_ignores_schedule()) {
         const Bytes buffers = work.resident - Bytes(static_cast<double>(whole.parameters) * bytes);
-        const Bytes own_buffers = buffers / static_cast<double>(grids_[stage].shards());
+        const Bytes own_buffers = buffers / static_cast<double>(grids_[stage].blocks());
         work.resident = Bytes(static_cast<double>(each.parameters) * bytes) + own_buffers;
       }
       work.shared_parameters = static_cast<double>(shared_parameters(whole, grids_[stage]));
@@ -197,7 +197,7 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
         const bool goes_back = works_[to].shard == works_[from].shard % works_[to].shards && is_training_;
         if (!goes_there && !goes_back) continue;
         if (!is_alike && !do_meet(from, to)) continue;
-        const auto blocks = static_cast<double>(grids_[stage].shards());  // of a grid, each shard has one
+        const auto blocks = static_cast<double>(grids_[stage].blocks());  // each shard has one
         if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer) / blocks, is_alike);
         if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer) / blocks, is_alike);
       }

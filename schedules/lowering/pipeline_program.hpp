@@ -201,7 +201,8 @@ class PipelineProgram : public Program {
   /// their parts together. `record_of_rank`: what their lanes have in common; without a length there are none.
   /// `axis_of_rank`: along which they meet.
   template <typename RecordOfRank, typename AxisOfRank>
-  std::vector<LaneId> connect_shards(const std::string& name, RecordOfRank record_of_rank, AxisOfRank axis_of_rank);
+  std::vector<LaneId> connect_shards(const std::string& name, std::optional<ShardRole> role,
+                                     RecordOfRank record_of_rank, AxisOfRank axis_of_rank);
 
   /// Finds the forwards and backwards of each replica in the orders, and checks that they are all there.
   void find_tasks();

@@ -39,7 +39,9 @@ Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_
     const auto& chosen = counts[random() % counts.size()];
     const std::size_t shards = 1 + random() % 3;
     if (chosen.size() * shards > devices.size()) continue;
-    plan.stages.push_back(random_stage(random, chosen, shards, devices));
+    const bool is_unlike = chosen.size() * most_unlike_shards <= devices.size() && random() % 3 == 0;
+    plan.stages.push_back(is_unlike ? stage_of_unlike_replicas(random, chosen, devices)
+                                    : random_stage(random, chosen, shards, devices));
   }
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     plan.stages[i].first_layer = layers * i / plan.stages.size();
@@ -89,8 +91,8 @@ TEST(ReplicaCosts, AreThoseOfTheCheckerForGridsOfShards)
 {
   std::mt19937_64 random(3);
   const Workload workload = gpt_for_grids();
-  for (int round = 0; round < 105; ++round) {
-    const auto grids = small_grids();
+  for (int round = 0; round < 108; ++round) {
+    const auto grids = small_rows_and_grids();
     const ShardGrid& grid = grids[static_cast<std::size_t>(round) % grids.size()];
     for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble-h1"}) {
       Plan plan;
@@ -100,7 +102,7 @@ TEST(ReplicaCosts, AreThoseOfTheCheckerForGridsOfShards)
       const std::vector<std::uint64_t> replicas =
           random() % 2 == 0 ? std::vector<std::uint64_t>{0} : std::vector<std::uint64_t>{1, 3};
       const std::size_t stages = 1 + random() % 2;
-      const Cluster cluster = random_cluster(random, stages * replicas.size() * grid.shards(), 1e9);
+      const Cluster cluster = random_cluster(random, stages * replicas.size() * grid.blocks(), 1e9);
       plan.data_server = cluster.data_server;
       std::vector<std::string> devices;
       for (const auto& device : cluster.devices) devices.push_back(device.name);

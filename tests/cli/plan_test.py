@@ -65,11 +65,11 @@ class Plan(CommandTest):
         text = pathlib.Path("workloads/gpt2_124m.yaml").read_text()
         workload = self.write("operators.yaml", re.sub(r"micro_batch: \d+", "micro_batch: 4", text) + "unit: operator\n")
         platform = "platforms/nodes8.xml"
-        for form, sides in (("2d", [2, 2]), ("2.5d", [2, 2, 2]), ("3d", [2, 2, 2])):
+        for form, sides in (("sequence", None), ("2d", [2, 2]), ("2.5d", [2, 2, 2]), ("3d", [2, 2, 2])):
             plan = self.make_plan(platform, workload, "--splits", form, "--pipeline", 1, allocator="grid")
             content = json.loads(pathlib.Path(plan).read_text())
             stage, = content["stages"]
-            self.assertEqual((stage["splits"], stage["grid"]), ({"*": form}, sides))
+            self.assertEqual((stage["splits"], stage.get("grid")), ({"*": form}, sides))
             self.run_isobar("verify", platform, workload, plan)
             result = self.folder / "result.json"
             self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp", "-o", result)
@@ -77,12 +77,14 @@ class Plan(CommandTest):
             simulated = json.loads(result.read_text())["step_time_s"]
             self.assertGreaterEqual(simulated * (1 + 1e-6), content["step_bound_s"])
             self.json_of("report", result)
+            if form == "sequence": continue
             self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--spawn", "--steps", 1),
-                             f"{plan}: stages[0].splits: {form}; isobar run executes 1d, and simulate plays all")
+                             f"{plan}: stages[0].splits: {form}; isobar run executes 1d and sequence, and simulate "
+                             "plays all")
         self.assertIn("the shards of a replica lie in a 3d grid [2, 2, 2]",
                       self.run_isobar("plan", platform, workload, "--allocator", "grid", "--splits", "3d").stdout)
         self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "grid", "--splits", "4d"),
-                         '--splits: "4d" is none of 1d, 2d, 2.5d, 3d; did you mean 1d?')
+                         '--splits: "4d" is none of 1d, sequence, 2d, 2.5d, 3d; did you mean 1d?')
         self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "even", "--splits", "2d"),
                          "--splits: works only with allocator grid, not with even")
 

@@ -100,7 +100,8 @@ struct Instance {
     for (const std::size_t first : {0U, 3U}) {
       const bool has_replicas = random() % 2 == 0;
       const auto takes = has_replicas ? std::vector<std::uint64_t>{1, microbatches - 1} : std::vector{microbatches};
-      Stage stage = random_stage(random, takes, 1 + random() % 3, names);
+      Stage stage = random() % 3 == 0 ? stage_of_unlike_replicas(random, takes, names)
+                                      : random_stage(random, takes, 1 + random() % 3, names);
       stage.first_layer = first;
       stage.last_layer = first + 2;
       plan.stages.push_back(stage);

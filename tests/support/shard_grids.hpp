@@ -37,6 +37,14 @@ inline std::vector<ShardGrid> small_grids()
           {Form::ThreeD, 3, 3}};
 }
 
+/// Such shards in a row, and grids.
+inline std::vector<ShardGrid> small_rows_and_grids()
+{
+  auto all = small_grids();
+  for (const std::size_t side : {2U, 4U}) all.push_back({ShardGrid::Form::Sequence, side});
+  return all;
+}
+
 /// A stage of these layers whose replicas take so many micro-batches each, on the next of the devices, which it
 /// removes.
 inline Stage stage_of_grids(std::size_t first_layer, std::size_t last_layer, const ShardGrid& grid,
@@ -45,8 +53,8 @@ inline Stage stage_of_grids(std::size_t first_layer, std::size_t last_layer, con
   Stage stage{first_layer, last_layer, {}, grid};
   for (const std::uint64_t count : microbatches) {
     Replica& replica = stage.replicas.emplace_back(Replica{count, {}});
-    for (std::size_t i = 0; i < grid.shards(); ++i) {
-      replica.shards.push_back({devices.back(), 1 / static_cast<double>(grid.shards())});
+    for (std::size_t i = 0; i < grid.blocks(); ++i) {
+      replica.shards.push_back({devices.back(), 1 / static_cast<double>(grid.blocks())});
       devices.pop_back();
     }
   }

@@ -60,13 +60,15 @@ inline Stage random_stage(std::mt19937_64& random, const std::vector<std::uint64
   return stage;
 }
 
+inline constexpr std::size_t most_unlike_shards = 3;
+
 /// The same with 1 to 3 shards in each replica.
 inline Stage stage_of_unlike_replicas(std::mt19937_64& random, const std::vector<std::uint64_t>& microbatches,
                                       std::vector<std::string>& devices)
 {
   Stage stage;
   for (const std::uint64_t count : microbatches) {
-    stage.replicas.push_back(replica_on(devices, count, random_shares(random, 1 + random() % 3)));
+    stage.replicas.push_back(replica_on(devices, count, random_shares(random, 1 + random() % most_unlike_shards)));
   }
   return stage;
 }

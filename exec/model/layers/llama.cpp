@@ -1,5 +1,6 @@
 #include "core/errors.hpp"
 #include "exec/model/layers/model_layer.hpp"
+#include "exec/model/recomputed_tensors.hpp"
 
 #include <fmt/format.h>
 
@@ -42,7 +43,10 @@ class LlamaLayer : public ModelLayer {
 
   at::Tensor normalise(std::size_t weight, const at::Tensor& input) const
   {
-    return in_dtype(at::rms_norm(input.to(at::kFloat), input.sizes().back(), parameter(weight), norm_epsilon_));
+    const auto rms_norm = [this, weight](const at::Tensor& whole) {
+      return in_dtype(at::rms_norm(whole.to(at::kFloat), whole.sizes().back(), parameter(weight), norm_epsilon_));
+    };
+    return RecomputedTensors::result_of(rms_norm, input);
   }
 
  private:

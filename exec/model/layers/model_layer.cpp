@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "exec/model/deferred_products.hpp"
 #include "exec/model/random.hpp"
+#include "exec/model/recomputed_tensors.hpp"
 #include "exec/model/tensor_slices.hpp"
 
 #include <ATen/ATen.h>
@@ -235,24 +236,29 @@ at::Tensor ModelLayer::apply(const Linear& linear, const at::Tensor& input) cons
 
 at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) const
 {
-  const auto normalised = at::layer_norm(input.to(at::kFloat), input.sizes().back(), parameter(norm.weight),
-                                         parameter(norm.bias), norm.epsilon);
-  return in_dtype(normalised);
+  const auto normalise = [this, norm](const at::Tensor& whole) {
+    return in_dtype(at::layer_norm(whole.to(at::kFloat), whole.sizes().back(), parameter(norm.weight),
+                                   parameter(norm.bias), norm.epsilon));
+  };
+  return RecomputedTensors::result_of(normalise, input);
 }
 
-at::Tensor ModelLayer::kept(const std::vector<std::int64_t>& shape, const at::Tensor& like, const RandomKey& key,
-                            std::uint64_t which) const
+at::Tensor ModelLayer::kept(const std::vector<std::int64_t>& shape, const RandomKey& key, std::uint64_t which) const
 {
   const auto generator =
       generator_for(RandomStream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
   // A boolean mask, since it is kept until the backward pass: one byte per element, as core/model/models.hpp counts.
-  return at::empty(shape, like.options().dtype(at::kBool)).bernoulli_(1 - dropout_, generator);
+  const auto options = at::TensorOptions(at::Device(device_)).dtype(at::kBool);
+  return at::empty(shape, options).bernoulli_(1 - dropout_, generator);
 }
 
 at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
 {
   if (!drops(key)) return input;
-  return input * kept(input.sizes().vec(), input, key, which) * (1 / (1 - dropout_));
+  const auto mask = [this, shape = input.sizes().vec(), key, which] { return kept(shape, key, which); };
+  const auto drawn = mask();
+  RecomputedTensors::add(drawn, mask);
+  return input * drawn * (1 / (1 - dropout_));
 }
 
 at::Tensor ModelLayer::drop_out_of_heads(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
@@ -263,7 +269,7 @@ at::Tensor ModelLayer::drop_out_of_heads(const at::Tensor& input, const RandomKe
   const auto of_units = heads / static_cast<std::int64_t>(units_.end - units_.begin);
   auto shape = input.sizes().vec();
   shape[dimension] = of_units * static_cast<std::int64_t>(units_.all);
-  const auto mask = kept(shape, input, key, which);
+  const auto mask = kept(shape, key, which);
   const auto own = mask.narrow(dimension, of_units * static_cast<std::int64_t>(units_.begin), heads).contiguous();
   return input * own * (1 / (1 - dropout_));
 }

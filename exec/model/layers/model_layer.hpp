@@ -140,8 +140,7 @@ class ModelLayer : public LayerModule {
  private:
   std::size_t add(const std::string& name, const at::Tensor& whole, Cut cut);
   /// Which elements of a tensor of that shape a dropout keeps.
-  at::Tensor kept(const std::vector<std::int64_t>& shape, const at::Tensor& like, const RandomKey& key,
-                  std::uint64_t which) const;
+  at::Tensor kept(const std::vector<std::int64_t>& shape, const RandomKey& key, std::uint64_t which) const;
   bool drops(const RandomKey& key) const { return dropout_ > 0 && key.drops; }
 
   Tensors parameters_;

@@ -358,6 +358,8 @@ TEST(Grid, LaysShardsOutInRowsColumnsAndDepth)
     }
     return grids;
   };
+  EXPECT_THAT(grids_on(4, Form::Sequence),
+              UnorderedElementsAre(ShardGrid{Form::Sequence, 2}, ShardGrid{Form::Sequence, 4}));
   EXPECT_THAT(grids_on(8, Form::TwoD), UnorderedElementsAre(ShardGrid{Form::TwoD, 2, 1}));
   EXPECT_THAT(grids_on(36, Form::TwoD), UnorderedElementsAre(ShardGrid{Form::TwoD, 2, 1}, ShardGrid{Form::TwoD, 3, 1}));
   EXPECT_THAT(grids_on(8, Form::TwoAndAHalfD), UnorderedElementsAre(ShardGrid{Form::TwoAndAHalfD, 2, 2}));
@@ -378,6 +380,12 @@ TEST(Grid, SaysWhyAGridCannotDivideLayers)
       grid(gpt_for_grids(), devices, goal_under("1f1b", 4), limits).reason,
       "there is no grid of 25 shards in 2d on 25 devices: 2d grid [5, 5] of layer embedding, whose micro-batch of "
       "36 is to be a multiple of 5");
+  limits.grid.splits = ShardGrid::Form::Sequence;
+  limits.grid.tensor = 3;
+  EXPECT_EQ(grid(gpt_for_grids(), devices, goal_under("1f1b", 4), limits).reason,
+            "there is no grid of 3 shards in sequence on 25 devices: sequence of 3 of layer embedding, whose sequence "
+            "of 4 is to be a multiple of 3");
+  limits.grid.splits = ShardGrid::Form::TwoD;
   limits.grid.tensor = 8;
   EXPECT_EQ(grid(gpt_for_grids(), devices, goal_under("1f1b", 4), limits).reason,
             "there is no grid of 8 shards in 2d on 25 devices: 8 shards do not lie in such a grid");

@@ -233,8 +233,8 @@ TEST(PlanFile2, KeepsGridsOfShardsAndBuckets)
   };
   plan.sync.bucket = Bytes(25e6);
   for (const ShardGrid grid : {ShardGrid{Form::TwoD, 2}, {Form::TwoAndAHalfD, 2, 4}, {Form::ThreeD, 2, 2}}) {
-    const std::vector<Replica> replicas = {replica_on(0, grid.shards(), 1),
-                                           replica_on(grid.shards(), grid.shards(), 2)};
+    const std::vector<Replica> replicas = {replica_on(0, grid.blocks(), 1),
+                                           replica_on(grid.blocks(), grid.blocks(), 2)};
     plan.stages = {{0, 0, replicas, grid}, {1, 1, replicas, grid}};
     const auto json = plan_to_json(plan);
     EXPECT_THAT(json, testing::HasSubstr(fmt::format("\"splits\": {{\n        \"*\": \"{}\"", name_of(grid.form))));

@@ -1,4 +1,5 @@
 #include "tests/support/shards.hpp"
+#include "core/program/player.hpp"
 #include "exec/model/batch.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
@@ -12,6 +13,7 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
@@ -35,6 +37,13 @@ struct Divided {
   std::vector<std::string> groups = {};                  ///< of devices, by replica; none: of their own
   std::vector<std::vector<double>> shares_of_each = {};  ///< by replica, in place of `shares`
 };
+
+/// The plan with the sequence divided between layers too.
+Plan with_divided_sequence(Plan plan)
+{
+  for (auto& stage : plan.stages) stage.grid = {ShardGrid::Form::Sequence, stage.replicas.front().shards.size()};
+  return plan;
+}
 
 /// Stages with as many layers as whole ones allow.
 Plan plan_of(const Workload& workload, const ScheduleChoice& schedule, const std::vector<Divided>& stages)
@@ -68,8 +77,13 @@ struct Shape {
   std::string name;
   ScheduleChoice schedule;
   std::vector<Divided> stages;
+  bool divides_sequence = false;
 
-  Plan plan(const Workload& workload) const { return plan_of(workload, schedule, stages); }
+  Plan plan(const Workload& workload) const
+  {
+    const Plan plan = plan_of(workload, schedule, stages);
+    return divides_sequence ? with_divided_sequence(plan) : plan;
+  }
 };
 
 std::vector<Shape> shapes()
@@ -94,6 +108,13 @@ std::vector<Shape> shapes()
        one_f_one_b,
        {{.takes = {2, 2, 1}, .shares_of_each = {{0.3, 0.7}, {1}, {0.5, 0.25, 0.25}}},
         {.takes = {3, 2}, .shares_of_each = {{1}, {0.5, 0.5}}}}},
+      {"HalvesOfASequence", {"gpipe"}, {{{5}, {0.5, 0.5}}}, true},
+      {"HalvesOfASequenceInTwoStages", {"zero-bubble-h1"}, {{{5}, {0.5, 0.5}}, {{5}, {0.3, 0.7}}}, true},
+      {"HalvesOfASequenceInReplicas", one_f_one_b, {{{3, 2}, {0.5, 0.5}}, {{3, 2}, {0.4, 0.6}}}, true},
+      {"HalvesOfASequenceInterleaved",
+       {"interleaved"},
+       {{{5}, {0.5, 0.5}, {"a"}}, {{5}, {0.4, 0.6}, {"b"}}, {{5}, {0.5, 0.5}, {"a"}}, {{5}, {0.4, 0.6}, {"b"}}},
+       true},
   };
 }
 
@@ -209,6 +230,63 @@ TEST(Executor, AddsUpGradientsOfUnlikeReplicasInBuckets)
   }
 }
 
+TEST(Executor, DividesASequenceIntoQuarters)
+{
+  Workload workload = small_gpt_by_operators();
+  workload.training.dropout = 0.2;
+  const Plan plan = with_divided_sequence(plan_of(workload, {"1f1b"}, {{{5}, {0.2, 0.2, 0.2, 0.4}}}));
+  for (const Way way : {Way::InProcess, Way::Tcp}) {
+    expect_close(trained(workload, plan, way, options_for(steps)).losses, expected_losses(workload),
+                 relative_tolerance);
+  }
+}
+
+/// By how much the most memory of a rank grows with each micro-batch that a plan of shards keeps: as measured, and as
+/// the program says.
+std::pair<double, double> kept_by_a_micro_batch(const Workload& workload, bool divides_sequence)
+{
+  std::pair<double, double> kept;
+  constexpr std::uint64_t few = 4, more = 12;
+  for (const std::uint64_t count : {few, more}) {
+    Plan plan = plan_of(workload, {"gpipe"}, {{{count}, {0.5, 0.5}}});
+    if (divides_sequence) plan = with_divided_sequence(plan);
+    const auto program = schedules::make_program(plan, workload);
+    const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
+    PlayerRates rates;
+    rates.speeds.assign(program->ranks(), FlopsPerSecond(1e9));
+    const auto played = play_program(*program, rates, 2);
+    const double part = (count == more ? 1.0 : -1.0) / static_cast<double>(more - few);
+    kept.first += part * measured.ranks().front().peak_memory.value;
+    kept.second += part * played.peak_memory.front().front().value;
+  }
+  return kept;
+}
+
+TEST(Executor, KeepsThePartsOfActivationsOfADividedSequence)
+{
+  for (const double dropout : {0.0, 0.2}) {
+    Workload workload;
+    workload.name = "wide";
+    workload.micro_batch = 2;
+    workload.sequence = 64;
+    workload.training.dropout = dropout;
+    const GptSizes sizes{.layers = 2,
+                         .hidden = 64,
+                         .heads = 4,
+                         .intermediate = 256,
+                         .vocabulary = 64,
+                         .positions = 64,
+                         .unit = Unit::Operator};
+    workload.model = sizes;
+    build_gpt(sizes, workload);
+    const auto [by_heads, by_heads_played] = kept_by_a_micro_batch(workload, false);
+    const auto [by_both, by_both_played] = kept_by_a_micro_batch(workload, true);
+    // The formula has parts of what is normalised and of masks too, which are made again here.
+    EXPECT_LT(by_both, by_both_played) << dropout;
+    EXPECT_GT(by_heads - by_both, by_heads_played - by_both_played) << dropout;
+  }
+}
+
 TEST(Executor, DividesWhatReplicasOfShardsHoldToTheBit)
 {
   Workload workload = small_gpt_by_operators();
@@ -251,6 +329,8 @@ TEST(Executor, AddsUpTheOutputsOfShardsInTheirOwnPrecision)
     for (const Way way : {Way::InProcess, Way::Tcp}) {
       const Plan plan = plan_of(workload, {"1f1b"}, {{{3, 2}, {0.5, 0.5}}, {{3, 2}, {0.5, 0.5}}});
       expect_close(trained(workload, plan, way, options_for(steps)).losses, one.losses, tolerance);
+      expect_close(trained(workload, with_divided_sequence(plan), way, options_for(steps)).losses, one.losses,
+                   tolerance);
     }
   }
 }
@@ -267,11 +347,12 @@ TEST(Executor, ResumesACheckpointOfShardsOnAnyOtherPlan)
   Plan gathered = plan_of(workload, {"gpipe"}, {{{1, 1, 1, 1, 1}, {0.5, 0.5}}});
   gathered.sync.sharded = Sharding::Parameters;
   const Plan unlike = plan_of(workload, {"1f1b"}, {{.takes = {3, 2}, .shares_of_each = {{0.4, 0.3, 0.3}, {0.5, 0.5}}}});
+  const Plan sequence = with_divided_sequence(plan_of(workload, {"1f1b"}, {{{5}, {0.5, 0.5}}, {{5}, {0.4, 0.6}}}));
   const auto whole = expected_losses(workload);
   for (const auto& [before, after] :
-       {std::pair(shards, unlike), std::pair(unlike, chain), std::pair(shards, chain), std::pair(chain, shards),
-        std::pair(shards, others), std::pair(others, divided), std::pair(divided, shards), std::pair(divided, gathered),
-        std::pair(gathered, chain)}) {
+       {std::pair(unlike, sequence), std::pair(sequence, shards), std::pair(shards, unlike), std::pair(unlike, chain),
+        std::pair(shards, chain), std::pair(chain, shards), std::pair(shards, others), std::pair(others, divided),
+        std::pair(divided, shards), std::pair(divided, gathered), std::pair(gathered, chain)}) {
     expect_close(losses_after_resuming(workload, before, after, steps), {whole.begin() + steps / 2, whole.end()},
                  relative_tolerance);
   }

@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/sync_groups.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/list_scheduler.hpp"
@@ -209,7 +210,10 @@ Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, st
     const auto& division = divisions[random() % divisions.size()];
     const std::size_t shards = 1 + random() % most_shards;
     if (division.size() * shards > names_left.size()) continue;
-    plan.stages.push_back(testing_support::random_stage(random, division, shards, names_left));
+    const bool has_room = division.size() * testing_support::most_unlike_shards <= names_left.size();
+    const bool is_unlike = most_shards > 1 && has_room && random() % 2 == 0;
+    plan.stages.push_back(is_unlike ? testing_support::stage_of_unlike_replicas(random, division, names_left)
+                                    : testing_support::random_stage(random, division, shards, names_left));
   }
   const std::size_t stages = plan.stages.size();
   const std::size_t layers = stages + random() % 6;
@@ -220,13 +224,16 @@ Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, st
   const bool take_alike = std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
     return !why_not_divided({.sharded = Sharding::Parameters}, stage, {});
   });
-  plan.sync.sharded = take_alike && seed % 2 == 0 ? Sharding::Parameters : static_cast<Sharding>(seed % 3);
+  const bool are_alike = std::all_of(plan.stages.begin(), plan.stages.end(), are_divided_alike);
+  plan.sync.sharded = !are_alike                    ? Sharding::None
+                      : take_alike && seed % 2 == 0 ? Sharding::Parameters
+                                                    : static_cast<Sharding>(seed % 3);
   Workload workload = random_workload(random, layers);
   testing_support::add_splits(random, workload);
   plan.stages = testing_support::by_layers(plan.stages);
   if (seed / 2 % 2 == 0) workload.training.clip_norm = 1.0;
   // Replicas that order their passes differently would wait for each other's parameters forever.
-  if (deadlock_of(*schedules::make_program(plan, workload))) plan.sync.sharded = Sharding::Gradients;
+  if (are_alike && deadlock_of(*schedules::make_program(plan, workload))) plan.sync.sharded = Sharding::Gradients;
   return compare(platform, *schedules::make_program(plan, workload), plan, workload);
 }
 
@@ -254,7 +261,7 @@ Comparison compare_grids(const std::string& schedule, const ShardGrid& grid, uns
   const std::size_t stages = 1 + seed % 2;
   const std::vector<std::uint64_t> replicas =
       seed / 2 % 2 == 0 ? std::vector<std::uint64_t>{0} : std::vector<std::uint64_t>{2, 2};
-  const std::size_t devices = stages * replicas.size() * grid.shards();
+  const std::size_t devices = stages * replicas.size() * grid.blocks();
   PlatformFile file;
   full_mesh(file, random, devices, false, "sharing_policy=\"FATPIPE\"");
   const Platform platform = file.load();
@@ -276,7 +283,7 @@ TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithGridsOfShards)
 {
   std::vector<Case> cases;
   for (const std::string schedule : {"gpipe", "1f1b", "zero-bubble-h1"}) {
-    for (const auto& grid : testing_support::small_grids()) {
+    for (const auto& grid : testing_support::small_rows_and_grids()) {
       for (unsigned seed = 1; seed <= 4; ++seed) {
         cases.push_back({fmt::format("{}, {}, seed {}", schedule, text_of(grid), seed),
                          [=] { return compare_grids(schedule, grid, seed); }});
