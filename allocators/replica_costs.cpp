@@ -52,20 +52,22 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
   const auto patterns = schedules::microbatch_patterns(plan);
   std::vector<std::uint32_t> parts(orders.size(), 0);  // of each rank so far
   for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
-    const auto& [first, last, replicas, grid] = plan.stages[stage];
+    const Stage& whole = plan.stages[stage];
+    const auto first = whole.first_layer;
+    const auto last = whole.last_layer;
     Shard costs;
     costs.rank = rank;
-    costs.device = cluster.device_index(replicas[replica].shards[shard].device).value();
+    costs.device = cluster.device_index(whole.replicas[replica].shards[shard].device).value();
     const bool splits_backward = orders[rank].count(Opcode::BackwardWeight, parts[rank]++) > 0;
     Flops forward, backward, weights;
-    if (replicas[replica].shards.size() == 1) {
+    if (whole.replicas[replica].shards.size() == 1) {
       forward = cost.forward_work(first, last);
       backward = cost.backward_work(first, last);
       for (std::size_t layer = first; layer <= last && splits_backward; ++layer) {
         weights += cost.workload().layers[layer].backward_weight;
       }
     } else {
-      const Layer part = layer_of_shard(cost.workload().layers[first], plan.stages[stage], replica, shard);
+      const Layer part = layer_of_shard(cost.workload().layers[first], whole, replica, shard);
       forward = part.forward;
       backward = part.backward;
       if (splits_backward) weights = part.backward_weight;
@@ -80,7 +82,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
       if (replica == patterns[stage].replica_of(0)) of_first_microbatch_.push_back(replicas_.size() - 1);
     }
     Replica& all = replicas_.back();
-    const auto keep = [is_first = shard == 0, is_grid = grid.is_grid()](Seconds& kept, Seconds time) {
+    const auto keep = [is_first = shard == 0, is_grid = whole.grid.is_grid()](Seconds& kept, Seconds time) {
       // A micro-batch may pass a grid on the quickest shards alone, as far as these do not meet the others.
       if (is_first || (is_grid ? time < kept : time > kept)) kept = time;
     };
@@ -88,7 +90,7 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
     keep(all.backward, costs.times.backward);
     keep(all.input_gradient, costs.times.input_gradient());
     all.weights = std::min(all.weights, costs.times.weights);
-    all.slowest = grid.is_grid() ? std::max(all.slowest, costs.times.compute()) : all.forward + all.backward;
+    all.slowest = whole.grid.is_grid() ? std::max(all.slowest, costs.times.compute()) : all.forward + all.backward;
     if (stage == 0) {
       const TransferTimes input = cost.input_transfer(costs.device);
       if (shard == 0 || input.total() < all.input.total()) all.input = input;

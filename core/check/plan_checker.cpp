@@ -216,13 +216,44 @@ class Checker {
                            : fmt::format("stages[{}].replicas[{}].shards[{}]", number_[stage], replica, shard);
   }
 
+  /// Whether a name fits a pattern, in which * stands for any text.
+  static bool fits(std::string_view name, std::string_view pattern)
+  {
+    const std::size_t star = pattern.find('*');
+    if (star == std::string_view::npos) return name == pattern;
+    if (!name.starts_with(pattern.substr(0, star))) return false;
+    const std::string_view rest = pattern.substr(star + 1);
+    for (std::size_t begin = star; begin <= name.size(); ++begin) {
+      if (fits(name.substr(begin), rest)) return true;
+    }
+    return false;
+  }
+
+  /// What the splits that a stage names say of a layer that has one, if that is wrong.
+  static std::optional<std::string> fault_of_splits(const Stage& stage, const Layer& layer)
+  {
+    if (stage.splits.empty()) return std::nullopt;
+    const auto named = std::find_if(stage.splits.begin(), stage.splits.end(),
+                                    [&](const NamedSplit& each) { return fits(layer.name, each.layers); });
+    if (named == stage.splits.end()) {
+      if (stage.grid.form != ShardGrid::Form::OneD) return std::nullopt;  // which is said of all
+      return fmt::format("none fits layer {}; add \"{}\": \"{}\"", shown(layer.name), shown(layer.name),
+                         layer.split->name);
+    }
+    const bool is_by_any = named->split == name_of(ShardGrid::Form::OneD);
+    if (is_by_any || named->split == layer.split->name) return std::nullopt;
+    return fmt::format("{} of layer {}, which shards divide by {}", in_quotes(named->split), shown(layer.name),
+                       layer.split->name);
+  }
+
   /// Checks that the layers of stages with several shards can be divided among them.
   void check_shards()
   {
     if (const auto found = fault_of_shards(plan_.stages)) {
       fault("stages[{}].{}: {}", number_[found->stage], found->key, found->text);
     }
-    bool is_grid_wrong = false;  // the first layer stands for all, which mostly lack the same
+    bool is_grid_wrong = false;   // the first layer stands for all, which mostly lack the same
+    bool is_split_wrong = false;  // likewise
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       const Stage& stage = plan_.stages[i];
       if (!has_shards({stage})) continue;
@@ -231,7 +262,12 @@ class Checker {
       for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
         const std::string& name = workload_.layers[layer].name;
         const auto& split = workload_.layers[layer].split;
-        if (!split) {
+        const auto wrong_split =
+            split && !is_split_wrong ? fault_of_splits(stage, workload_.layers[layer]) : std::nullopt;
+        if (wrong_split) {
+          is_split_wrong = true;
+          fault("stages[{}].splits: {}", number_[i], *wrong_split);
+        } else if (!split) {
           fault(
               "stages[{}]: {} shards of layer {}, which one device computes; give it one shard, or write unit: "
               "operator in the workload of a gpt or llama",

@@ -107,12 +107,22 @@ struct Replica {
   std::vector<Shard> shards;
 };
 
+/// What shards divide of layers.
+struct NamedSplit {
+  std::string layers;  ///< a pattern of their names, in which * stands for any text: "*.mlp"
+  std::string split;   ///< Split::name, such as "columns"; "1d": the one that a layer has
+
+  bool operator==(const NamedSplit&) const = default;
+};
+
 /// Neighbouring layers and the devices that run them; a device may have several stages.
 struct Stage {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
   std::vector<Replica> replicas;
   ShardGrid grid = {};  ///< of the shards of each replica
+  /// How a file says that its layers are divided, the first that fits a layer; none: each by the split that it has.
+  std::vector<NamedSplit> splits = {};
 
   /// The one shard of the one replica of a stage on one device.
   const Shard& shard() const { return replicas.front().shards.front(); }

@@ -74,10 +74,11 @@ Json to_json_2(const Stage& stage, std::uint64_t microbatches)
     replicas.push_back({{"microbatches", taken}, {"shards", std::move(shards)}});
   }
   Json object = {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
-  if (stage.grid.form != ShardGrid::Form::OneD) {
-    object["splits"] = {{all_layers, name_of(stage.grid.form)}};
-    if (stage.grid.is_grid()) object["grid"] = sides_of(stage.grid);
-  }
+  Json splits = Json::object();
+  for (const auto& [layers, split] : stage.splits) splits[layers] = split;
+  if (stage.grid.form != ShardGrid::Form::OneD) splits[all_layers] = name_of(stage.grid.form);
+  if (!splits.empty()) object["splits"] = std::move(splits);
+  if (stage.grid.is_grid()) object["grid"] = sides_of(stage.grid);
   object["replicas"] = std::move(replicas);
   return object;
 }

@@ -108,46 +108,57 @@ std::vector<std::uint64_t> read_cuts_of_shards(MappingReader& reader, const Stag
   return cuts;
 }
 
-/// Reads how the shards of a replica divide the layers: "splits": {"*": "2.5d"}, "grid": [4, 2, 2].
-ShardGrid read_grid(MappingReader& reader, std::size_t shards, FaultList& faults)
+/// Reads how the shards of a replica divide the layers: "splits": {"*": "2.5d"}, "grid": [4, 2, 2], or by the names of
+/// splits, {"*.attention": "heads"}.
+void read_splits(MappingReader& reader, Stage& stage, FaultList& faults)
 {
   using Form = ShardGrid::Form;
   if (reader.optional("splits") == nullptr) {
     if (reader.optional("grid") != nullptr) {
       reader.add_fault("grid", "its form is missing; write splits, such as {\"*\": \"2d\"}");
     }
-    return {};
+    return;
   }
-  const auto form = read_mapping<std::optional<Form>>(reader, "splits", faults, [](MappingReader& splits) {
-    bool is_of_all = true;
+  const std::size_t shards = stage.replicas.empty() ? 0 : stage.replicas.front().shards.size();
+  const bool is_divided = has_shards({stage});
+  const auto form = read_mapping<Form>(reader, "splits", faults, [&](MappingReader& splits) {
+    Form of_all = Form::OneD;
     for (const auto& key : splits.keys()) {
       if (key == all_layers) continue;
-      splits.required(key);
-      splits.add_fault(key, "layers of a stage are divided alike; write \"*\"");
-      is_of_all = false;
+      stage.splits.push_back({key, splits.required_text(key)});
+      if (!is_divided) splits.add_fault(key, "the stage has one shard, which divides nothing; leave it out");
     }
-    if (!is_of_all && !splits.has(all_layers)) return std::optional<Form>();
-    return shard_form_from_name(splits.required_choice(all_layers, shard_form_names()));
+    if (stage.splits.empty() || splits.has(all_layers)) {
+      of_all = shard_form_from_name(splits.required_choice(all_layers, shard_form_names())).value_or(Form::OneD);
+      // The other layers, by the split that they have.
+      const bool is_of_others = of_all == Form::OneD && !stage.splits.empty();
+      if (is_of_others) stage.splits.push_back({all_layers, std::string(name_of(of_all))});
+    }
+    if (of_all > Form::Sequence && !stage.splits.empty()) {
+      splits.add_fault(stage.splits.front().layers,
+                       fmt::format("{} divides all layers alike; leave it out", name_of(of_all)));
+    }
+    return of_all;
   });
   const bool has_sides = reader.optional("grid") != nullptr;
-  if (!form || *form == Form::OneD || *form == Form::Sequence) {
+  if (form <= Form::Sequence) {
     if (faults.empty() && has_sides) {
-      reader.add_fault("grid", fmt::format("splits is {}, which has none; leave it out", name_of(*form)));
+      reader.add_fault("grid", fmt::format("splits is {}, which has none; leave it out", name_of(form)));
     }
-    if (form != Form::Sequence) return {};
+    if (form == Form::OneD) return;
     if (shards == 1) reader.add_fault("splits", "sequence of one shard; it divides the sequence among several");
-    return {*form, shards};
+    stage.grid = {form, shards};
+    return;
   }
   constexpr std::uint64_t longest_side = 65'536;
   const auto sides = read_list<std::uint64_t>(reader, "grid", faults, [](MappingReader& item, const std::string& name) {
     return item.required_count(name, 1, longest_side);
   });
-  if (!faults.empty()) return {};
+  if (!faults.empty()) return;
   try {
-    return shard_grid(*form, sides);
+    stage.grid = shard_grid(form, sides);
   } catch (const InputError& fault) {
     reader.add_fault("grid", fault.what());
-    return {};
   }
 }
 
@@ -173,7 +184,7 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
   refuse(reader, {"residence"});
-  stage.grid = read_grid(reader, stage.replicas.empty() ? 0 : stage.replicas.front().shards.size(), faults);
+  read_splits(reader, stage, faults);
   const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
   if (fault) reader.add_fault(fault->key, fault->text);
   if (has_shards({stage})) return parts_of(stage, read_cuts_of_shards(reader, stage));

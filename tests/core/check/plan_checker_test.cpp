@@ -357,6 +357,28 @@ TEST(PlacementFaultsOf, NameTheFirstLayerThatAGridCannotDivide)
                         "alike"));
 }
 
+TEST(PlacementFaultsOf, NameTheFirstLayerThatIsNotDividedByItsSplit)
+{
+  const Workload workload = testing_support::gpt_for_grids();
+  Plan plan;
+  plan.goal.microbatches = 2;
+  const Replica pair{0, {{"d0", 0.5}, {"d1", 0.5}}};
+  const auto faults_with = [&](const std::vector<NamedSplit>& splits) {
+    plan.stages.clear();
+    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+      plan.stages.push_back({layer, layer, {pair}, {}, splits});
+    }
+    return placement_faults_of(plan, workload);
+  };
+  const NamedSplit attention{"*.attention", "heads"}, mlp{"block*.mlp", "columns"};
+  EXPECT_THAT(faults_with({attention, mlp, {"embedding", "vocabulary"}, {"head", "vocabulary"}}), testing::IsEmpty());
+  EXPECT_THAT(faults_with({attention, mlp, {"*", "1d"}}), testing::IsEmpty());
+  EXPECT_THAT(faults_with({attention, mlp}),
+              ElementsAre("stages[0].splits: none fits layer embedding; add \"embedding\": \"vocabulary\""));
+  EXPECT_THAT(faults_with({{"block*", "heads"}, {"*", "1d"}}),
+              ElementsAre("stages[0].splits: \"heads\" of layer block0.mlp, which shards divide by columns"));
+}
+
 /// A change of one field, and the start of the resulting fault.
 struct Forgery {
   const char* name;

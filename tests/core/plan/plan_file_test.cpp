@@ -232,7 +232,8 @@ TEST(PlanFile2, KeepsGridsOfShardsAndBuckets)
     return replica;
   };
   plan.sync.bucket = Bytes(25e6);
-  for (const ShardGrid grid : {ShardGrid{Form::TwoD, 2}, {Form::TwoAndAHalfD, 2, 4}, {Form::ThreeD, 2, 2}}) {
+  for (const ShardGrid grid :
+       {ShardGrid{Form::TwoD, 2}, {Form::TwoAndAHalfD, 2, 4}, {Form::ThreeD, 2, 2}, {Form::Sequence, 4}}) {
     const std::vector<Replica> replicas = {replica_on(0, grid.blocks(), 1),
                                            replica_on(grid.blocks(), grid.blocks(), 2)};
     plan.stages = {{0, 0, replicas, grid}, {1, 1, replicas, grid}};
@@ -244,6 +245,23 @@ TEST(PlanFile2, KeepsGridsOfShardsAndBuckets)
     ASSERT_EQ(again.stages.size(), 2U);
     EXPECT_EQ(again.stages[1].grid, grid);
     EXPECT_EQ(again.sync, plan.sync);
+  }
+}
+
+TEST(PlanFile2, KeepsTheNamesOfWhatShardsDivide)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"1f1b"};
+  const std::vector<Replica> replicas = {{3, {{"d0", 0.5}, {"d1", 0.5}}}};
+  for (const std::string others : {"vocabulary", "1d"}) {
+    const std::vector<NamedSplit> splits = {{"*.attention", "heads"}, {"*.mlp", "columns"}, {"*", others}};
+    plan.stages = {{0, 0, replicas, {}, splits}, {1, 1, replicas, {}, splits}};
+    plan.stages[0].splits.back().layers = plan.stages[1].splits.back().layers = others == "1d" ? "*" : "embedding";
+    const auto json = plan_to_json(plan);
+    const auto again = plan_from_json(json, "plan.json");
+    EXPECT_EQ(plan_to_json(again), json);
+    ASSERT_EQ(again.stages.size(), 2U);
+    EXPECT_EQ(again.stages[1].splits, plan.stages[1].splits);
   }
 }
 
