@@ -2,7 +2,7 @@
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
 #include "exec/commands.hpp"
-#include "exec/model/device.hpp"
+#include "exec/device/device.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/doctor.hpp"
 #include "schedules/lowering/plan_file.hpp"

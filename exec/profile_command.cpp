@@ -7,8 +7,8 @@
 #include "core/base/standard_streams.hpp"
 #include "core/base/threads.hpp"
 #include "exec/commands.hpp"
+#include "exec/device/device.hpp"
 #include "exec/launch/world_profile.hpp"
-#include "exec/model/device.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/profile.hpp"
 

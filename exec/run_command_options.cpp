@@ -5,7 +5,7 @@
 #include "core/errors.hpp"
 #include "exec/commands.hpp"
 #include "exec/data_options.hpp"
-#include "exec/model/device.hpp"
+#include "exec/device/device.hpp"
 #include "exec/net/network_options.hpp"
 
 #include <fmt/format.h>

@@ -5,8 +5,8 @@
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "exec/device/device.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/model/device.hpp"
 
 #include <fmt/format.h>
 
@@ -76,9 +76,9 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   const auto has_grid = [](const Stage& stage) { return stage.grid.is_grid(); };
   const auto in_grid = std::find_if(plan.stages.begin(), plan.stages.end(), has_grid);
   if (in_grid != plan.stages.end()) {
-    lines.push_back(fmt::format("{}: stages[{}].splits: {}; isobar run executes 1d and sequence, and simulate plays all",
-                                options.plan, stage_in_file[static_cast<std::size_t>(in_grid - plan.stages.begin())],
-                                name_of(in_grid->grid.form)));
+    lines.push_back(fmt::format(
+        "{}: stages[{}].splits: {}; isobar run executes 1d and sequence, and simulate plays all", options.plan,
+        stage_in_file[static_cast<std::size_t>(in_grid - plan.stages.begin())], name_of(in_grid->grid.form)));
   }
   if (plan.sync.algorithm == Algorithm::Hierarchical) {
     const auto lacks_site = [&](const PlacedShard& placed) {

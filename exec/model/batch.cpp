@@ -1,6 +1,6 @@
 #include "exec/model/batch.hpp"
 
-#include "exec/model/device.hpp"
+#include "exec/device/device.hpp"
 #include "exec/model/layers/model_layer.hpp"
 #include "exec/model/random.hpp"
 

@@ -2,9 +2,9 @@
 
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "exec/device/tensor_slices.hpp"
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/model/layers/model_layer.hpp"
-#include "exec/model/tensor_slices.hpp"
 
 #include <fmt/format.h>
 

@@ -2,6 +2,7 @@
 
 #include "core/model/workload.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "exec/device/tensors.hpp"
 #include "exec/files/tensor_part.hpp"
 #include "exec/files/tensor_source.hpp"
 
@@ -11,13 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace at {
-class Tensor;
-}
-
 namespace isobar::exec {
-
-using Tensors = std::vector<at::Tensor>;
 
 /// Key of a layer's random numbers. They depend on nothing else: not on the split of the model, on threads, or on
 /// whether a forward pass is a recomputation. Dropout is drawn on the layer's device: a CPU, a GPU and a GPU of another

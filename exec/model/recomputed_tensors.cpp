@@ -1,6 +1,6 @@
 #include "exec/model/recomputed_tensors.hpp"
 
-#include "exec/model/tensor_slices.hpp"
+#include "exec/device/tensor_slices.hpp"
 
 #include <torch/torch.h>
 

@@ -1,16 +1,16 @@
 #include "exec/model/stage_model.hpp"
 
 #include "core/errors.hpp"
+#include "exec/device/device.hpp"
+#include "exec/device/memory_meter.hpp"
+#include "exec/device/tensor_slices.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/deferred_products.hpp"
-#include "exec/model/device.hpp"
 #include "exec/model/loss.hpp"
-#include "exec/model/memory_meter.hpp"
 #include "exec/model/recomputed_tensors.hpp"
 #include "exec/model/stage_optimizer.hpp"
 #include "exec/model/stored_tensors.hpp"
-#include "exec/model/tensor_slices.hpp"
 
 #include <fmt/format.h>
 

@@ -2,11 +2,11 @@
 
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "exec/device/message.hpp"
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
-#include "exec/model/message.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 #include "exec/model/stage_optimizer.hpp"
 
+#include "exec/device/tensor_slices.hpp"
 #include "exec/model/stored_tensors.hpp"
-#include "exec/model/tensor_slices.hpp"
 
 #include <torch/torch.h>
 

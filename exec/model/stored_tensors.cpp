@@ -1,7 +1,7 @@
 #include "exec/model/stored_tensors.hpp"
 
 #include "core/errors.hpp"
-#include "exec/model/device.hpp"
+#include "exec/device/device.hpp"
 
 #include <fmt/format.h>
 

@@ -2,12 +2,12 @@
 
 #include "core/base/clock.hpp"
 #include "core/base/quantity_text.hpp"
+#include "exec/device/device.hpp"
+#include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/launch/tcp_settings.hpp"
-#include "exec/model/device.hpp"
-#include "exec/model/stream.hpp"
 #include "exec/net/side_channel.hpp"
-#include "exec/run/nccl.hpp"
+#include "exec/transport/nccl.hpp"
 
 #include <fmt/format.h>
 

@@ -2,7 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/program/program.hpp"
-#include "exec/model/message.hpp"
+#include "exec/device/message.hpp"
 
 #include <compare>
 #include <cstddef>

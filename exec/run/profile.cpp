@@ -3,12 +3,12 @@
 #include "core/base/clock.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
+#include "exec/device/device.hpp"
+#include "exec/device/memory_meter.hpp"
+#include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/model/device.hpp"
-#include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
-#include "exec/model/stream.hpp"
 
 #include <fmt/format.h>
 

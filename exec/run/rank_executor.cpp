@@ -3,13 +3,13 @@
 #include "core/base/clock.hpp"
 #include "core/failure.hpp"
 #include "core/program/chrome_trace.hpp"
+#include "exec/device/device.hpp"
+#include "exec/device/gpu.hpp"
+#include "exec/device/tensor_slices.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/rank_failures.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/model/device.hpp"
-#include "exec/model/gpu.hpp"
-#include "exec/model/tensor_slices.hpp"
-#include "exec/run/tcp_transport.hpp"
+#include "exec/transport/tcp_transport.hpp"
 #include "schedules/lowering/replicas.hpp"
 
 #include <fmt/format.h>
@@ -81,53 +81,44 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       training_(&program),
       options_(options),
       rank_(rank),
-      stages_(static_cast<std::uint32_t>(plan.stages.size())),
+      stages_(plan, rank),
+      parameters_(stages_, options.device),
       has_data_server_(plan.data_server.has_value()),
       is_alone_(devices_of(plan).size() == 1),
       divides_sequence_(plan.stages.front().grid.form == ShardGrid::Form::Sequence),
       name_(names_of_ranks(plan).at(rank)),
       meter_(options.memory_cap),
-      channels_(program.channels().size()),
-      patterns_(schedules::microbatch_patterns(plan))
+      channels_(program.channels().size())
 {
   std::iota(channels_.begin(), channels_.end(), std::size_t{0});
-  for (const auto& placed : placed_shards(plan)) {
-    if (placed.replica + placed.shard == 0) ranks_.emplace_back();
-    if (placed.shard == 0) ranks_.back().emplace_back();
-    ranks_.back().back().push_back(placed.rank);
-  }
-  const auto shards = shards_of_rank(plan, rank);
   meter_cpu_memory();
-  if (shards.empty()) options_.device = "cpu";
+  if (is_data_server()) options_.device = "cpu";
   open_device(options_.device);
   add_lanes();
-  const auto split = stages_that_split(program, rank, shards.size());
+  const auto split = stages_that_split(program, rank, stages_.own.size());
   const Stream::Scope scope(lanes_.front()->stream);
-  for (const auto& placed : shards) {
-    const auto stage = static_cast<std::uint32_t>(placed.stage);
-    placed_[stage] = placed;
-    last_layers_[stage] = plan.stages[stage].last_layer;
+  for (auto& [index, own] : stages_.own) {
+    const Stage& stage = plan.stages[index];
+    const Layer& first_layer = workload.layers[stage.first_layer];
     StageOptions stage_options;
-    stage_options.first_layer = plan.stages[stage].first_layer;
-    stage_options.last_layer = plan.stages[stage].last_layer;
+    stage_options.first_layer = stage.first_layer;
+    stage_options.last_layer = stage.last_layer;
     stage_options.recomputed = plan.recompute;
     stage_options.microbatches = plan.goal.microbatches;
-    stage_options.replica = placed.replica;
+    stage_options.replica = own.placed.replica;
     stage_options.sync = plan.sync;
-    const Stage& whole = plan.stages[stage];
-    const Layer& first_layer = workload.layers[whole.first_layer];
-    stage_options.has_shards = has_shards({whole});
-    stage_options.is_divided_alike = are_divided_alike(whole);
-    if (!stage_options.is_divided_alike) sync_groups_[stage] = sync_groups(first_layer, whole);
+    stage_options.has_shards = has_shards({stage});
+    stage_options.is_divided_alike = are_divided_alike(stage);
+    if (!stage_options.is_divided_alike) own.sync_groups = sync_groups(first_layer, stage);
     stage_options.divides_sequence = divides_sequence_;
-    stage_options.sites = sites_of(whole, stage_options.is_divided_alike ? placed.shard : 0);
-    stage_options.shard = placed.shard;
-    stage_options.units = units_of_shard(first_layer, whole.replicas[placed.replica], placed.shard);
-    stage_options.splits_backward = split.contains(stage);
+    stage_options.sites = sites_of(stage, stage_options.is_divided_alike ? own.placed.shard : 0);
+    stage_options.shard = own.placed.shard;
+    stage_options.units = units_of_shard(first_layer, stage.replicas[own.placed.replica], own.placed.shard);
+    stage_options.splits_backward = split.contains(index);
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
     stage_options.batches = options_.batches;
-    work_on_device([&] { models_[stage] = std::make_unique<StageModel>(workload, stage_options); });
+    work_on_device([&, &model = own.model] { model = std::make_unique<StageModel>(workload, stage_options); });
   }
 }
 
@@ -151,22 +142,13 @@ void RankExecutor::connect(Transport& transport, StepBoard& board, TransferWaits
 
 bool RankExecutor::has_last_stage() const
 {
-  return models_.contains(stages_ - 1);
+  return stages_.own.contains(last_stage());
 }
 
 bool RankExecutor::has_first_shard(std::size_t stage) const
 {
-  const auto found = placed_.find(static_cast<std::uint32_t>(stage));
-  return found != placed_.end() && found->second.replica == 0 && found->second.shard == 0;
-}
-
-bool RankExecutor::is_among_shards(const Instruction& instruction) const
-{
-  const PlacedShard& placed = placed_.at(instruction.stage);
-  const auto& shards = ranks_[placed.stage][placed.replica];
-  const auto& ends = channel_at(instruction).ends;
-  return std::all_of(ends.begin(), ends.end(),
-                     [&](const End& end) { return std::find(shards.begin(), shards.end(), end.rank) != shards.end(); });
+  const auto found = stages_.own.find(static_cast<std::uint32_t>(stage));
+  return found != stages_.own.end() && found->second.placed.replica == 0 && found->second.placed.shard == 0;
 }
 
 void RankExecutor::with_models(const std::function<void(std::size_t stage, StageModel& model)>& work)
@@ -174,7 +156,7 @@ void RankExecutor::with_models(const std::function<void(std::size_t stage, Stage
   Stream& stream = lanes_.front()->stream;
   const Stream::Scope scope(stream);
   work_on_device([&] {
-    for (auto& [stage, model] : models_) work(stage, *model);
+    for (auto& [stage, own] : stages_.own) work(stage, *own.model);
     stream.record().wait();
   });
 }
@@ -245,12 +227,12 @@ void RankExecutor::run_on_stream(const Job& job)
       return;
     case Opcode::AllReduce:
     case Opcode::ReduceScatter:
-      reduce(job);
-      return;
-    case Opcode::AllGather:
-      if (job.instruction.payload == Payload::Parameter) return gather_parameters(job);
+    case Opcode::AllGather: {
+      const Payload payload = job.instruction.payload;
+      if (payload != Payload::Activation && payload != Payload::Gradient) return collective(job);
       is_before_pass(role_of(job.instruction).value()) ? gather_sequence(job) : make_whole(job);
       return;
+    }
     case Opcode::AllToAll:
     case Opcode::Broadcast:
       break;
@@ -321,12 +303,16 @@ void RankExecutor::receive(const Job& job)
   arrived_.put(address_of(instruction.payload, instruction.stage, instruction), std::move(message));
 }
 
-void RankExecutor::reduce(const Job& job)
+void RankExecutor::collective(const Job& job)
 {
-  const Instruction& instruction = job.instruction;
-  if (instruction.payload == Payload::GradientFacts) return reduce_facts(job);
-  if (instruction.payload != Payload::ParameterGradient) return make_whole(job);
-  is_among_shards(instruction) ? reduce_shared_gradients(job) : reduce_gradients(job);
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  const auto on_channel = [&](const Instruction& instruction, const Tensors& tensors) {
+    stream.record().wait();
+    if (!tensors.empty()) transport_->collective(channel_of(instruction), instruction, tensors);
+  };
+  parameters_.run(job.instruction, channel_at(job.instruction), on_channel);
+  ran(job, begin, stream.record());
 }
 
 std::optional<ShardRole> RankExecutor::role_of(const Instruction& instruction) const
@@ -339,7 +325,6 @@ std::optional<ShardRole> RankExecutor::role_of(const Instruction& instruction) c
 void RankExecutor::gather_sequence(const Job& job)
 {
   const Instruction& instruction = job.instruction;
-  const PlacedShard& placed = placed_.at(instruction.stage);
   const auto address = address_of(instruction.payload, instruction.stage, instruction);
   const bool is_again = role_of(instruction) == ShardRole::KeptInputGather;
   Message message = is_again ? kept_.take(address) : arrived_.take(address);
@@ -348,10 +333,10 @@ void RankExecutor::gather_sequence(const Job& job)
   const Event begin = stream.record();
   if (role_of(instruction) == ShardRole::InputGather && !evaluates_) kept_.put(address, message);
   for (auto& tensor : message.tensors) {
-    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(ranks_[placed.stage][placed.replica].size())};
+    std::vector<std::int64_t> shape = {static_cast<std::int64_t>(stages_.shards(instruction.stage).size())};
     shape.insert(shape.end(), tensor.sizes().begin(), tensor.sizes().end());
     const at::Tensor parts = at::empty(shape, tensor.options());
-    parts[static_cast<std::int64_t>(placed.shard)].copy_(tensor);
+    parts[own_shard(instruction)].copy_(tensor);
     tensor = parts;
   }
   stream.record().wait();
@@ -371,8 +356,7 @@ void RankExecutor::make_whole(const Job& job)
   Stream& stream = job.lane.stream;
   stream.await(message);
   const Event begin = stream.record();
-  const PlacedShard& placed = placed_.at(instruction.stage);
-  const std::size_t shards = ranks_[placed.stage][placed.replica].size();
+  const std::size_t shards = stages_.shards(instruction.stage).size();
   if (instruction.opcode == Opcode::AllGather) {
     const auto copies = static_cast<std::int64_t>(shards);
     message.tensors = {message.tensors.at(0).unsqueeze(0).repeat_interleave(copies, 0)};
@@ -390,116 +374,11 @@ void RankExecutor::make_whole(const Job& job)
   stream.record().wait();
   transport_->collective(channel_of(instruction), instruction, message.tensors);
   if (instruction.opcode == Opcode::ReduceScatter) {
-    for (auto& tensor : message.tensors) tensor = tensor[static_cast<std::int64_t>(placed.shard)].clone();
+    for (auto& tensor : message.tensors) tensor = tensor[own_shard(instruction)].clone();
   }
   message.ready = stream.record();
   ran(job, begin, message.ready);
   pass_on(instruction.payload, instruction, std::move(message));
-}
-
-/// Adds up the gradients of the parameters that all shards have. Between the last backward and the update, which wait,
-/// the compute lane leaves the model alone.
-void RankExecutor::reduce_shared_gradients(const Job& job)
-{
-  Stream& stream = job.lane.stream;
-  const Event begin = stream.record();
-  const Tensors sums = model_of(job.instruction.stage).shared_gradients();
-  stream.record().wait();
-  if (!sums.empty()) transport_->collective(channel_of(job.instruction), job.instruction, sums);
-  ran(job, begin, stream.record());
-}
-
-/// The gradient sync. Between the last backward, for which it waits, and the updates, which wait for it, the compute
-/// lane leaves the models alone.
-void RankExecutor::reduce_facts(const Job& job)
-{
-  const Event begin = job.lane.stream.record();
-  const GradientFacts own = own_facts();
-  const at::Tensor sums = at::tensor({own.sum_of_squares, own.not_finite}, at::kDouble);
-  transport_->collective(channel_of(job.instruction), job.instruction, {sums});
-  reduced_ = {sums[0].item<double>(), sums[1].item<double>()};
-  ran(job, begin, job.lane.stream.record());
-}
-
-/// Adds up the gradients of a stage, and of those after it whose layers the instruction has, over their replicas, and
-/// those of the last stage also their parts of the loss, the first value: so the first replica has it, even if each
-/// gets a part. Between the last backward and the update of a stage, the compute lane leaves its model alone.
-void RankExecutor::reduce_gradients(const Job& job)
-{
-  Stream& stream = job.lane.stream;
-  const Event begin = stream.record();
-  Instruction instruction = job.instruction;
-  const Channel& channel = channel_at(instruction);
-  std::vector<StageModel*> models;
-  Tensors gradients;
-  std::optional<at::Tensor> loss;
-  for (const auto& [stage, model] : models_) {
-    if (stage < instruction.stage || last_layers_.at(stage) > instruction.last_layer) continue;
-    models.push_back(model.get());
-    const Tensors own = gradients_of(stage, channel);
-    gradients.insert(gradients.end(), own.begin(), own.end());
-    const bool is_of_all_shards = channel.ends.size() > patterns_[stage].replicas();
-    if (!is_last(stage) || (sync_groups_.contains(stage) && !is_of_all_shards)) continue;
-    const bool has_loss = !is_of_all_shards || placed_.at(stage).shard == 0;
-    loss = has_loss ? model->take_loss().to(at::kFloat) : at::zeros({}, at::Device(options_.device));
-  }
-  Tensors sums;
-  if (loss) sums.push_back(*loss);
-  for (const auto& gradient : gradients) sums.push_back(gradient.contiguous());
-  const std::size_t replicas = patterns_[instruction.stage].replicas();
-  if (size_of(sums) < replicas) instruction.opcode = Opcode::AllReduce;  // the first part would be empty
-  stream.record().wait();
-  if (!sums.empty()) transport_->collective(channel_of(instruction), instruction, sums);
-  for (std::size_t i = 0; i < gradients.size(); ++i) {
-    const at::Tensor& sum = sums[i + (loss ? 1 : 0)];
-    if (!gradients[i].is_contiguous()) gradients[i].copy_(sum);
-  }
-  for (StageModel* model : models) model->keep_own_gradients();
-  if (loss) loss_ = {*loss};
-  ran(job, begin, stream.record());
-}
-
-Tensors RankExecutor::gradients_of(std::uint32_t stage, const Channel& channel) const
-{
-  StageModel& model = model_of(stage);
-  const auto groups = sync_groups_.find(stage);
-  if (groups == sync_groups_.end()) return model.gradients();
-  if (channel.ends.size() > patterns_[stage].replicas()) return model.shared_gradients();
-  Tensors gradients;
-  for (const auto& [units, shards] : groups->second) {
-    bool is_of_channel = true;
-    for (std::size_t i = 0; i < shards.size(); ++i) {
-      is_of_channel = is_of_channel && channel.ends[i].rank == ranks_[stage][i][shards[i]];
-    }
-    if (!is_of_channel) continue;
-    const Tensors own = model.gradients(units);
-    gradients.insert(gradients.end(), own.begin(), own.end());
-  }
-  return gradients;
-}
-
-/// Gets the parameters of a stage that its other replicas have. Until then the compute lane leaves the model alone. The
-/// values are divided as the sums of the gradients are, of the last stage after the loss.
-void RankExecutor::gather_parameters(const Job& job)
-{
-  Stream& stream = job.lane.stream;
-  const Event begin = stream.record();
-  Tensors values = model_of(job.instruction.stage).gather();
-  if (is_last(job.instruction.stage)) values.insert(values.begin(), at::zeros({1}, at::Device(options_.device)));
-  stream.record().wait();
-  transport_->collective(channel_of(job.instruction), job.instruction, values);
-  ran(job, begin, stream.record());
-}
-
-GradientFacts RankExecutor::own_facts() const
-{
-  GradientFacts sums;
-  for (const auto& [stage, model] : models_) {
-    const GradientFacts facts = model->gradient_facts();
-    sums.sum_of_squares += facts.sum_of_squares;
-    sums.not_finite += facts.not_finite;
-  }
-  return sums;
 }
 
 void RankExecutor::compute(const Job& job)
@@ -543,8 +422,8 @@ Message RankExecutor::inputs_of(const Job& job)
     return (divides_sequence_ && stage > 0 ? gathered_ : arrived_)
         .take(address_of(Payload::Activation, stage, instruction));
   }
-  if (makes_gradients(instruction) && (!is_last(stage) || is_divided(stage))) {
-    return (divides_sequence_ && !is_last(stage) ? gathered_ : arrived_)
+  if (makes_gradients(instruction) && (!stages_.is_last(stage) || stages_.is_divided(stage))) {
+    return (divides_sequence_ && !stages_.is_last(stage) ? gathered_ : arrived_)
         .take(address_of(Payload::Gradient, stage, instruction));
   }
   return {};
@@ -553,7 +432,7 @@ Message RankExecutor::inputs_of(const Job& job)
 Message RankExecutor::computed(const Job& job, Message inputs)
 {
   const Instruction& instruction = job.instruction;
-  StageModel& model = model_of(instruction.stage);
+  StageModel& model = stages_.model(instruction.stage);
   if (makes_gradients(instruction) && divides_sequence_ && instruction.stage > 0) {
     const Message whole = restored_.take(address_of(Payload::Activation, instruction.stage, instruction));
     job.lane.stream.await(whole);
@@ -572,10 +451,10 @@ Message RankExecutor::computed(const Job& job, Message inputs)
       return {};
     case Opcode::Update:
       // A rank alone has no gradient sync: its first update takes the facts of all its stages, before any changes.
-      if (is_alone_ && instruction.stage == models_.begin()->first && needs_gradient_sync(workload_)) {
-        reduced_ = own_facts();
+      if (is_alone_ && instruction.stage == stages_.own.begin()->first && needs_gradient_sync(workload_)) {
+        parameters_.take_own_facts();
       }
-      model.update(reduced_);
+      model.update(parameters_.facts());
       return {};
     default:
       throw std::logic_error("an instruction that computes nothing");
@@ -588,10 +467,10 @@ void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
   const std::uint32_t stage = instruction.stage;
   const bool goes_forward = instruction.opcode == Opcode::Forward;
   const bool has_result =
-      goes_forward ? !is_last(stage) || is_divided(stage) : makes_gradients(instruction) && stage > 0;
+      goes_forward ? !stages_.is_last(stage) || stages_.is_divided(stage) : makes_gradients(instruction) && stage > 0;
   if (!has_result) return;
   const Payload payload = goes_forward ? Payload::Activation : Payload::Gradient;
-  if (is_divided(stage)) {
+  if (stages_.is_divided(stage)) {
     made_.put(address_of(payload, stage, instruction), std::move(outputs));
   } else {
     pass_on(payload, instruction, std::move(outputs));
@@ -604,18 +483,17 @@ void RankExecutor::pass_on(Payload payload, const Instruction& instruction, Mess
 {
   const std::uint32_t stage = instruction.stage;
   const bool goes_forward = payload == Payload::Activation;
-  if (goes_forward && is_last(stage)) {
+  if (goes_forward && stages_.is_last(stage)) {
     if (evaluates_) {
-      model_of(stage).count(message);
+      stages_.model(stage).count(message);
       return lanes_.at(instruction.lane)->stream.record().wait();  // the sums are read on the compute lane's stream
     }
     return arrived_.put(address_of(Payload::Gradient, stage, instruction), std::move(message));
   }
   const std::uint32_t next = goes_forward ? stage + 1 : stage - 1;
-  const auto& readers = ranks_[next][patterns_[next].replica_of(instruction.microbatch)];
-  const PlacedShard& own = placed_.at(stage);
+  const auto& readers = stages_.ranks[next][stages_.patterns[next].replica_of(instruction.microbatch)];
   // As many shards take turns with this one as there are in its replica.
-  for (std::size_t i = own.shard; i < readers.size(); i += ranks_[own.stage][own.replica].size()) {
+  for (std::size_t i = stages_.own.at(stage).placed.shard; i < readers.size(); i += stages_.shards(stage).size()) {
     if (readers[i] == rank_) {
       arrived_.put(address_of(payload, next, instruction), message);
     } else {
@@ -640,9 +518,9 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   StepEnd last{step, {}, {}};
   {
     const Stream::Scope scope(stream);
-    if (has_first_shard(stages_ - 1) && !evaluates_) {
-      last.loss.push_back(begin_copy(patterns_.back().replicas() > 1 ? loss_.at(0).to(at::kDouble)
-                                                                     : model_of(stages_ - 1).take_loss()));
+    if (has_first_shard(last_stage()) && !evaluates_) {
+      last.loss.push_back(begin_copy(stages_.patterns.back().replicas() > 1 ? parameters_.loss().at(0).to(at::kDouble)
+                                                                            : stages_.model(last_stage()).take_loss()));
     }
     last.end = stream.record();
   }

@@ -1,22 +1,21 @@
 #pragma once
 
 #include "core/model/workload.hpp"
-#include "core/plan/microbatch_pattern.hpp"
-#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
-#include "core/plan/sync_groups.hpp"
 #include "core/program/program.hpp"
+#include "exec/device/memory_meter.hpp"
+#include "exec/device/stream.hpp"
 #include "exec/launch/progress.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
-#include "exec/model/stream.hpp"
 #include "exec/net/transfer_waits.hpp"
 #include "exec/run/interpreter.hpp"
 #include "exec/run/mailbox.hpp"
+#include "exec/run/parameter_collectives.hpp"
 #include "exec/run/rank_report.hpp"
+#include "exec/run/rank_stages.hpp"
 #include "exec/run/step_board.hpp"
-#include "exec/run/transport.hpp"
+#include "exec/transport/transport.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -24,7 +23,6 @@
 #include <deque>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -132,13 +130,7 @@ class RankExecutor : public RankWork {
   void run_on_stream(const Job& job);
   void send(const Job& job);
   void receive(const Job& job);
-  void reduce_facts(const Job& job);
-  void reduce(const Job& job);
-  void reduce_gradients(const Job& job);
-  /// The gradients of a stage that the ranks of a channel, its replicas, have in common.
-  Tensors gradients_of(std::uint32_t stage, const Channel& channel) const;
-  void reduce_shared_gradients(const Job& job);
-  void gather_parameters(const Job& job);
+  void collective(const Job& job);
   void make_whole(const Job& job);
   void gather_sequence(const Job& job);
   void compute(const Job& job);
@@ -147,19 +139,18 @@ class RankExecutor : public RankWork {
   void hand_on(const Instruction& instruction, Message outputs);
   void pass_on(Payload payload, const Instruction& instruction, Message message);
   void ran(const Job& job, const Event& begin, const Event& end) const;
-  GradientFacts own_facts() const;
   Message micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const;
   const Channel& channel_at(const Instruction& instruction) const;
   std::size_t channel_of(const Instruction& instruction) const;
-  StageModel& model_of(std::uint32_t stage) const { return *models_.at(stage); }
-  /// Whether this rank is one of several shards of its replica.
-  bool is_divided(std::uint32_t stage) const { return ranks_.at(stage)[placed_.at(stage).replica].size() > 1; }
-  /// Whether a collective is one among the shards of a replica.
-  bool is_among_shards(const Instruction& instruction) const;
+  /// The index of this rank's shard of an instruction's stage.
+  std::int64_t own_shard(const Instruction& instruction) const
+  {
+    return static_cast<std::int64_t>(stages_.own.at(instruction.stage).placed.shard);
+  }
   /// What the collectives of an instruction's lane among shards are for; none of other lanes.
   std::optional<ShardRole> role_of(const Instruction& instruction) const;
-  bool is_data_server() const { return models_.empty(); }
-  bool is_last(std::uint32_t stage) const { return stage + 1 == stages_; }
+  bool is_data_server() const { return stages_.own.empty(); }
+  std::uint32_t last_stage() const { return static_cast<std::uint32_t>(stages_.ranks.size() - 1); }
   Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
   static void report_step(const StepEnd& step, const StepEnded& ended);
 
@@ -171,32 +162,24 @@ class RankExecutor : public RankWork {
   StepBoard* board_ = nullptr;
   std::optional<TransferWaits> waits_;
   std::size_t rank_;
-  std::uint32_t stages_;  // of the plan
+  RankStages stages_;
+  ParameterCollectives parameters_;
   bool has_data_server_;
   bool is_alone_;  // no other rank has a stage
   bool divides_sequence_;
   std::string name_;
   MemoryMeter meter_;
-  std::vector<std::unique_ptr<DeviceLane>> lanes_;               // by LaneId
-  std::vector<std::size_t> channels_;                            // of the training, by channel of `program_`
-  std::map<std::uint32_t, std::unique_ptr<StageModel>> models_;  // by stage; none on the data server
-  std::map<std::uint32_t, std::size_t> last_layers_;             // by stage
-  std::map<std::uint32_t, PlacedShard> placed_;                  // on the rank, by stage
-  std::vector<std::vector<std::vector<std::size_t>>> ranks_;     // by stage, replica and shard
-  std::vector<MicrobatchPattern> patterns_;                      // by stage
-  /// Of the stages of the rank whose replicas are not divided alike.
-  std::map<std::uint32_t, std::vector<SyncGroup>> sync_groups_;
+  std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by LaneId
+  std::vector<std::size_t> channels_;               // of the training, by channel of `program_`
   std::atomic<std::uint64_t> steps_done_ = 0;
   std::atomic<std::uint64_t> steps_evaluated_ = 0;
   bool evaluates_ = false;
-  Mailbox made_;           // by shards, before it is whole
-  Mailbox gathered_;       // by shards that divide the sequence, what a pass reads whole
-  Mailbox kept_;           // of its inputs, the part of this shard
-  Mailbox restored_;       // those inputs, for the backward pass
-  Mailbox arrived_;        // what stages of this rank read
-  Mailbox leaving_;        // what they made for other ranks
-  GradientFacts reduced_;  // sums over all stages
-  Tensors loss_;           // of the step, a scalar, once the replicas of the last stage have added it up
+  Mailbox made_;      // by shards, before it is whole
+  Mailbox gathered_;  // by shards that divide the sequence, what a pass reads whole
+  Mailbox kept_;      // of its inputs, the part of this shard
+  Mailbox restored_;  // those inputs, for the backward pass
+  Mailbox arrived_;   // what stages of this rank read
+  Mailbox leaving_;   // what they made for other ranks
   std::deque<StepEnd> steps_in_flight_;
 };
 

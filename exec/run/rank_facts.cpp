@@ -1,8 +1,8 @@
 #include "exec/run/rank_facts.hpp"
 
+#include "exec/device/device.hpp"
+#include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
-#include "exec/model/device.hpp"
-#include "exec/model/stream.hpp"
 
 #include <torch/torch.h>
 #include <torch/version.h>

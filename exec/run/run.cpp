@@ -5,15 +5,15 @@
 #include "core/base/threads.hpp"
 #include "core/errors.hpp"
 #include "core/failure.hpp"
+#include "exec/device/device.hpp"
 #include "exec/launch/heartbeat.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/rank_failures.hpp"
-#include "exec/model/device.hpp"
 #include "exec/net/side_channel.hpp"
-#include "exec/run/nccl_transport.hpp"
 #include "exec/run/rank_run.hpp"
 #include "exec/run/step_board.hpp"
-#include "exec/run/tcp_transport.hpp"
+#include "exec/transport/nccl_transport.hpp"
+#include "exec/transport/tcp_transport.hpp"
 
 #include <fmt/format.h>
 

@@ -10,7 +10,7 @@
 #include "exec/net/deadlines.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/rank_report.hpp"
-#include "exec/run/transport_choice.hpp"
+#include "exec/transport/transport_choice.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/base/child_process.hpp"
-#include "core/errors.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/schedule_choice.hpp"
@@ -19,7 +18,6 @@
 #include <functional>
 #include <map>
 #include <set>
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -283,20 +281,6 @@ inline std::vector<RankHost> at_one_gigaflop(const std::vector<std::string>& hos
   std::vector<RankHost> ranks;
   for (const auto& host : hosts) ranks.push_back({host, FlopsPerSecond(1e9)});
   return ranks;
-}
-
-/// The kind and message of the error that `call` throws; "no error" if it throws none.
-template <typename Call>
-std::string message_of(Call call)
-{
-  try {
-    call();
-  } catch (const InputError& error) {
-    return std::string("InputError ") + error.what();
-  } catch (const std::logic_error& error) {
-    return std::string("bug ") + error.what();
-  }
-  return "no error";
 }
 
 }  // namespace isobar::sim

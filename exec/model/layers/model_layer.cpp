@@ -1,10 +1,10 @@
 #include "exec/model/layers/model_layer.hpp"
 
 #include "core/errors.hpp"
+#include "exec/device/tensor_slices.hpp"
 #include "exec/model/deferred_products.hpp"
 #include "exec/model/random.hpp"
 #include "exec/model/recomputed_tensors.hpp"
-#include "exec/model/tensor_slices.hpp"
 
 #include <ATen/ATen.h>
 

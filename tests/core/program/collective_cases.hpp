@@ -3,30 +3,17 @@
 #include "core/program/collective.hpp"
 
 #include <cstddef>
-#include <stdexcept>
-#include <string>
 #include <vector>
 
 /// What tests of rounds and of steps of collectives share.
 namespace isobar {
 
-inline constexpr Algorithm algorithms[] = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree,
-                                           Algorithm::Direct, Algorithm::Server};
+inline constexpr Algorithm algorithms[] = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct,
+                                           Algorithm::Server};
 
 inline std::vector<Bytes> equal(std::size_t ends, double size)
 {
   return std::vector<Bytes>(ends, Bytes(size));
-}
-
-template <typename Call>
-std::string message_of(Call call)
-{
-  try {
-    call();
-  } catch (const std::logic_error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 }  // namespace isobar

@@ -1,4 +1,5 @@
 #include "tests/core/program/collective_cases.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -223,13 +224,14 @@ TEST(StepsOf, AReduceScatterAndAnAllGatherSendTheBytesOfTheirRounds)
 
 TEST(StepsOf, RefuseWhatHasNone)
 {
-  EXPECT_EQ(message_of([] { steps_of(Opcode::Broadcast, 0, 2, 1, Algorithm::Ring); }), "a collective without steps");
+  EXPECT_EQ(message_of([] { steps_of(Opcode::Broadcast, 0, 2, 1, Algorithm::Ring); }),
+            "bug a collective without steps");
   const std::vector<std::string> unequal = {"a", "a", "b"};
   EXPECT_FALSE(are_equal_sites(unequal));
   EXPECT_EQ(message_of([&] { steps_of(Opcode::ReduceScatter, 0, 3, 1, Algorithm::Hierarchical, unequal); }),
-            "parts of ends need equal sites");
+            "bug parts of ends need equal sites");
   EXPECT_EQ(message_of([&] { part_of_end(0, 3, 1, Algorithm::Hierarchical, unequal); }),
-            "parts of ends need equal sites");
+            "bug parts of ends need equal sites");
 }
 
 TEST(StepsOf, SendTheBytesOfTheRounds)

@@ -1,4 +1,5 @@
 #include "tests/core/program/collective_cases.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -403,18 +404,18 @@ TEST(Hierarchical, SendsIntoEachSiteWhatARingOfSitesDoes)
 TEST(RoundsOf, RefusesWhatIsNoCollective)
 {
   EXPECT_EQ(message_of([] { rounds_of(Opcode::Send, equal(2, 1), Algorithm::Ring); }),
-            "rounds of an instruction that is no collective");
-  EXPECT_EQ(message_of([] { rounds_of(Opcode::AllReduce, {}, Algorithm::Ring); }), "a collective without ends");
+            "bug rounds of an instruction that is no collective");
+  EXPECT_EQ(message_of([] { rounds_of(Opcode::AllReduce, {}, Algorithm::Ring); }), "bug a collective without ends");
   EXPECT_EQ(message_of([] { rounds_of(Opcode::AllReduce, equal(2, 1), Algorithm::Hierarchical); }),
-            "a collective needs a site for each end");
+            "bug a collective needs a site for each end");
   EXPECT_EQ(message_of([] { rounds_of(Opcode::AllReduce, equal(2, 1), Algorithm::Ring, {"a"}); }),
-            "a collective needs a site for each end");
+            "bug a collective needs a site for each end");
   EXPECT_EQ(message_of([] {
               rounds_of(Opcode::ReduceScatter, {Bytes(1), Bytes(2)}, Algorithm::Ring);
             }),
-            "ends of one sum with data of different sizes");
+            "bug ends of one sum with data of different sizes");
   EXPECT_EQ(message_of([] { rounds_of(Opcode::AllReduce, equal(2, -1), Algorithm::Ring); }),
-            "a collective of more data than 2^53 bytes, or of less than none");
+            "bug a collective of more data than 2^53 bytes, or of less than none");
 }
 
 }  // namespace

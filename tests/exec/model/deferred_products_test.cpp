@@ -1,11 +1,11 @@
 #include "exec/model/deferred_products.hpp"
 
+#include "exec/device/memory_meter.hpp"
+#include "exec/device/stream.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
-#include "exec/model/memory_meter.hpp"
 #include "exec/model/stage_model.hpp"
-#include "exec/model/stream.hpp"
 #include "tests/support/small_models.hpp"
 
 #include <fmt/format.h>

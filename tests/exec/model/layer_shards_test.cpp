@@ -1,7 +1,7 @@
+#include "exec/device/tensor_slices.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
-#include "exec/model/tensor_slices.hpp"
 #include "tests/exec/model/small_models.hpp"
 
 #include <gmock/gmock.h>

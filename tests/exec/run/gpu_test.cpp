@@ -1,6 +1,6 @@
 #include "core/base/child_process.hpp"
 #include "core/errors.hpp"
-#include "exec/model/device.hpp"
+#include "exec/device/device.hpp"
 #include "exec/net/secret.hpp"
 #include "exec/run/profile.hpp"
 #include "exec/run/run.hpp"

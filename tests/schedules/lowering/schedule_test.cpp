@@ -2,11 +2,11 @@
 
 #include "core/check/program_checker.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -155,17 +155,6 @@ TEST(MakeProgram, FollowsTheOrderOfTheSenderInEachChannel)
   }
 }
 
-template <typename Call>
-std::string message_of(Call call)
-{
-  try {
-    call();
-  } catch (const std::logic_error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 TEST(MakeProgram, RefusesOrdersThatDoNotFitThePlan)
 {
   const Order whole({{3, {slot(Opcode::Forward, 0)}}, {3, {slot(Opcode::Backward, 0)}}});
@@ -174,21 +163,21 @@ TEST(MakeProgram, RefusesOrdersThatDoNotFitThePlan)
   };
   EXPECT_EQ(refusal(whole), "no error");
   EXPECT_EQ(refusal(Order({{2, {slot(Opcode::Forward, 0)}}, {3, {slot(Opcode::Backward, 0)}}})),
-            "an order without a forward of every micro-batch");
+            "bug an order without a forward of every micro-batch");
   EXPECT_EQ(refusal(Order({{3, {slot(Opcode::Forward, 0)}}, {2, {slot(Opcode::Backward, 0)}}})),
-            "an order without a backward of every micro-batch");
-  const std::string halves = "an order with half of a backward, or with whole and split ones of a stage";
+            "bug an order without a backward of every micro-batch");
+  const std::string halves = "bug an order with half of a backward, or with whole and split ones of a stage";
   EXPECT_EQ(refusal(Order({{3, {slot(Opcode::Forward, 0), slot(Opcode::BackwardInput, 0)}}})), halves);
   EXPECT_EQ(refusal(Order({{3, {slot(Opcode::Forward, 0), slot(Opcode::BackwardWeight, 0)}}})), halves);
   EXPECT_EQ(refusal(Order({{3, {slot(Opcode::Forward, 0), slot(Opcode::Backward, 0)}},
                            {3, {slot(Opcode::BackwardInput, 0), slot(Opcode::BackwardWeight, 0)}}})),
             halves);
-  EXPECT_EQ(refusal(Order({{3, {slot(Opcode::Forward, 0)}}})), "orders with backwards of some stages only");
+  EXPECT_EQ(refusal(Order({{3, {slot(Opcode::Forward, 0)}}})), "bug orders with backwards of some stages only");
   EXPECT_EQ(
       refusal(Order({{3, {slot(Opcode::Forward, 0), slot(Opcode::Backward, 0), slot(Opcode::Forward, 0, 1, 1)}}})),
-      "an order with tasks of stages that its device does not have");
+      "bug an order with tasks of stages that its device does not have");
   EXPECT_EQ(message_of([&] { Sample(plan_of({"listed"}, 2, 3), {whole}); }),
-            "a program needs an order for each device of its plan");
+            "bug a program needs an order for each device of its plan");
 }
 
 TEST(MakeProgram, RefusesATaskBeforeItsInputOnTheSameDevice)
@@ -199,26 +188,26 @@ TEST(MakeProgram, RefusesATaskBeforeItsInputOnTheSameDevice)
                        slot(Opcode::Backward, 0)}}});
   const Sample sample(plan_on({0, 0}, {"listed"}, 1), {order});
   EXPECT_EQ(message_of([&] { sample.program->at(0, compute_lane, 0); }),
-            "an order in which a task comes before its input");
+            "bug an order in which a task comes before its input");
   EXPECT_EQ(message_of([&] { sample.program->at(0, compute_lane, 3); }), "no error");
 }
 
 TEST(MakeProgram, RefusesPositionsLanesAndRanksBeyondItsOwn)
 {
   const auto program = make_program(plan_of(ChainSchedule::GPipe, 2, 3), unequal_chain(4));
-  EXPECT_EQ(message_of([&] { program->at(0, compute_lane, 7); }), "a position beyond the end of its lane");
-  EXPECT_EQ(message_of([&] { program->at(0, 1, 3); }), "a position beyond the end of its lane");
-  EXPECT_EQ(message_of([&] { program->at(0, 3, 0); }), "a lane beyond the rank's");
-  EXPECT_EQ(message_of([&] { program->at(2, 1, 0); }), "a rank beyond the program's");
-  EXPECT_EQ(message_of([&] { program->length(2, 0); }), "a rank beyond the program's");
-  EXPECT_EQ(message_of([&] { program->lanes(2); }), "a rank beyond the program's");
-  EXPECT_EQ(message_of([&] { program->resident(2, Tier::Device); }), "a rank beyond the program's");
+  EXPECT_EQ(message_of([&] { program->at(0, compute_lane, 7); }), "bug a position beyond the end of its lane");
+  EXPECT_EQ(message_of([&] { program->at(0, 1, 3); }), "bug a position beyond the end of its lane");
+  EXPECT_EQ(message_of([&] { program->at(0, 3, 0); }), "bug a lane beyond the rank's");
+  EXPECT_EQ(message_of([&] { program->at(2, 1, 0); }), "bug a rank beyond the program's");
+  EXPECT_EQ(message_of([&] { program->length(2, 0); }), "bug a rank beyond the program's");
+  EXPECT_EQ(message_of([&] { program->lanes(2); }), "bug a rank beyond the program's");
+  EXPECT_EQ(message_of([&] { program->resident(2, Tier::Device); }), "bug a rank beyond the program's");
 }
 
 TEST(MakeProgram, RefusesPlansWithoutStages)
 {
-  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4)); }), "a program needs a feasible plan");
-  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4), {}); }), "a program needs a feasible plan");
+  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4)); }), "bug a program needs a feasible plan");
+  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4), {}); }), "bug a program needs a feasible plan");
 }
 
 TEST(MakeProgram, CountsBillionsOfMicroBatchesWithoutMemoryForThem)

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/program/collective.hpp"
 #include "tests/support/simulated.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

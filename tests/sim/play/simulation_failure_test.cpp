@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "tests/support/simulated.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 #include "sim/play/simulation.hpp"
 
 #include "tests/support/simulated.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,0 +1,20 @@
+#include "exec/run/rank_stages.hpp"
+
+#include "schedules/lowering/replicas.hpp"
+
+namespace isobar::exec {
+
+RankStages::RankStages(const Plan& plan, std::size_t rank) : patterns(schedules::microbatch_patterns(plan))
+{
+  for (const auto& placed : placed_shards(plan)) {
+    if (placed.replica + placed.shard == 0) ranks.emplace_back();
+    if (placed.shard == 0) ranks.back().emplace_back();
+    ranks.back().back().push_back(placed.rank);
+    if (placed.rank != rank) continue;
+    RankStage& stage = own[static_cast<std::uint32_t>(placed.stage)];
+    stage.placed = placed;
+    stage.last_layer = plan.stages[placed.stage].last_layer;
+  }
+}
+
+}  // namespace isobar::exec
