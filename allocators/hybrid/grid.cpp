@@ -1,12 +1,10 @@
 #include "allocators/hybrid/grid.hpp"
 
+#include "allocators/hybrid/grid_stages.hpp"
 #include "allocators/plan_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/base/quantity_text.hpp"
-#include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/placed_shards.hpp"
-#include "core/plan/shard_collectives.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -14,6 +12,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -28,8 +27,6 @@ namespace {
 
 constexpr std::size_t most_slowest_speeds = 64;
 constexpr std::size_t parts_of_divided_stage = 4;
-constexpr std::uint64_t most_shards = 16;  // that are searched
-constexpr Bytes bucket(25 * 1024 * 1024);  // as of PyTorch's DistributedDataParallel
 
 using Form = ShardGrid::Form;
 
@@ -43,28 +40,14 @@ struct Degrees {
   auto operator<=>(const Degrees&) const = default;
 };
 
-std::vector<std::uint64_t> divisors_of(std::uint64_t number)
-{
-  std::vector<std::uint64_t> divisors;
-  for (std::uint64_t i = 1; i <= number; ++i) {
-    if (number % i == 0) divisors.push_back(i);
-  }
-  return divisors;
-}
-
 class Grids {
  public:
   explicit Grids(const HybridProblem& problem)
       : problem_(problem),
-        schedule_(schedules::require_schedule(problem.goal.schedule.name)),
+        schedule_(require_schedule_of_replicas(problem.goal, grid_allocator.name)),
         cost_(problem.workload, problem.cluster),
         chain_cost_(problem.view.workload, problem.cluster)
   {
-    if (schedule_.takes_orders) {
-      throw InputError("schedule", fmt::format("{} makes orders for one placement of a chain; allocator grid takes the "
-                                               "other schedules",
-                                               schedule_.name));
-    }
   }
 
   Proposals proposals()
@@ -76,7 +59,7 @@ class Grids {
         for (const std::uint64_t tensor : numbers_of_shards(devices / depth)) {
           const std::uint64_t replicas = given.replicas ? *given.replicas : most_replicas(devices / (depth * tensor));
           if (replicas == 0 || depth * replicas * tensor > devices) continue;
-          const auto grids = grids_of(tensor);
+          const auto grids = shard_grids(form(), tensor);
           if (grids.empty()) why_not_ = fmt::format("{} do not lie in such a grid", counted(tensor, "shard"));
           for (const auto& grid : grids) add({depth, replicas, tensor, grid});
         }
@@ -116,9 +99,9 @@ class Grids {
     std::vector<std::uint64_t> numbers;
     for (const std::uint64_t number : divisors_of(devices)) {
       bool is_possible = number == 1 && form() == Form::OneD;
-      for (const auto& grid : grids_of(number)) {
+      for (const auto& grid : shard_grids(form(), number)) {
         if (is_possible || number > most_shards) continue;
-        const auto why_not = why_no_shards(number, grid);
+        const auto why_not = why_no_shards(problem_.workload, schedule_, number, grid);
         if (why_not && form() != Form::OneD) why_not_ = *why_not;
         is_possible = !why_not;
       }
@@ -128,40 +111,6 @@ class Grids {
   }
 
   ShardGrid::Form form() const { return problem_.limits.grid.splits; }
-
-  /// The grids in which that number of shards can lie; that of 1d stands for none.
-  std::vector<ShardGrid> grids_of(std::uint64_t shards) const
-  {
-    if (form() == Form::OneD) return {ShardGrid()};
-    if (form() == Form::Sequence) return shards > 1 ? std::vector{ShardGrid{form(), shards}} : std::vector<ShardGrid>();
-    std::vector<ShardGrid> grids;
-    for (std::uint64_t side = 2; side * side <= shards; ++side) {
-      const std::uint64_t depth = shards / (side * side);
-      if (shards % (side * side) != 0) continue;
-      const bool has_form = form() == Form::TwoD ? depth == 1 : form() == Form::ThreeD ? depth == side : depth > 1;
-      if (has_form) grids.push_back({form(), side, depth});
-    }
-    return grids;
-  }
-
-  /// Why the layers cannot be divided among that number of devices; none if they can.
-  std::optional<std::string> why_no_shards(std::uint64_t shards, const ShardGrid& grid) const
-  {
-    if (schedule_.folding == schedules::Folding::V) return fmt::format("schedule {} has no shards", schedule_.name);
-    for (std::size_t i = 0; i < problem_.workload.layers.size(); ++i) {
-      const Layer& layer = problem_.workload.layers[i];
-      if (!layer.split && !grid.is_grid()) {
-        return fmt::format("layer {} cannot be divided; a gpt or llama needs unit: operator", shown(layer.name));
-      }
-      if (!grid.is_grid() && layer.split->units < shards) {
-        return fmt::format("layer {} has {} to divide ({})", shown(layer.name), layer.split->units, layer.split->name);
-      }
-      if (const auto why_not = why_not_divided(problem_.workload, i, grid)) {
-        return fmt::format("{} of layer {}, {}", text_of(grid), shown(layer.name), *why_not);
-      }
-    }
-    return std::nullopt;
-  }
 
   /// The largest divisor of the step's micro-batches that is at most `most`; 0 if there is none.
   std::uint64_t most_replicas(std::uint64_t most) const
@@ -192,7 +141,9 @@ class Grids {
                              counted(problem_.goal.microbatches, "micro-batch", "es"));
       return;
     }
-    if (const auto why_not = degrees.tensor > 1 ? why_no_shards(degrees.tensor, degrees.grid) : std::nullopt) {
+    if (const auto why_not = degrees.tensor > 1
+                                 ? why_no_shards(problem_.workload, schedule_, degrees.tensor, degrees.grid)
+                                 : std::nullopt) {
       why_not_ = *why_not;
       return;
     }
@@ -215,7 +166,7 @@ class Grids {
     const auto [depth, replicas, tensor, grid] = degrees;
     const auto devices = fastest(depth * replicas * tensor);
     const bool is_searched = !problem_.limits.grid.tensor;
-    if (is_searched && tensor > 1 && !share_sites(devices, tensor)) return;
+    if (is_searched && tensor > 1 && !share_sites(problem_.cluster, devices, tensor)) return;
     const std::size_t layers = chain_cost_.layers();
     const std::size_t count = depth * chunks;
     std::vector<StagePlacement> stages;  // of the first replicas, over the chain
@@ -235,14 +186,10 @@ class Grids {
       for (std::size_t stage = 0; stage < count; ++stage) {
         const std::span of_stage(&devices[blocks[stage] * degrees.replicas * degrees.tensor],
                                  degrees.replicas * degrees.tensor);
-        for (const auto& part : parts_of(stages[stage], parts)) {
-          Stage whole = replicated(part, of_stage, degrees.tensor);
-          whole.grid = degrees.grid;
-          const auto of_layers = whole.last_layer - whole.first_layer + 1;
-          for (std::size_t i = 0; i < (degrees.tensor == 1 ? 1 : of_layers); ++i) {
-            all.push_back(whole);
-            if (degrees.tensor > 1) all.back().first_layer = all.back().last_layer = whole.first_layer + i;
-          }
+        const auto placed = equal_replicas(of_stage, degrees.tensor, problem_.goal.microbatches);
+        for (const auto& part : over_layers_of(problem_.view, parts_of(stages[stage], parts))) {
+          const auto of_part = stages_on(cost_, part.first_layer, part.last_layer, placed, degrees.grid);
+          all.insert(all.end(), of_part.begin(), of_part.end());
         }
       }
       return all;
@@ -264,89 +211,15 @@ class Grids {
       for (const auto& [sharded, parts] : divisions) {
         plan.sync = {algorithm, sharded};
         plan.stages = stages_in_parts(parts);
-        if (can_divide(plan)) add_with_warm_up(plan, stages, replicas, tensor);
+        if (can_divide(plan)) add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
       }
       if (replicas == 1 || tensor == 1) continue;
-      plan.sync = {algorithm, Sharding::None, bucket};  // of layers, each of which is a part
-      add_with_warm_up(plan, stages, replicas, tensor);
+      plan.sync = {algorithm, Sharding::None, gradient_bucket};  // of layers, each of which is a part
+      add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
     }
   }
 
-  /// Divides the layers of a stage as evenly as whole ones allow, into at most `count` parts.
-  static std::vector<StagePlacement> parts_of(const StagePlacement& stage, std::size_t count)
-  {
-    const std::size_t layers = stage.last_layer - stage.first_layer + 1;
-    count = std::min(count, layers);
-    std::vector<StagePlacement> parts;
-    for (std::size_t i = 0; i < count; ++i) {
-      parts.push_back(
-          {stage.device, stage.first_layer + i * layers / count, stage.first_layer + (i + 1) * layers / count - 1});
-    }
-    return parts;
-  }
-
-  /// Whether the shards of each replica lie in one site.
-  bool share_sites(const std::vector<std::size_t>& devices, std::size_t tensor) const
-  {
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      const std::size_t first = devices[i - i % tensor];
-      if (problem_.cluster.devices[devices[i]].site != problem_.cluster.devices[first].site) return false;
-    }
-    return true;
-  }
-
-  /// A stage of the plan with replicas of `tensor` shards on these devices, from a stage over the chain.
-  Stage replicated(const StagePlacement& stage, std::span<const std::size_t> devices, std::size_t tensor) const
-  {
-    const auto placed = over_layers_of(problem_.view, {stage});
-    Stage result{placed.front().first_layer, placed.front().last_layer, {}};
-    const std::size_t replicas = devices.size() / tensor;
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      if (i % tensor == 0) result.replicas.push_back({replicas == 1 ? 0 : problem_.goal.microbatches / replicas, {}});
-      auto& shards = result.replicas.back().shards;
-      shards.push_back(shard_on(cost_, devices[i]));
-      shards.back().share = 1 / static_cast<double>(tensor);
-    }
-    return result;
-  }
-
-  /// Whether replicas of a stage lie in several sites.
-  static bool crosses_sites(const Plan& plan)
-  {
-    return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
-      const auto sites = sites_of(stage, 0);
-      return std::any_of(sites.begin(), sites.end(), [&](const auto& site) { return site != sites.front(); });
-    });
-  }
-
-  static bool can_divide(const Plan& plan)
-  {
-    return std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
-      for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
-        if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;
-      }
-      return false;
-    });
-  }
-
-  /// Adds the plan with the warm-up of the user, or each one that is to be chosen from.
-  void add_with_warm_up(Plan plan, const std::vector<StagePlacement>& stages, std::size_t replicas, std::size_t tensor)
-  {
-    const auto open = plan.goal.schedule.numbers.find(warm_up_key);
-    if (open == plan.goal.schedule.numbers.end() || !open->second.empty()) {
-      proposals_.plans.push_back(std::move(plan));
-      return;
-    }
-    plan.goal.schedule.numbers.erase(open);
-    Goal of_replica = plan.goal;
-    of_replica.microbatches /= replicas;
-    const auto chosen = chosen_warm_up(schedule_, chain_cost_, stages, of_replica);
-    proposals_.plans.push_back(plan);
-    if (!chosen) return;
-    auto& numbers = plan.goal.schedule.numbers[warm_up_key];  // by device
-    for (const std::uint64_t number : *chosen) numbers.insert(numbers.end(), replicas * tensor, number);
-    proposals_.plans.push_back(std::move(plan));
-  }
+  void add_all(std::vector<Plan> plans) { std::move(plans.begin(), plans.end(), std::back_inserter(proposals_.plans)); }
 
   std::string reason_of_none() const
   {
