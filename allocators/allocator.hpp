@@ -80,7 +80,8 @@ struct HybridProblem {
 /// registry prices them, drops those that exceed a memory and sorts the others.
 struct Proposals {
   std::vector<Plan> plans;
-  std::string reason = {};  ///< if there are none
+  std::string reason = {};    ///< if there are none
+  bool is_cut_short = false;  ///< whether a limit ended the search: the plans are those so far
 };
 
 /// One way to place layers, registered in registry.cpp. It has either `place` or `propose`.

@@ -6,7 +6,9 @@
 #include "allocators/exact/exact.hpp"
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/external.hpp"
+#include "allocators/hybrid/amp.hpp"
 #include "allocators/hybrid/grid.hpp"
+#include "allocators/hybrid/metis.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/other_schedules.hpp"
 #include "allocators/plan_stages.hpp"
@@ -173,19 +175,20 @@ Bytes largest_excess(const CostModel& cost, const Goal& goal, const std::vector<
 }
 
 /// Prices what an allocator proposes, drops what exceeds a memory, and keeps the shortest steps. If none fits, the
-/// reason is that of the one that lacks least.
-std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem)
+/// reason is that of the one that lacks least. `clock` has run since the search began.
+std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
 {
-  SearchClock clock(problem.limits);
   const CostModel cost(problem.workload, problem.cluster);
   const CostModel chain_cost(problem.view.workload, problem.cluster);
   std::vector<Plan> plans;
   std::exception_ptr fault;
   Bytes least_excess;  // of the proposals that do not fit
-  bool is_cut_short = false;
+  bool is_cut_short = proposals.is_cut_short;
   for (auto& plan : proposals.plans) {
-    is_cut_short = !plans.empty() && (clock.is_over() || !clock.spend());
-    if (is_cut_short) break;
+    if (!plans.empty() && (clock.is_over() || !clock.spend())) {
+      is_cut_short = true;
+      break;
+    }
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
     std::optional<std::string> reason;
@@ -216,7 +219,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     if (fault && proposals.reason.empty()) std::rethrow_exception(fault);
     Plan plan;
     plan.goal = problem.goal;
-    plan.outcome = Outcome::Infeasible;
+    plan.outcome = is_cut_short ? Outcome::TimedOut : Outcome::Infeasible;
     plan.reason = proposals.reason;
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
@@ -259,7 +262,7 @@ void require_with(bool Allocator::*property, const std::string& option, const st
 std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
                            const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
 {
-  const SearchClock clock(limits);
+  SearchClock clock(limits);
   if (goal.microbatches > most_microbatches_by_recurrence) {
     throw InputError("microbatches",
                      fmt::format("{} are too many; at most {}, since a step is predicted micro-batch by micro-batch",
@@ -298,7 +301,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
                                      name_of(goal.objective), name));
       }
       auto proposals = allocator != nullptr ? allocator->propose(hybrid) : proposals_of(answer, hybrid);
-      plans = priced_plans(std::move(proposals), hybrid);
+      plans = priced_plans(std::move(proposals), hybrid, clock);
     } else {
       plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
     }
@@ -349,13 +352,9 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      chain_dp_allocator,
-      even_allocator,
-      exact_allocator,
-      grid_allocator,
-      local_search_allocator,
-      sky_dynamic_allocator,
-      sky_dynamic_fixed_allocator,
+      amp_allocator,         chain_dp_allocator,    even_allocator,
+      exact_allocator,       grid_allocator,        local_search_allocator,
+      metis_allocator,       sky_dynamic_allocator, sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif

@@ -133,14 +133,18 @@ void GoalOptions::add_search_to(CLI::App& command)
   command.add_option("--time-limit", time_limit,
                      "time that a search may take, such as 30s (default: set by the allocator)");
   add_count(command, "--seed", seed, "seed of allocators that draw random numbers (default: 1)");
-  add_count(command, "--pipeline", grid.pipeline, "devices of a pipeline (allocator grid; default: the best number)");
-  add_count(command, "--replicas", grid.replicas,
-            "pipelines that divide the micro-batches of a step (allocator grid; default: the best number)");
-  add_count(command, "--tensor", grid.tensor,
-            "devices that divide each layer (allocator grid, workloads with unit: operator; default: the best number)");
+  add_count(command, "--pipeline", grid.pipeline,
+            "devices of a pipeline (allocators amp, grid, metis; default: the best number)");
+  add_count(
+      command, "--replicas", grid.replicas,
+      "pipelines that divide the micro-batches of a step (allocators amp, grid, metis; default: the best number)");
+  add_count(
+      command, "--tensor", grid.tensor,
+      "devices that divide each layer (allocators amp, grid, metis; workloads with unit: operator; default: the best "
+      "number)");
   command.add_option("--splits", splits,
                      "how they divide it: 1d, sequence (1d, and the sequence between layers), or in a grid 2d, 2.5d "
-                     "or 3d (allocator grid; default: 1d)");
+                     "or 3d (allocators amp, grid; default: 1d)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");

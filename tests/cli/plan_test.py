@@ -86,12 +86,12 @@ class Plan(CommandTest):
         self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "grid", "--splits", "4d"),
                          '--splits: "4d" is none of 1d, sequence, 2d, 2.5d, 3d; did you mean 1d?')
         self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "even", "--splits", "2d"),
-                         "--splits: works only with allocator grid, not with even")
+                         "--splits: works only with allocator amp or grid or metis, not with even")
 
     def test_refuses_shapes_that_no_grid_has(self):
         inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "chain-dp", "--replicas", 2),
-                         "--replicas: works only with allocator grid, not with chain-dp")
+                         "--replicas: works only with allocator amp or grid or metis, not with chain-dp")
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "grid", "--pipeline", 0),
                          "--pipeline: 0 is not a number of devices; write 1 or more")
         answer = self.run_isobar("plan", *inputs, "--allocator", "grid", "--replicas", 3, expect=4).stdout

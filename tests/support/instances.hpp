@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::testing_support {
@@ -111,6 +112,30 @@ inline Cluster random_sites(std::mt19937_64& random, std::size_t sites, std::siz
       const std::size_t to = j / devices_per_site;
       paths.push_back(from == to ? within : between[from * (sites + 1) + to]);
     }
+  }
+  result.network = std::make_shared<MatrixNetwork>(devices + 1, std::move(paths));
+  if (unit(random) < 0.3) result.data_server = "server";
+  return result;
+}
+
+/// A random cluster of that many types, each with its own speed and memory, in any order; equal paths within a node of
+/// two devices and between nodes.
+inline Cluster random_types(std::mt19937_64& random, std::size_t types, std::size_t devices, double memory)
+{
+  std::uniform_real_distribution<double> unit(0, 1);
+  std::vector<std::pair<double, double>> kinds;  // speed and memory
+  for (std::size_t i = 0; i < types; ++i) kinds.emplace_back(1 + 3 * unit(random), memory * (0.5 + unit(random)));
+  Cluster result;
+  result.name = "types";
+  for (std::size_t i = 0; i < devices; ++i) {
+    const auto& [speed, bytes] = kinds[i < types ? i : random() % types];
+    result.devices.push_back(device("d" + std::to_string(i), speed, bytes));
+  }
+  const Path within{Seconds(0.01 * unit(random)), BytesPerSecond(2 + 8 * unit(random))};
+  const Path between{Seconds(0.3 * unit(random)), BytesPerSecond(0.3 + 2 * unit(random))};
+  std::vector<Path> paths;
+  for (std::size_t i = 0; i <= devices; ++i) {
+    for (std::size_t j = 0; j <= devices; ++j) paths.push_back(i / 2 == j / 2 ? within : between);
   }
   result.network = std::make_shared<MatrixNetwork>(devices + 1, std::move(paths));
   if (unit(random) < 0.3) result.data_server = "server";

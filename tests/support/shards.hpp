@@ -3,6 +3,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
+#include "tests/support/instances.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -25,6 +26,17 @@ inline void add_splits(std::mt19937_64& random, Workload& workload)
     layer.split->activations = static_cast<double>(1 + random() % 4) / 4 * layer.activations;
   }
   workload.layers.back().split->gathered = Bytes(static_cast<double>(1 + random() % 1000));
+}
+
+/// A chain of so many layers that can be divided in 8 units.
+inline Workload divisible(std::size_t layers)
+{
+  Workload workload = chain(std::vector<double>(layers, 8), 80, 80, 1);
+  for (auto& layer : workload.layers) {
+    layer.split = Split{.name = "heads", .units = 8, .parameters = layer.parameters};
+  }
+  workload.layers.back().split->gathered = Bytes(1);
+  return workload;
 }
 
 /// Shares of so many shards, multiples of an eighth, equal or not.

@@ -7,6 +7,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shard_grids.hpp"
+#include "tests/support/shards.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -255,17 +256,6 @@ TEST(Grid, StopsAtTheBudgetWithTheBestSoFar)
   EXPECT_EQ(plan.outcome, Outcome::TimedOut);
 }
 
-/// A chain of so many layers that can be divided in 8 units.
-Workload divisible(std::size_t layers)
-{
-  Workload workload = chain(std::vector<double>(layers, 8), 80, 80, 1);
-  for (auto& layer : workload.layers) {
-    layer.split = Split{.name = "heads", .units = 8, .parameters = layer.parameters};
-  }
-  workload.layers.back().split->gathered = Bytes(1);
-  return workload;
-}
-
 TEST(Grid, DividesLayersAmongNeighbours)
 {
   Cluster devices = cluster(std::vector<double>(8, 1.0), {Seconds(0), BytesPerSecond(1e9)});
@@ -394,8 +384,9 @@ TEST(Grid, SaysWhyAGridCannotDivideLayers)
 TEST(RequireGrid, NamesTheAllocatorsThatTakeAShape)
 {
   require_grid("--replicas", "grid");
-  EXPECT_THAT([] { require_grid("--replicas", "even"); },
-              testing::ThrowsMessage<InputError>("--replicas: works only with allocator grid, not with even"));
+  EXPECT_THAT(
+      [] { require_grid("--replicas", "even"); },
+      testing::ThrowsMessage<InputError>("--replicas: works only with allocator amp or grid or metis, not with even"));
 }
 
 }  // namespace
