@@ -93,9 +93,10 @@ struct Allocator {
   std::string_view source;
   Placement (*place)(const Problem& problem) = nullptr;
   Proposals (*propose)(const HybridProblem& problem) = nullptr;
-  bool takes_grid = false;      ///< honours SearchLimits::grid
-  bool improves_plans = false;  ///< honours SearchLimits::start and polish
-  bool needs_chain = false;     ///< refuses schedules without a recurrence, about which it could prove nothing
+  bool takes_grid = false;        ///< honours SearchLimits::grid
+  bool improves_plans = false;    ///< honours SearchLimits::start and polish
+  bool needs_chain = false;       ///< refuses schedules without a recurrence, about which it could prove nothing
+  bool needs_stage_each = false;  ///< refuses schedules with several stages on a device
   /// Largest number of devices. Larger clusters are refused, because a search over them would exceed its limits or the
   /// memory.
   std::size_t most_devices = std::numeric_limits<std::size_t>::max();

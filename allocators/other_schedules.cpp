@@ -359,10 +359,19 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
                                               "under {}",
                                               name_of(goal.objective), text));
   }
+  const bool has_stage_each = schedule.folding == schedules::Folding::OneEach;
+  if (allocator != nullptr && allocator->needs_stage_each && !has_stage_each) {
+    std::vector<std::string_view> others;
+    for (const auto& other : schedules::schedules()) {
+      if (other.folding == schedules::Folding::OneEach && !other.takes_orders) others.push_back(other.name);
+    }
+    throw InputError("schedule", fmt::format("{} gives a device several stages; allocator {} takes {}", schedule.name,
+                                             allocator->name, fmt::join(others, ", ")));
+  }
   if (allocator == nullptr || !allocator->needs_chain) return;
   std::vector<std::string_view> others;
   for (const auto& other : all) {
-    if (!other.needs_chain) others.push_back(other.name);
+    if (!other.needs_chain && (has_stage_each || !other.needs_stage_each)) others.push_back(other.name);
   }
   throw InputError("allocator", fmt::format("{} knows the schedules sequential, gpipe and 1f1b; use {} under {}",
                                             allocator->name, fmt::join(others, ", "), text));

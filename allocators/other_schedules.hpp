@@ -11,7 +11,8 @@ namespace isobar::allocators {
 
 /// Checks that an allocator can place for the schedule and objective of a goal, whatever the inputs are.
 /// @throws InputError for a schedule without a recurrence whose objective is not the step, whose orders only a user can
-/// give, or whose allocator needs a recurrence; it names the allocators of `all` that do not.
+/// give, or whose allocator needs a recurrence; it names the allocators of `all` that do not. Also for a schedule with
+/// several stages on a device whose allocator needs one on each; it names the schedules that have it.
 void require_plannable(const Goal& goal, const Allocator* allocator, const std::vector<Allocator>& all);
 
 /// The most micro-batches of a step for which allocators plan under a schedule, for a placement on `devices` devices.

@@ -127,7 +127,7 @@ class AmpSearch {
  public:
   explicit AmpSearch(const HybridProblem& problem)
       : problem_(problem),
-        schedule_(require_schedule_with_a_stage_each(problem.goal, amp_allocator.name)),
+        schedule_(require_schedule_of_replicas(problem.goal, amp_allocator.name)),
         cost_(problem.workload, problem.cluster),
         chain_cost_(problem.view.workload, problem.cluster),
         estimates_(problem, cost_, schedule_),

@@ -20,7 +20,7 @@ namespace isobar::allocators {
 /// as by grid.
 ///
 /// `budget` counts shapes. O(divisors of D squared x p L squared) for a limit of the largest stage. Deterministic.
-/// @throws InputError for a schedule with several stages on a device, or with orders for one placement.
+/// @throws InputError for a schedule whose orders are made for one placement.
 /// Source: Li et al., AMP: Automatically Finding Model Parallel Strategies with Heterogeneity Awareness, NeurIPS 2022
 /// (arXiv 2210.07297), and its code, DachengLi1/AMP.
 Proposals propose_by_amp(const HybridProblem& problem);
@@ -33,6 +33,7 @@ inline constexpr Allocator amp_allocator = {
     .source = "AMP (arXiv 2210.07297), code DachengLi1/AMP",
     .propose = propose_by_amp,
     .takes_grid = true,
+    .needs_stage_each = true,
 };
 
 }  // namespace isobar::allocators

@@ -7,7 +7,6 @@
 #include "core/plan/shard_collectives.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -38,18 +37,6 @@ const schedules::Schedule& require_schedule_of_replicas(const Goal& goal, std::s
                                              schedule.name, allocator));
   }
   return schedule;
-}
-
-const schedules::Schedule& require_schedule_with_a_stage_each(const Goal& goal, std::string_view allocator)
-{
-  const auto& schedule = require_schedule_of_replicas(goal, allocator);
-  if (schedule.folding == schedules::Folding::OneEach) return schedule;
-  std::vector<std::string_view> others;
-  for (const auto& other : schedules::schedules()) {
-    if (other.folding == schedules::Folding::OneEach && !other.takes_orders) others.push_back(other.name);
-  }
-  throw InputError("schedule", fmt::format("{} gives a device several stages; allocator {} takes {}", schedule.name,
-                                           allocator, fmt::join(others, ", ")));
 }
 
 std::vector<ShardGrid> shard_grids(ShardGrid::Form form, std::uint64_t shards)

@@ -30,10 +30,6 @@ std::vector<std::uint64_t> divisors_of(std::uint64_t number);
 /// @throws InputError naming `allocator` for a schedule whose orders are made for one placement of a chain.
 const schedules::Schedule& require_schedule_of_replicas(const Goal& goal, std::string_view allocator);
 
-/// The same for plans with a stage on each device.
-/// @throws InputError also for a schedule that gives a device several stages; it names those that do not.
-const schedules::Schedule& require_schedule_with_a_stage_each(const Goal& goal, std::string_view allocator);
-
 /// The number of plans that a planner with an estimate of its own proposes: its best ones. The order of estimates is
 /// not that of steps, and ten steps of 256 devices are played in a few seconds.
 inline constexpr std::size_t most_proposals = 10;

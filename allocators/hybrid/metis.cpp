@@ -86,7 +86,7 @@ class MetisSearch {
  public:
   explicit MetisSearch(const HybridProblem& problem)
       : problem_(problem),
-        schedule_(require_schedule_with_a_stage_each(problem.goal, metis_allocator.name)),
+        schedule_(require_schedule_of_replicas(problem.goal, metis_allocator.name)),
         cost_(problem.workload, problem.cluster),
         chain_cost_(problem.view.workload, problem.cluster),
         estimates_(problem, cost_, schedule_),

@@ -26,8 +26,7 @@ namespace isobar::allocators {
 /// 20,000 rows with their groups and 200,000 strategies for them are tried, about as many for each number of stages,
 /// the most equal groups first. `budget` counts strategies, of which each has an estimate. O(D) for a row of D devices,
 /// and O(S log L) for a strategy of S stages. Deterministic.
-/// @throws InputError for a schedule with several stages on a device, or with orders for one placement, and for shards
-/// in another form than 1d.
+/// @throws InputError for a schedule whose orders are made for one placement, and for shards in another form than 1d.
 /// Source: Um et al., Metis: Fast Automatic Distributed Training on Heterogeneous GPUs, USENIX ATC 2024, and its code,
 /// SamsungLabs/Metis.
 Proposals propose_by_metis(const HybridProblem& problem);
@@ -42,6 +41,7 @@ inline constexpr Allocator metis_allocator = {
     .source = "Metis (USENIX ATC 2024), code SamsungLabs/Metis",
     .propose = propose_by_metis,
     .takes_grid = true,
+    .needs_stage_each = true,
 };
 
 }  // namespace isobar::allocators

@@ -31,7 +31,7 @@ class Multisets {
   }
 
  private:
-  /// Adds so many sizes of at most `largest` with this sum, in every way.
+  /// Adds that number of sizes of at most `largest` with this sum, in every way.
   void complete(std::size_t sum, std::size_t count, std::size_t largest)
   {
     if (found_.size() >= most_ || !is_possible(sum, count, largest)) return;

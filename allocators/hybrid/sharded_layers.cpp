@@ -30,7 +30,7 @@ RingTraffic ring_traffic(const ShardCollective& collective, const ShardGrid& gri
   }
 }
 
-/// A stage of one layer whose only replica has so many shards.
+/// A stage of one layer whose only replica has that number of shards.
 Stage stage_of(std::size_t layer, std::uint64_t shards, const ShardGrid& grid)
 {
   Replica replica;

@@ -30,7 +30,7 @@ class StageEstimates {
   /// Keeps references: problem, cost and schedule must outlive it. `cost` is of the problem's workload.
   StageEstimates(const HybridProblem& problem, const CostModel& cost, const schedules::Schedule& schedule);
 
-  /// The layers as replicas of so many shards have them; made once. Requires that they can be divided.
+  /// The layers as replicas with that number of shards have them; made once. Requires that they can be divided.
   const ShardedLayers& layers(std::uint64_t shards, const ShardGrid& grid = {});
 
   Path path(std::size_t from, std::size_t to) const;
