@@ -186,7 +186,7 @@ class Options(CommandTest):
                          "--schedule: zero-bubble-h1 does not go with objective pipeline, a formula for sequential, gpipe "
                          "and 1f1b; use objective step")
         fault = self.fault_of_plan("--schedule", "zero-bubble-h1", allocator="exact")
-        self.assertTrue(fault.startswith("allocator: exact knows the schedules sequential, gpipe and 1f1b; use chain-dp, "),
+        self.assertTrue(fault.startswith("allocator: exact knows the schedules sequential, gpipe and 1f1b; use amp, chain-dp, "),
                         fault)
 
     def test_too_few_layers_for_the_stages_are_an_infeasible_plan(self):
