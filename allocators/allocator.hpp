@@ -72,12 +72,13 @@ struct HybridProblem {
   const Workload& workload;
   const ChainView& view;  ///< of the workload: where its layers may be cut
   const Cluster& cluster;
-  Goal goal;  ///< objective step
+  Goal goal;  ///< objective step or dtfm
   SearchLimits limits;
 };
 
-/// The answer of such an allocator: plans with stages and the goal's schedule with all its numbers, without claims. The
-/// registry prices them, drops those that exceed a memory and sorts the others.
+/// The answer of such an allocator: plans with stages and the goal's schedule with all its numbers, without claims
+/// except, where the allocator proves one for objective dtfm, a bound and its certificate. The registry prices them,
+/// drops those that exceed a memory and sorts the others.
 struct Proposals {
   std::vector<Plan> plans;
   std::string reason = {};    ///< if there are none

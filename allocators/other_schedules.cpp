@@ -354,7 +354,7 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
   if (schedule.folding == schedules::Folding::Any) {
     throw InputError("schedule", fmt::format("{} has the orders of one plan; allocators place for the others", text));
   }
-  if (goal.objective != Objective::Step) {
+  if (goal.is_formula()) {
     throw InputError("objective", fmt::format("{} is a formula for the schedules sequential, gpipe and 1f1b; use step "
                                               "under {}",
                                               name_of(goal.objective), text));

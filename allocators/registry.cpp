@@ -7,6 +7,9 @@
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/external.hpp"
 #include "allocators/hybrid/amp.hpp"
+#include "allocators/hybrid/dtfm.hpp"
+#include "allocators/hybrid/dtfm_costs.hpp"
+#include "allocators/hybrid/dtfm_exact.hpp"
 #include "allocators/hybrid/grid.hpp"
 #include "allocators/hybrid/metis.hpp"
 #include "allocators/memory_fit.hpp"
@@ -174,8 +177,8 @@ Bytes largest_excess(const CostModel& cost, const Goal& goal, const std::vector<
   return largest;
 }
 
-/// Prices what an allocator proposes, drops what exceeds a memory, and keeps the shortest steps. If none fits, the
-/// reason is that of the one that lacks least. `clock` has run since the search began.
+/// Prices what an allocator proposes, drops what exceeds a memory, and keeps those with the least objective. If none
+/// fits, the reason is that of the one that lacks least. `clock` has run since the search began.
 std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
 {
   const CostModel cost(problem.workload, problem.cluster);
@@ -183,7 +186,14 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
   std::vector<Plan> plans;
   std::exception_ptr fault;
   Bytes least_excess;  // of the proposals that do not fit
+  const bool is_dtfm = problem.goal.objective == Objective::DtFm;
   bool is_cut_short = proposals.is_cut_short;
+  const auto claim_chain = [&](Plan& plan) {
+    const auto stages = placement_of(plan, problem.cluster);
+    Placement placement;
+    placement.stages = over_chain_of(problem.view, stages);
+    make_claims(plan, placement, stages, cost, chain_cost);
+  };
   for (auto& plan : proposals.plans) {
     if (!plans.empty() && (clock.is_over() || !clock.spend())) {
       is_cut_short = true;
@@ -193,6 +203,8 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.data_server = problem.cluster.data_server;
     std::optional<std::string> reason;
     Bytes excess;
+    const Plan proposed = plan;
+    plan.goal.objective = Objective::Step;  // also what plans for other objectives predict
     try {
       if (is_chain(plan)) {
         const auto stages = placement_of(plan, problem.cluster);
@@ -207,6 +219,16 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     } catch (const InputError&) {  // numbers of the schedule that are for another shape
       fault = std::current_exception();
       continue;
+    }
+    if (!reason && is_dtfm) {
+      if (is_chain(plan)) claim_chain(plan);
+      plan.goal = proposed.goal;
+      plan.outcome = proposed.outcome;
+      plan.objective_bound = proposed.objective_bound;
+      plan.certificate = proposed.certificate;
+      if (!claim_dtfm_cost(plan, problem.workload, problem.cluster)) {
+        reason = "no plan has stages of as many devices each, which DT-FM's cost is for; use allocator dtfm";
+      }
     }
     if (!reason) {
       plans.push_back(std::move(plan));
@@ -230,13 +252,19 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
   if (plans.size() > problem.limits.candidates) plans.resize(problem.limits.candidates);
   for (auto& plan : plans) {
     if (is_cut_short && plan.outcome != Outcome::Optimal) plan.outcome = Outcome::TimedOut;
-    if (!is_chain(plan)) continue;
-    const auto stages = placement_of(plan, problem.cluster);
-    Placement placement;
-    placement.stages = over_chain_of(problem.view, stages);
-    make_claims(plan, placement, stages, cost, chain_cost);
+    if (is_chain(plan) && !is_dtfm) claim_chain(plan);
   }
   return plans;
+}
+
+/// Whether two plans have as many replicas of the same stages. DT-FM's cost has bounds of such plans.
+bool have_same_stages(const Plan& plan, const Plan& other)
+{
+  return std::equal(plan.stages.begin(), plan.stages.end(), other.stages.begin(), other.stages.end(),
+                    [](const Stage& a, const Stage& b) {
+                      return a.first_layer == b.first_layer && a.last_layer == b.last_layer &&
+                             a.replicas.size() == b.replicas.size();
+                    });
 }
 
 SearchLimits for_one_plan(SearchLimits limits)
@@ -258,6 +286,19 @@ void require_with(bool Allocator::*property, const std::string& option, const st
   throw InputError(option, fmt::format("works only with allocator {}, not with {}", fmt::join(others, " or "), name));
 }
 
+/// @throws InputError for DT-FM's cost and an allocator that places chains; it names those that place replicas.
+void require_replicas(const Goal& goal, const std::string& name, const Allocator* allocator)
+{
+  if (goal.objective != Objective::DtFm || (allocator != nullptr && allocator->propose != nullptr)) return;
+  std::vector<std::string_view> others;
+  for (const auto& other : allocators()) {
+    if (other.propose != nullptr) others.push_back(other.name);
+  }
+  throw InputError("objective", fmt::format("dtfm is a cost of pipelines with replicas, which {} does not place; use "
+                                            "allocator {}",
+                                            shown(name), fmt::join(others, " or ")));
+}
+
 /// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
 std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
                            const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
@@ -271,6 +312,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
          "a problem has layers, devices and micro-batches");
   require_plannable(goal, allocator, allocators());
+  require_replicas(goal, name, allocator);
   const ChainView view = chain_view(workload);
   if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
   const CostModel chain_cost(view.workload, cluster);
@@ -295,7 +337,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.stages.empty();
   if (proposes || !chain_schedule(goal.schedule)) {
     if (proposes) {
-      if (goal.objective != Objective::Step) {
+      if (goal.is_formula()) {
         throw InputError("objective",
                          fmt::format("{} is a formula of one chain; the plans of {} are for objective step",
                                      name_of(goal.objective), name));
@@ -352,9 +394,17 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      amp_allocator,         chain_dp_allocator,    even_allocator,
-      exact_allocator,       grid_allocator,        local_search_allocator,
-      metis_allocator,       sky_dynamic_allocator, sky_dynamic_fixed_allocator,
+      amp_allocator,
+      chain_dp_allocator,
+      dtfm_allocator,
+      dtfm_exact_allocator,
+      even_allocator,
+      exact_allocator,
+      grid_allocator,
+      local_search_allocator,
+      metis_allocator,
+      sky_dynamic_allocator,
+      sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif
@@ -419,6 +469,7 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)
 {
   if (plan.stages.empty() || !is_chain(plan) || !chain_schedule(goal.schedule)) return std::nullopt;
+  if (goal.objective == Objective::DtFm) return std::nullopt;
   const CostModel cost(workload, cluster);
   const auto stages = placement_of(plan, cluster);
   if (overfull_stage(cost, goal, stages)) return std::nullopt;
@@ -441,6 +492,7 @@ void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
   if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
+  if (plan.goal.objective == Objective::DtFm && !have_same_stages(plan, other)) return;
   plan.objective_bound = std::min(*other.objective_bound, *plan.objective);
   plan.certificate = other.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

@@ -43,13 +43,14 @@ Plan allocate(const Allocator& allocator, const Workload& workload, const Cluste
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
                                       const Goal& goal, const SearchLimits& limits);
 
-/// Returns the placement of a plan with the claims for another goal, and with the bound that needs no search. None when
-/// the plan has no stages, when they need more memory for that goal than their devices have, or when one of the two
+/// Returns the placement of a plan with the claims for another goal, and with the bound that needs no search. None for
+/// objective dtfm, when the plan has no stages, when they need more memory for that goal than their devices have, or when one of the two
 /// schedules is none of a chain (ChainSchedule). The plan must come from `allocate` for this workload and cluster.
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal);
 
 /// Gives a plan the bound and certificate of another plan for the same goal, workload and cluster, if that bound is
-/// higher. A plan that then meets its bound becomes optimal.
+/// higher. A plan that then meets its bound becomes optimal. For objective dtfm, only between plans of the same stages
+/// with as many replicas.
 void adopt_bound(Plan& plan, const Plan& other);
 
 }  // namespace isobar::allocators

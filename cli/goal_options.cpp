@@ -98,8 +98,8 @@ void GoalOptions::add_goals_to(CLI::App& command)
 void GoalOptions::add_communication_to(CLI::App& command)
 {
   command.add_option("--communication", communication,
-                     "how transfers count: played or none for objective step; none, overlapped or serial for the "
-                     "others (default: played for step, serial for sequential, else overlapped)");
+                     "how transfers count: played or none for objective step; played for dtfm; none, overlapped or "
+                     "serial for the others (default: played for step, serial for sequential, else overlapped)");
 }
 
 void GoalOptions::add_other_goal_options_to(CLI::App& command)
@@ -134,10 +134,11 @@ void GoalOptions::add_search_to(CLI::App& command)
                      "time that a search may take, such as 30s (default: set by the allocator)");
   add_count(command, "--seed", seed, "seed of allocators that draw random numbers (default: 1)");
   add_count(command, "--pipeline", grid.pipeline,
-            "devices of a pipeline (allocators amp, grid, metis; default: the best number)");
+            "devices of a pipeline (allocators amp, dtfm, dtfm-exact, grid, metis; default: the best number)");
   add_count(
       command, "--replicas", grid.replicas,
-      "pipelines that divide the micro-batches of a step (allocators amp, grid, metis; default: the best number)");
+      "pipelines that divide the micro-batches of a step (allocators amp, dtfm, dtfm-exact, grid, metis; default: "
+      "the best number)");
   add_count(
       command, "--tensor", grid.tensor,
       "devices that divide each layer (allocators amp, grid, metis; workloads with unit: operator; default: the best "
@@ -182,8 +183,9 @@ std::vector<Goal> GoalOptions::goals(const std::string& objective) const
   if (!are_compatible(goal.objective, goal.communication)) {
     throw InputError("--communication",
                      fmt::format("{} does not go with objective {}; {}", name_of(goal.communication), objective,
-                                 goal.objective == Objective::Step ? "use played or none, or another objective"
-                                                                   : "played is for objective step only"));
+                                 goal.objective == Objective::Step   ? "use played or none, or another objective"
+                                 : goal.objective == Objective::DtFm ? "it counts them as played"
+                                                                     : "played is for objectives step and dtfm"));
   }
   if (goal.microbatches < 1 || goal.microbatches > most_microbatches_by_recurrence) {
     throw InputError("--microbatches",
@@ -193,7 +195,7 @@ std::vector<Goal> GoalOptions::goals(const std::string& objective) const
   std::vector<Goal> goals;
   for (auto& schedule : chosen_schedules(goal.schedule)) {
     goal.schedule = std::move(schedule);
-    if (goal.objective != Objective::Step && !chain_schedule(goal.schedule)) {
+    if (goal.is_formula() && !chain_schedule(goal.schedule)) {
       throw InputError("--schedule",
                        fmt::format("{} does not go with objective {}, a formula for sequential, gpipe and 1f1b; use "
                                    "objective step",

@@ -36,6 +36,7 @@ struct Rival {
 std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 {
   std::vector<Rival> rivals;
+  if (goal.objective == Objective::DtFm) return rivals;  // they place chains
   for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"}) {
     if (name != allocator) rivals.push_back({name, goal});
   }

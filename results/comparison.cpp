@@ -61,13 +61,21 @@ bool shares_stages(const ComparisonRow& row)
   return row.replicas > 1 || row.shards > 1;
 }
 
+/// The plans that a row's bound holds for: a bound of chains is none of other plans, and one of DT-FM's cost is only
+/// one of plans with as many stages and replicas.
+std::string bounded_plans(const ComparisonRow& row)
+{
+  if (row.goal.objective == Objective::DtFm) return fmt::format("{} x {}", row.stages, row.replicas);
+  return shares_stages(row) ? "all" : "chains";
+}
+
 /// What no placement of a group of rows is below: the least of the schedules' best bounds.
 std::optional<Seconds> bound_of(std::span<const ComparisonRow> rows)
 {
-  std::map<std::pair<std::string, bool>, Seconds> best;  // a bound of chains is none of other plans
+  std::map<std::pair<std::string, std::string>, Seconds> best;
   for (const auto& row : rows) {
     if (!row.objective_bound) continue;
-    const std::pair kind(text_of(row.goal.schedule), shares_stages(row));
+    const std::pair kind(text_of(row.goal.schedule), bounded_plans(row));
     Seconds& bound = best.try_emplace(kind, *row.objective_bound).first->second;
     bound = std::max(bound, *row.objective_bound);
   }
@@ -125,8 +133,8 @@ std::optional<double> gap_of(const ComparisonRow& row)
 void share_bounds(std::vector<ComparisonRow>& rows)
 {
   constexpr double tolerance = 1e-9;
-  using Question =
-      std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t, std::uint64_t, bool>;
+  using Question = std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t,
+                              std::uint64_t, std::string>;
   const auto question_of = [](const ComparisonRow& row) {
     return Question{row.platform,
                     row.workload,
@@ -135,7 +143,7 @@ void share_bounds(std::vector<ComparisonRow>& rows)
                     text_of(row.goal.schedule),
                     row.goal.microbatches,
                     row.micro_batch.value_or(0),
-                    shares_stages(row)};
+                    bounded_plans(row)};
   };
   std::map<Question, Seconds> best;
   for (const auto& row : rows) {

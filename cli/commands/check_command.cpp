@@ -80,7 +80,7 @@ void require_schedule_of(const BaselineMeta& meta, const std::string& where)
   }
   if (chain_schedule(*meta.schedule)) return;
   for (const auto objective : meta.objectives) {
-    if (objective == Objective::Step) continue;
+    if (!Goal{objective}.is_formula()) continue;
     throw InputError(where, fmt::format("{} does not go with objective {}, a formula for sequential, gpipe and 1f1b",
                                         text_of(*meta.schedule), name_of(objective)));
   }

@@ -59,6 +59,8 @@ Listing list_objectives()
   return {{"name", "minimizes", "defaults"},
           {{"step", "the time of a step under the plan's schedule, transfers as they are simulated",
             "communication played, schedule 1f1b, M = 8"},
+           {"dtfm", "DT-FM's cost of communication: the longest gradient sync and twice the transfers between stages",
+            "communication played, schedule 1f1b, M = 8"},
            {"sequential", "one micro-batch through all stages: the sum of their times and transfers",
             "communication serial, schedule sequential, M = 1"},
            {"bottleneck", "the largest time of a stage", "communication overlapped, schedule 1f1b, M = 8"},

@@ -187,7 +187,9 @@ void add_plan_command(CLI::App& app, Action& action)
   add_list(*command, "--without", options->without,
            "devices of the platform to leave out, NAME,…; write \\, for a comma in a name (default: none)");
   command->option_defaults()->group("Goal");
-  command->add_option("--objective", options->objective, "what to minimize: step, sequential, bottleneck or pipeline")
+  command
+      ->add_option("--objective", options->objective,
+                   "what to minimize: step, dtfm, sequential, bottleneck or pipeline")
       ->capture_default_str();
   options->goal.add_goal_to(*command);
   options->goal.add_global_batch_to(*command);

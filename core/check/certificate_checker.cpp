@@ -2,6 +2,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/check/certificate_proofs.hpp"
+#include "core/check/dtfm_cost.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 
@@ -155,8 +156,15 @@ Faults faults_of_groups(const std::vector<std::size_t>& groups, std::size_t devi
 Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
 {
   Faults faults = faults_of_groups(certificate.groups, devices);
+  const bool is_of_groups = certificate.kind == CertificateKind::DtFm;
   if (certificate.levels == 0) faults.push_back("certificate.levels: claims 0; it is at least 1");
-  if (certificate.rungs.empty()) faults.push_back("certificate.rungs: claims 0; it is at least 1");
+  if (certificate.rungs.empty() && !is_of_groups) faults.push_back("certificate.rungs: claims 0; it is at least 1");
+  std::size_t owners = devices;  // of multipliers
+  if (is_of_groups) {
+    if (!faults.empty()) return faults;
+    owners =
+        certificate.groups.empty() ? 1 : *std::max_element(certificate.groups.begin(), certificate.groups.end()) + 1;
+  }
   double below = 0;
   for (std::size_t r = 0; r < certificate.rungs.size(); ++r) {
     const auto& limit = certificate.rungs[r].limit;
@@ -165,14 +173,19 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
     if (!limit && r + 1 < certificate.rungs.size()) {
       faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
     }
-    if (limit && !(std::isfinite(limit->value) && limit->value > below)) {
+    const bool may_be_zero = is_of_groups && r == 0;  // a device alone has nothing to exchange
+    if (limit && may_be_zero) {
+      if (!(std::isfinite(limit->value) && limit->value >= 0)) {
+        faults.push_back(fmt::format("{}.limit_s: claims {}; it is a number, 0 or more", key, limit->value));
+      }
+    } else if (limit && !(std::isfinite(limit->value) && limit->value > below)) {
       const auto [claim, fact] = distinct_texts(limit->value, below);
       faults.push_back(fmt::format("{}.limit_s: claims {}; it is above {}, since rungs ascend", key, claim, fact));
     }
     if (limit) below = limit->value;
-    if (multipliers.size() != devices) {
-      faults.push_back(
-          fmt::format("{}.multipliers: claims {}; it is {}, one for each device", key, multipliers.size(), devices));
+    if (multipliers.size() != owners) {
+      faults.push_back(fmt::format("{}.multipliers: claims {}; it is {}, one for each {}", key, multipliers.size(),
+                                   owners, is_of_groups ? "group" : "device"));
     }
     for (std::size_t i = 0; i < multipliers.size(); ++i) {
       if (std::isfinite(multipliers[i]) && multipliers[i] >= 0) continue;
@@ -180,6 +193,40 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
     }
   }
   return faults;
+}
+
+/// Reports a search that found something below a bound.
+void add_faults(const proofs::SearchFinding& found, double claimed, double searched, Faults& faults)
+{
+  if (!found.fault.empty()) faults.push_back(found.fault);
+  if (found.least >= searched) return;
+  const auto [claim, fact] = distinct_texts(claimed, found.least);
+  faults.push_back(
+      fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement achieves", claim, fact));
+}
+
+/// The bound on DT-FM's cost that the certificate proves, or faults.
+double proven_dtfm_bound(const Plan& plan, const Workload& workload, const Cluster& cluster, proofs::Effort& effort,
+                         Faults& faults)
+{
+  const std::size_t devices = cluster.devices.size();
+  faults = faults_of_rungs(plan.certificate, devices);
+  for (std::size_t r = 0; r < plan.certificate.rungs.size(); ++r) {
+    if (plan.certificate.rungs[r].slots == 0) continue;
+    faults.push_back(fmt::format("certificate.rungs[{}].slots: claims {}; only a path counts them", r,
+                                 plan.certificate.rungs[r].slots));
+  }
+  if (plan.stages.empty()) {
+    faults.push_back("certificate.kind: claims dtfm, which is about the stages of the plan; it has none");
+  } else if (const auto fault = fault_of_dtfm_stages(plan)) {
+    faults.push_back(*fault);
+  } else if (plan.stages.back().last_layer >= workload.layers.size() || devices_of(plan).size() > devices) {
+    faults.push_back("certificate.kind: claims dtfm, and the stages do not fit the workload and the platform");
+  }
+  if (!faults.empty()) return 0;
+  const auto found = proofs::search_dtfm_below(plan, workload, cluster, effort);
+  add_faults(found, plan.objective_bound->value, found.proven, faults);
+  return found.proven;
 }
 
 /// The bound that the certificate proves, or faults.
@@ -203,6 +250,7 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
       return proofs::phase_flow_bound(chain, certificate, faults);
     case CertificateKind::Path:
     case CertificateKind::Search:
+    case CertificateKind::DtFm:
       break;
   }
   faults = faults_of_rungs(certificate, chain.devices);
@@ -226,12 +274,7 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
   const double searched = std::min(claimed, above_rungs);
   const auto found = chain.has_turns() ? proofs::search_steps_below(chain, certificate, searched)
                                        : proofs::search_below(chain, certificate, searched);
-  if (!found.fault.empty()) faults.push_back(found.fault);
-  if (found.least < searched) {
-    const auto [claim, fact] = distinct_texts(claimed, found.least);
-    faults.push_back(
-        fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement achieves", claim, fact));
-  }
+  add_faults(found, claimed, searched, faults);
   return searched;
 }
 
@@ -247,7 +290,16 @@ CertificateCheck check_certificate(const Plan& plan, const Workload& workload, c
   const proofs::Chain chain(view.workload, cluster, plan, effort);
   double proven = 0;
   try {
-    proven = proven_bound(plan, chain, check.faults);
+    const bool is_dtfm = plan.goal.objective == Objective::DtFm;
+    const CertificateKind kind = plan.certificate.kind;
+    if (kind != CertificateKind::None && is_dtfm != (kind == CertificateKind::DtFm)) {
+      check.faults.push_back(fmt::format("certificate.kind: claims {}; it is {} for objective {}", name_of(kind),
+                                         is_dtfm ? "dtfm or none" : "another than dtfm", name_of(plan.goal.objective)));
+    } else if (kind == CertificateKind::DtFm) {
+      proven = proven_dtfm_bound(plan, workload, cluster, effort, check.faults);
+    } else {
+      proven = proven_bound(plan, chain, check.faults);
+    }
   } catch (const proofs::TooMuchEffort& refusal) {
     check.faults.push_back(refusal.fault);
   }

@@ -301,6 +301,13 @@ SearchFinding search_below(const Chain& chain, const Certificate& certificate, d
 /// The same for objective `step`: it plays each placement to get its step time.
 SearchFinding search_steps_below(const Chain& chain, const Certificate& certificate, double bound);
 
+/// The same for DT-FM's cost, and how much a search that finds nothing proves.
+struct DtFmFinding : SearchFinding {
+  double proven = 0;
+};
+/// Searches for a placement of the plan's stages that costs less than its bound. The certificate has no other faults.
+DtFmFinding search_dtfm_below(const Plan& plan, const Workload& workload, const Cluster& cluster, Effort& effort);
+
 /// A limit that every placement's largest cost reaches, proven by an integer program without a solution; 0 and faults
 /// if it is not proven.
 double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults);

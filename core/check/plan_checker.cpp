@@ -6,6 +6,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
+#include "core/check/dtfm_cost.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -294,9 +295,12 @@ class Checker {
   {
     const Goal& goal = plan_.goal;
     const std::string schedule = shown(text_of(goal.schedule));
-    if (!chain_schedule(goal.schedule) && goal.objective != Objective::Step) {
+    if (!chain_schedule(goal.schedule) && goal.is_formula()) {
       fault("objective: {} under schedule {}; a schedule other than sequential, gpipe and 1f1b has objective step",
             name_of(goal.objective), schedule);
+    }
+    if (goal.objective == Objective::DtFm && !plan_.stages.empty()) {
+      if (const auto found = fault_of_dtfm_stages(plan_)) fault("{}", *found);
     }
     const std::vector<std::string> devices = devices_of(plan_);
     for (const auto& [key, numbers] : goal.schedule.numbers) {
@@ -488,6 +492,7 @@ class Checker {
     const double by_formula = schedule_ == ChainSchedule::Sequential ? last_update_end : pipelined + slowest_update;
     const double step = is_by_recurrence() ? played() : by_formula;
     const double objective = plan_.goal.objective == Objective::Step         ? step
+                             : plan_.goal.objective == Objective::DtFm       ? dtfm_cost(plan_, workload_, cluster_)
                              : plan_.goal.objective == Objective::Sequential ? sum
                              : plan_.goal.objective == Objective::Bottleneck ? largest
                                                                              : pipelined;

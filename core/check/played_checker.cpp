@@ -4,6 +4,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
+#include "core/check/dtfm_cost.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
@@ -380,7 +381,9 @@ class PlayedChecker {
   void check_claims(const PlayedProgram& played)
   {
     const double step = played.periods.front().end.value;
-    claims_.check("objective_s", plan_.objective, step);
+    const bool is_dtfm = plan_.goal.objective == Objective::DtFm;
+    const double objective = is_dtfm ? dtfm_cost(plan_, workload_, cluster_) : step;
+    claims_.check("objective_s", plan_.objective, objective);
     claims_.check("step_bound_s", plan_.step_bound, earliest_step() / cluster_.profile_speedup);
     check_schedule_bound();
     if (!plan_.predicted) {
@@ -394,7 +397,7 @@ class PlayedChecker {
     claims_.check("predicted.step_time_s", plan_.predicted->step_time, step);
     check_formulas();
     claims_.check_simulated();
-    claims_.check_objective_bound(step);
+    claims_.check_objective_bound(objective);
   }
 
   /// The bound of all orders, which a plan may leave out.

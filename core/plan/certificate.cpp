@@ -6,11 +6,12 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<CertificateKind, 5> kinds = {{{CertificateKind::None, "none"},
+constexpr NameTable<CertificateKind, 6> kinds = {{{CertificateKind::None, "none"},
                                                   {CertificateKind::Fractional, "fractional"},
                                                   {CertificateKind::Path, "path"},
                                                   {CertificateKind::Search, "search"},
-                                                  {CertificateKind::PhaseFlow, "phase-flow"}}};
+                                                  {CertificateKind::PhaseFlow, "phase-flow"},
+                                                  {CertificateKind::DtFm, "dtfm"}}};
 
 }  // namespace
 

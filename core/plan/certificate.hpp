@@ -16,10 +16,11 @@ enum class CertificateKind {
   Fractional,  ///< layers may be cut anywhere; recomputed from the inputs alone; the others need a chain (is_chain)
   Path,        ///< multipliers on "each device once"; recomputed by one pass over the cuts per rung
   Search,      ///< the same multipliers; a search finds nothing below the bound; searched again
-  PhaseFlow    ///< an integer program over the phases of a repeating chain has no solution at a limit; solved again
+  PhaseFlow,   ///< an integer program over the phases of a repeating chain has no solution at a limit; solved again
+  DtFm         ///< a search over the groups of replicas finds no lower cost of communication; searched again
 };
 
-std::string_view name_of(CertificateKind kind);  ///< "none", "fractional", "path", "search", "phase-flow"
+std::string_view name_of(CertificateKind kind);  ///< "none", "fractional", "path", "search", "phase-flow", "dtfm"
 std::optional<CertificateKind> certificate_kind_from_name(std::string_view name);
 std::vector<std::string> certificate_kind_names();
 
@@ -53,10 +54,14 @@ inline constexpr std::size_t most_run_states = 128;
 /// Two simplifications make U smaller and cheaper to compute. Devices are put into groups, and a stage pays for a
 /// transfer to a group what the group's nearest device (other than itself) costs. A stage with n stages after it holds
 /// the micro-batches in flight of one with min(n, levels - 1).
+///
+/// DtFm. Devices of a group are interchangeable. Each rung is a limit on the time of a stage's gradient sync; its
+/// multipliers prune the search for stages that sync within it. What syncs longer than the last rung costs at least
+/// that much and the cheapest transfers.
 struct Certificate {
   struct Rung {
     std::optional<Seconds> limit;     ///< none: infinite
-    std::vector<double> multipliers;  ///< of each device, in the order of the cluster
+    std::vector<double> multipliers;  ///< of each device, in the order of the cluster; dtfm: of each group
     std::size_t slots = 0;            ///< K above, only for the step under 1f1b: counts round trips; 0: none
 
     friend bool operator==(const Rung&, const Rung&) = default;
@@ -65,7 +70,7 @@ struct Certificate {
   CertificateKind kind = CertificateKind::None;
   std::vector<std::size_t> groups = {};  ///< of each device, counted from 0 without gaps; empty: all in group 0
   std::size_t levels = 1;
-  std::vector<Rung> rungs = {};  ///< path, search: at least one, ascending; phase-flow: one, without multipliers
+  std::vector<Rung> rungs = {};  ///< path, search: at least one; dtfm: any; ascending; phase-flow: one, no multipliers
 
   friend bool operator==(const Certificate&, const Certificate&) = default;
 };

@@ -124,6 +124,7 @@ Seconds CostModel::objective_of(Objective objective, std::uint64_t microbatches,
       return bottleneck;
     case Objective::Pipeline:
     case Objective::Step:
+    case Objective::DtFm:
       return static_cast<double>(microbatches - 1) * bottleneck + sum;
   }
   return sum;

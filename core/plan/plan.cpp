@@ -10,10 +10,11 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<Objective, 4> objectives = {{{Objective::Sequential, "sequential"},
+constexpr NameTable<Objective, 5> objectives = {{{Objective::Sequential, "sequential"},
                                                  {Objective::Bottleneck, "bottleneck"},
                                                  {Objective::Pipeline, "pipeline"},
-                                                 {Objective::Step, "step"}}};
+                                                 {Objective::Step, "step"},
+                                                 {Objective::DtFm, "dtfm"}}};
 constexpr NameTable<Communication, 4> communications = {{{Communication::None, "none"},
                                                          {Communication::Overlapped, "overlapped"},
                                                          {Communication::Serial, "serial"},
@@ -77,14 +78,17 @@ Goal Goal::with_defaults(Objective objective)
   if (objective == Objective::Sequential) {
     return {objective, Communication::Serial, choice_of(ChainSchedule::Sequential), 1};
   }
-  const auto communication = objective == Objective::Step ? Communication::Played : Communication::Overlapped;
-  return {objective, communication, choice_of(ChainSchedule::OneForwardOneBackward), 8};
+  Goal goal{objective, Communication::Played, choice_of(ChainSchedule::OneForwardOneBackward), 8};
+  if (goal.is_formula()) goal.communication = Communication::Overlapped;
+  return goal;
 }
 
 bool are_compatible(Objective objective, Communication communication)
 {
-  if (objective != Objective::Step) return communication != Communication::Played;
-  return communication == Communication::Played || communication == Communication::None;
+  if (objective == Objective::Step) {
+    return communication == Communication::Played || communication == Communication::None;
+  }
+  return (communication == Communication::Played) == (objective == Objective::DtFm);
 }
 
 Path counted_path(Communication communication, Path path)

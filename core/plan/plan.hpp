@@ -28,10 +28,11 @@ enum class Objective {
   Sequential,  ///< sum of s_i: one micro-batch in flight
   Bottleneck,  ///< largest s_i: time per micro-batch of a full pipeline
   Pipeline,    ///< (M-1) x largest + sum: the usual formula for one step of M micro-batches
-  Step         ///< time of one step under the plan's schedule: of a chain by its recurrence, else as played
+  Step,        ///< time of one step under the plan's schedule: of a chain by its recurrence, else as played
+  DtFm         ///< DT-FM's cost of communication: one gradient sync and two passes of the pipeline's transfers
 };
 
-/// How transfers count. The first three are for formulas; objective `step` uses Played or None.
+/// How transfers count. The first three are for formulas; objective `step` uses Played or None, `dtfm` Played.
 enum class Communication {
   None,        ///< transfers take no time: s_i = t_i
   Overlapped,  ///< s_i = max(t_i, time to send the bytes)
@@ -71,13 +72,16 @@ struct Goal {
   std::uint64_t microbatches = 8;
 
   /// Default goal of an objective. `sequential`: schedule sequential, serial communication, M = 1. The others: 1f1b and
-  /// M = 8, with played communication for `step` and overlapped for the formulas.
+  /// M = 8, with played communication for `step` and `dtfm`, and overlapped for the formulas.
   static Goal with_defaults(Objective objective);
+  /// True if the objective is a formula over the costs of a chain's stages.
+  bool is_formula() const { return objective < Objective::Step; }
   /// True if the step is computed as if transfers took no time: prediction and bounds leave them out.
   bool has_free_transfers() const { return objective == Objective::Step && communication == Communication::None; }
 };
 
-/// Whether an objective allows this communication: `step` allows played or none, the others all except played.
+/// Whether an objective allows this communication: `step` allows played or none, `dtfm` played, the formulas all except
+/// played.
 bool are_compatible(Objective objective, Communication communication);
 
 /// The part of a path that a formula with this communication counts. Overlapped: the bandwidth, since a lane is busy

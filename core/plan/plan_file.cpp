@@ -146,7 +146,7 @@ Json to_json(const Stamp& stamp)
 
 bool has_multipliers(CertificateKind kind)
 {
-  return kind == CertificateKind::Path || kind == CertificateKind::Search;
+  return kind == CertificateKind::Path || kind == CertificateKind::Search || kind == CertificateKind::DtFm;
 }
 
 Json to_json(const Certificate& certificate)
@@ -154,7 +154,7 @@ Json to_json(const Certificate& certificate)
   Json object = {{"kind", name_of(certificate.kind)}};
   if (has_multipliers(certificate.kind)) {
     if (!certificate.groups.empty()) object["groups"] = certificate.groups;
-    object["levels"] = certificate.levels;
+    if (certificate.kind != CertificateKind::DtFm) object["levels"] = certificate.levels;
     object["rungs"] = Json::array();
     for (const auto& rung : certificate.rungs) {
       object["rungs"].push_back({{"limit_s", or_null(rung.limit)}, {"multipliers", rung.multipliers}});
@@ -183,7 +183,7 @@ Certificate read_certificate(MappingReader& reader, FaultList& faults)
           reader, "groups", faults,
           [](MappingReader& item, const std::string& name) { return item.required_count(name); });
     }
-    certificate.levels = reader.required_count("levels", 1);
+    if (certificate.kind != CertificateKind::DtFm) certificate.levels = reader.required_count("levels", 1);
     certificate.rungs = read_objects<Certificate::Rung>(reader, "rungs", faults, [&faults](MappingReader& rung) {
       rung.required("limit_s");
       Certificate::Rung result;

@@ -219,7 +219,7 @@ sweep.yaml:6: schedule: interleaved(chunks=2/3): chunks is one number, at least 
                          "sequential, gpipe and 1f1b; use objective step")
         self.assertEqual(self.fault(grid + "objective: pipeline\ncommunication: played\n"),
                          "sweep.yaml:5: communication: played does not go with objective pipeline; played is for "
-                         "objective step only")
+                         "objectives step and dtfm")
 
     def test_zipped_lists_have_equal_lengths_and_distinct_values(self):
         self.assertEqual(self.fault(GRID.replace("[4, 8]", "[4, 8, 16]") +
