@@ -10,6 +10,7 @@ import csv
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,8 +25,9 @@ DEVICE = "V100-SXM2-16GB"  # DT-FM's
 
 def parser():
     result = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("--isobar", default=os.environ.get("ISOBAR", ROOT / "build/release/bin/isobar"),
-                        help="the command (default: $ISOBAR, else build/release/bin/isobar)")
+    built = ROOT / "build/release/bin/isobar"
+    result.add_argument("--isobar", default=os.environ.get("ISOBAR") or shutil.which("isobar") or built,
+                        help="the command (default: $ISOBAR, else isobar on the PATH, else build/release/bin/isobar)")
     result.add_argument("--cases", default=",".join(map(str, CASES)), help="which cases, N,… (default: all)")
     result.add_argument("--trials", help="trials of the genetic search (default: as published, 4900)")
     result.add_argument("--seed", default="1", help="of both searches (default: 1)")
