@@ -94,7 +94,8 @@ struct Allocator {
   std::string_view source;
   Placement (*place)(const Problem& problem) = nullptr;
   Proposals (*propose)(const HybridProblem& problem) = nullptr;
-  bool takes_grid = false;        ///< honours SearchLimits::grid
+  bool takes_grid = false;        ///< honours the pipeline and replicas of SearchLimits::grid
+  bool takes_shards = false;      ///< honours its tensor and splits
   bool improves_plans = false;    ///< honours SearchLimits::start and polish
   bool needs_chain = false;       ///< refuses schedules without a recurrence, about which it could prove nothing
   bool needs_stage_each = false;  ///< refuses schedules with several stages on a device

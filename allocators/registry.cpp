@@ -446,6 +446,11 @@ void require_grid(const std::string& option, const std::string& name)
   require_with(&Allocator::takes_grid, option, name);
 }
 
+void require_shards(const std::string& option, const std::string& name)
+{
+  require_with(&Allocator::takes_shards, option, name);
+}
+
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
               const SearchLimits& limits)
 {

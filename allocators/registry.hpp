@@ -19,8 +19,9 @@ void require_allocator(const std::string& name);
 /// @throws InputError from `option` otherwise; it names the allocators that do.
 void require_improver(const std::string& option, const std::string& name);
 
-/// The same for a grid's shape (SearchLimits::grid).
+/// The same for the pipeline and replicas of a grid (SearchLimits::grid), and for its shards.
 void require_grid(const std::string& option, const std::string& name);
+void require_shards(const std::string& option, const std::string& name);
 
 /// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
 /// cost model and the best known bound, and passes the plan through the checker. Under a schedule that is none of a
@@ -44,8 +45,9 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
                                       const Goal& goal, const SearchLimits& limits);
 
 /// Returns the placement of a plan with the claims for another goal, and with the bound that needs no search. None for
-/// objective dtfm, when the plan has no stages, when they need more memory for that goal than their devices have, or when one of the two
-/// schedules is none of a chain (ChainSchedule). The plan must come from `allocate` for this workload and cluster.
+/// objective dtfm, when the plan has no stages, when they need more memory for that goal than their devices have, or
+/// when one of the two schedules is none of a chain (ChainSchedule). The plan must come from `allocate` for this
+/// workload and cluster.
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal);
 
 /// Gives a plan the bound and certificate of another plan for the same goal, workload and cluster, if that bound is

@@ -225,8 +225,8 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
     if (polish) allocators::require_improver("--polish", allocator);
     if (grid.pipeline) allocators::require_grid("--pipeline", allocator);
     if (grid.replicas) allocators::require_grid("--replicas", allocator);
-    if (grid.tensor) allocators::require_grid("--tensor", allocator);
-    if (splits) allocators::require_grid("--splits", allocator);
+    if (grid.tensor) allocators::require_shards("--tensor", allocator);
+    if (splits) allocators::require_shards("--splits", allocator);
   }
   for (const auto& [option, number] : {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas),
                                        std::pair("--tensor", grid.tensor)}) {

@@ -33,6 +33,7 @@ inline constexpr Allocator amp_allocator = {
     .source = "AMP (arXiv 2210.07297), code DachengLi1/AMP",
     .propose = propose_by_amp,
     .takes_grid = true,
+    .takes_shards = true,
     .needs_stage_each = true,
 };
 

@@ -19,6 +19,7 @@ namespace {
 
 constexpr std::size_t population = 100;
 constexpr std::uint64_t trials = 4'900;
+constexpr Seconds longest_search(300);
 constexpr std::size_t exchanged_devices = 5;
 constexpr std::size_t most_cycles = 8;
 constexpr std::size_t most_stages_by_subsets = 10;
@@ -318,7 +319,9 @@ class GeneticSearch {
 
 Proposals propose_by_dtfm(const HybridProblem& problem)
 {
-  SearchClock clock(problem.limits);
+  SearchLimits limits = problem.limits;
+  if (!limits.budget && !limits.time_limit) limits.time_limit = longest_search;
+  SearchClock clock(limits);
   Proposals proposals;
   for (const auto& shape : dtfm_shapes(problem)) {
     if (!proposals.plans.empty() && clock.is_over()) break;

@@ -6,14 +6,14 @@ namespace isobar::allocators {
 
 /// Proposes the plans that DT-FM's genetic algorithm finds, one for each shape of DT-FM (dtfm_costs.hpp).
 ///
-/// A placement labels each device with a stage. From 100 random ones, each trial (SearchLimits::budget, 4,900 unless
-/// limited) draws two parents. The child has the labels of the second, with 5 random devices labelled as in the first;
-/// devices of stages that then have too many, by index, go to the first stage that has too few. A local search of up to
-/// 8 cycles improves the child: the candidate of a stage is its device with the fastest pass to another of the stage,
-/// and gains, by moving to another stage, the mean of its passes there minus that fastest pass. A cycle moves the
-/// candidate with the largest gain to its stage, then that stage's candidate, and so on until one moves to the first
-/// stage; moved devices stay where they are. The best beginning of each cycle, closed, and the best number of cycles
-/// count. The child replaces the dearer of its parents unless it costs more than both.
+/// A placement labels each device with a stage. From 100 random ones, each trial (SearchLimits::budget; without limits
+/// 4,900, or what 300 s allow) draws two parents. The child has the labels of the second, with 5 random devices
+/// labelled as in the first; devices of stages that then have too many, by index, go to the first stage that has too
+/// few. A local search of up to 8 cycles improves the child: the candidate of a stage is its device with the fastest
+/// pass to another of the stage, and gains, by moving to another stage, the mean of its passes there minus that fastest
+/// pass. A cycle moves the candidate with the largest gain to its stage, then that stage's candidate, and so on until
+/// one moves to the first stage; moved devices stay where they are. The best beginning of each cycle, closed, and the
+/// best number of cycles count. The child replaces the dearer of its parents unless it costs more than both.
 ///
 /// Its cost is DP + 2 PP with the shortest path through the stages: exact up to 10 stages, beyond by nearest stages and
 /// reversals. Ignores compute and memory.
@@ -29,10 +29,12 @@ inline constexpr Allocator dtfm_allocator = {
     .name = "dtfm",
     .problem = "DT-FM's genetic algorithm: pipelines with replicas of one device, least cost of communication",
     .guarantee = "none; can cost half as much again as the optimum",
-    .cost = "O(S² R³ + D²) a trial, S stages of R replicas; 4,900 trials unless limited; at most 1,024 devices",
+    .cost =
+        "O(S² R³ + D²) a trial, S stages of R replicas; 4,900 trials or 300 s unless limited; at most 1,024 devices",
     .source = "DT-FM (arXiv 2206.01288), code cda948f, heuristic_evolutionary_solver",
     .propose = propose_by_dtfm,
     .takes_grid = true,
+    .needs_stage_each = true,
     .most_devices = 1024,
 };
 

@@ -2,7 +2,6 @@
 
 #include "allocators/plan_stages.hpp"
 #include "core/base/quantity_text.hpp"
-#include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/cost_model.hpp"
 
@@ -153,13 +152,6 @@ double slowest_pass(const DtFmCosts& costs, const std::vector<std::size_t>& from
 std::vector<DtFmShape> dtfm_shapes(const HybridProblem& problem)
 {
   const auto& given = problem.limits.grid;
-  if (given.tensor.value_or(1) != 1) {
-    throw InputError("--tensor",
-                     fmt::format("{}; the replicas of DT-FM have one device each, so leave it out", *given.tensor));
-  }
-  if (given.splits != ShardGrid::Form::OneD) {
-    throw InputError("--splits", "the replicas of DT-FM have one device each, which divides nothing; leave it out");
-  }
   const std::size_t devices = problem.cluster.devices.size();
   std::vector<DtFmShape> shapes;
   const auto add = [&](std::uint64_t stages, std::uint64_t replicas) {

@@ -68,7 +68,6 @@ double slowest_pass(const DtFmCosts& costs, const std::vector<std::size_t>& from
 
 /// The shapes of a problem: those of `--pipeline` and `--replicas`, else all that use all devices. Their replicas
 /// divide the micro-batches, and their stages the layers.
-/// @throws InputError for shards, which DT-FM does not have.
 std::vector<DtFmShape> dtfm_shapes(const HybridProblem& problem);
 /// Why dtfm_shapes() are none.
 std::string reason_of_no_shape(const HybridProblem& problem);

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -239,7 +240,7 @@ class DtFmProof {
     try {
       climb(count, sync, best, chosen, passes);
       if (!is_proven()) {
-        paths_.relax(count, chosen);
+        paths_.relax(count, chosen, clock_);
         paths_.search(count, sync, clock_, best);
       }
     } catch (const OutOfLimits&) {
@@ -256,8 +257,7 @@ class DtFmProof {
     std::size_t without_gain = 0;
     for (std::size_t step = 0; step < most_steps && pace > slowest_pace; ++step) {
       clock_.spend_or_leave();
-      clock_.leave_if_over();
-      const auto relaxed = paths_.relax(count, multipliers_);
+      const auto relaxed = paths_.relax(count, multipliers_, clock_);
       const double wanted = (best.cost - sync) / 2;
       const bool is_gain = relaxed.bound > passes;
       const bool is_much = passes == -infinity || relaxed.bound > passes + worthwhile_gain * (wanted - passes);

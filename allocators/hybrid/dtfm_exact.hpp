@@ -28,6 +28,7 @@ inline constexpr Allocator dtfm_exact_allocator = {
     .source = "own; DT-FM's cost (arXiv 2206.01288), multipliers (Held, Karp 1970)",
     .propose = propose_by_exact_dtfm,
     .takes_grid = true,
+    .needs_stage_each = true,
     .most_devices = 1024,
 };
 

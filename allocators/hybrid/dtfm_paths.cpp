@@ -68,7 +68,8 @@ std::size_t StagePaths::most_in_run(std::size_t composition) const
   return most;
 }
 
-StagePaths::Relaxed StagePaths::relax(std::size_t count, const std::vector<double>& multipliers)
+StagePaths::Relaxed StagePaths::relax(std::size_t count, const std::vector<double>& multipliers,
+                                      const SearchClock& clock)
 {
   std::vector<std::size_t> representatives;
   for (std::size_t i = 0; i < count; ++i) {
@@ -100,6 +101,7 @@ StagePaths::Relaxed StagePaths::relax(std::size_t count, const std::vector<doubl
     if (k == stages_) break;
     std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return begin_[k][a] < begin_[k][b]; });
     for (const std::size_t i : representatives) {
+      clock.leave_if_over();
       auto& row = row_of(i);
       double least = infinity;
       for (const std::size_t j : order) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -38,8 +37,8 @@ class StagePaths {
     std::vector<double> used;  ///< devices of each kind of classes that the shortest path uses
   };
   /// Relaxes sequences of the first `count` compositions; `multipliers` are of a device of each kind, 0 or more.
-  /// O(stages · representatives · count).
-  Relaxed relax(std::size_t count, const std::vector<double>& multipliers);
+  /// O(stages · representatives · count). @throws OutOfLimits when the time is over.
+  Relaxed relax(std::size_t count, const std::vector<double>& multipliers, const SearchClock& clock);
 
   /// Searches all sequences of the first `count` compositions whose cost is below that of `best`, which becomes the
   /// cheapest one found. DP counts as at least `least_sync`. Spends a unit of the clock for each node.
@@ -63,10 +62,6 @@ class StagePaths {
   double begin(std::size_t stages, std::size_t composition) const
   {
     return begin_[stages][compositions_.representative[composition]];
-  }
-  double after(std::size_t stages, std::size_t composition) const
-  {
-    return after_[stages][compositions_.representative[composition]];
   }
 
   const DeviceClasses& classes_;

@@ -35,6 +35,7 @@ inline constexpr Allocator grid_allocator = {
     .source = "Megatron-LM (arXiv 2104.04473)",
     .propose = propose_grids,
     .takes_grid = true,
+    .takes_shards = true,
 };
 
 }  // namespace isobar::allocators

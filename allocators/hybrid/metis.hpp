@@ -41,6 +41,7 @@ inline constexpr Allocator metis_allocator = {
     .source = "Metis (USENIX ATC 2024), code SamsungLabs/Metis",
     .propose = propose_by_metis,
     .takes_grid = true,
+    .takes_shards = true,
     .needs_stage_each = true,
 };
 

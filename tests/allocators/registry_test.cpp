@@ -155,8 +155,8 @@ TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
   EXPECT_EQ(message_of("even"), "no error");
 #ifdef ISOBAR_HAS_CBC
   EXPECT_EQ(message_of("simulated annealing"),
-            "allocator: \"simulated annealing\" is not known; use amp, chain-dp, even, exact, grid, local-search, "
-            "metis, sky-dynamic, sky-dynamic-fixed, sky-optimal, or exec:PROGRAM");
+            "allocator: \"simulated annealing\" is not known; use amp, chain-dp, dtfm, dtfm-exact, even, exact, grid, "
+            "local-search, metis, sky-dynamic, sky-dynamic-fixed, sky-optimal, or exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");

@@ -180,9 +180,9 @@ class Command(CommandTest):
         platform, workload = self.small_inputs()
         objectives = json.loads(self.run_isobar("list", "objectives", "--json").stdout)
         self.assertEqual([objective["name"] for objective in objectives],
-                         ["step", "sequential", "bottleneck", "pipeline"])
+                         ["step", "dtfm", "sequential", "bottleneck", "pipeline"])
         for objective in objectives:
-            plan = self.json_of("plan", platform, workload, "--allocator", "even", "--objective", objective["name"])
+            plan = self.json_of("plan", platform, workload, "--allocator", "dtfm" if objective["name"] == "dtfm" else "even", "--objective", objective["name"])
             self.assertEqual(objective["defaults"], f"communication {plan['communication']}, schedule "
                                                     f"{plan['schedule']}, M = {plan['microbatches']}")
 

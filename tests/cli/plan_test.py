@@ -91,7 +91,7 @@ class Plan(CommandTest):
     def test_refuses_shapes_that_no_grid_has(self):
         inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "chain-dp", "--replicas", 2),
-                         "--replicas: works only with allocator amp or grid or metis, not with chain-dp")
+                         "--replicas: works only with allocator amp or dtfm or dtfm-exact or grid or metis, not with chain-dp")
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "grid", "--pipeline", 0),
                          "--pipeline: 0 is not a number of devices; write 1 or more")
         answer = self.run_isobar("plan", *inputs, "--allocator", "grid", "--replicas", 3, expect=4).stdout
@@ -472,7 +472,7 @@ class Plan(CommandTest):
     def test_names_the_nearest_objective(self):
         self.assertEqual(
             self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--objective", "botleneck"),
-            '--objective: "botleneck" is none of sequential, bottleneck, pipeline, step; did you mean bottleneck?')
+            '--objective: "botleneck" is none of sequential, bottleneck, pipeline, step, dtfm; did you mean bottleneck?')
 
     def test_refuses_a_time_without_unit(self):
         self.assertTrue(

@@ -170,20 +170,6 @@ TEST(DtFm, SaysWhyItHasNoPlan)
             "micro-batches; change --pipeline, --replicas or --microbatches");
 }
 
-TEST(DtFm, RefusesShards)
-{
-  const Workload workload = chain(std::vector<double>(4, 1.0), 1, 0, 1);
-  const Cluster devices = cluster(std::vector<double>(4, 1.0), {Seconds(1), BytesPerSecond(1)});
-  SearchLimits limits;
-  limits.grid.tensor = 2;
-  EXPECT_EQ(message_of([&] { allocate("dtfm", workload, devices, dtfm_goal(), limits); }),
-            "InputError --tensor: 2; the replicas of DT-FM have one device each, so leave it out");
-  limits.grid = {};
-  limits.grid.splits = ShardGrid::Form::TwoD;
-  EXPECT_EQ(message_of([&] { allocate("dtfm", workload, devices, dtfm_goal(), limits); }),
-            "InputError --splits: the replicas of DT-FM have one device each, which divides nothing; leave it out");
-}
-
 TEST(DtFm, PlansForTheStepToo)
 {
   const Workload workload = dtfm_workload();

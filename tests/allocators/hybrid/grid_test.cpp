@@ -384,9 +384,9 @@ TEST(Grid, SaysWhyAGridCannotDivideLayers)
 TEST(RequireGrid, NamesTheAllocatorsThatTakeAShape)
 {
   require_grid("--replicas", "grid");
-  EXPECT_THAT(
-      [] { require_grid("--replicas", "even"); },
-      testing::ThrowsMessage<InputError>("--replicas: works only with allocator amp or grid or metis, not with even"));
+  EXPECT_THAT([] { require_grid("--replicas", "even"); },
+              testing::ThrowsMessage<InputError>(
+                  "--replicas: works only with allocator amp or dtfm or dtfm-exact or grid or metis, not with even"));
 }
 
 }  // namespace
