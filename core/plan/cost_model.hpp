@@ -72,7 +72,7 @@ class CostModel {
   /// s_i: the cost of a stage from its compute time and its counted transfers, activations to the next stage and
   /// gradients to the previous one. Played communication counts as overlapped.
   static Seconds stage_cost(Communication communication, Seconds compute, Seconds send);
-  /// The objective from the largest s_i and the sum of all s_i. For `step` and `dtfm`, which have none, that of `pipeline`.
+  /// The objective from the largest s_i and the sum of all s_i. For `step` and `dtfm`, which have none, `pipeline`'s.
   static Seconds objective_of(Objective objective, std::uint64_t microbatches, Seconds bottleneck, Seconds sum);
 
   /// The costs of a placement.

@@ -182,7 +182,8 @@ class Command(CommandTest):
         self.assertEqual([objective["name"] for objective in objectives],
                          ["step", "dtfm", "sequential", "bottleneck", "pipeline"])
         for objective in objectives:
-            plan = self.json_of("plan", platform, workload, "--allocator", "dtfm" if objective["name"] == "dtfm" else "even", "--objective", objective["name"])
+            allocator = ["dtfm", "--replicas", 1] if objective["name"] == "dtfm" else ["even"]
+            plan = self.json_of("plan", platform, workload, "--objective", objective["name"], "--allocator", *allocator)
             self.assertEqual(objective["defaults"], f"communication {plan['communication']}, schedule "
                                                     f"{plan['schedule']}, M = {plan['microbatches']}")
 

@@ -468,7 +468,7 @@ TEST(ShippedWorkloads, CanAllBeRead)
     for (const auto& layer : workload.layers) EXPECT_EQ(layer.backward.value, 2 * layer.forward.value);
     ++files;
   }
-  EXPECT_EQ(files, 19u);
+  EXPECT_EQ(files, 20u);
 }
 
 const std::string listed = R"(model: layers
