@@ -66,36 +66,53 @@ PlayedProgram play(const Program& program, double latency, double bandwidth)
   return play_program(program, rates);
 }
 
+struct RandomCase {
+  Plan plan;
+  Workload workload;
+};
+
+/// One to three stages of two layers each, under any schedule with a stage on each device. `make_stage` makes a stage
+/// of the micro-batches of its replicas and the names of the devices that are left.
+template <typename MakeStage>
+RandomCase random_case(std::mt19937_64& random, MakeStage make_stage)
+{
+  const std::vector<std::string> schedules = {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"};
+  const std::vector<std::vector<std::uint64_t>> divisions = {{0}, {3, 3}, {2, 4}, {1, 2, 3}};
+  RandomCase made;
+  made.plan.goal.schedule = schedule_from_text(schedules[random() % schedules.size()]);
+  made.plan.goal.microbatches = 6;
+  const std::size_t stages = 1 + random() % 3;
+  auto names = devices(30);
+  for (std::size_t i = 0; i < stages; ++i) {
+    made.plan.stages.push_back(make_stage(divisions[random() % divisions.size()], names));
+    made.plan.stages.back().first_layer = 2 * i;
+    made.plan.stages.back().last_layer = 2 * i + 1;
+  }
+  if (random() % 3 == 0) made.plan.data_server = "data";
+  made.plan.sync.bucket = Bytes(static_cast<double>(random() % 20'000));
+  made.workload = unequal_chain(2 * stages);
+  add_splits(random, made.workload);
+  if (random() % 3 == 0) made.workload.training.clip_norm = 1;
+  return made;
+}
+
 TEST(Shards, MakeSoundProgramsUnderEverySchedule)
 {
   std::mt19937_64 random(7);
-  const std::vector<std::string> schedules = {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"};
   std::size_t with_both = 0;
   std::size_t with_parameters = 0;
   for (int round = 0; round < 300; ++round) {
-    Plan plan;
-    plan.goal.schedule = schedule_from_text(schedules[random() % schedules.size()]);
-    plan.goal.microbatches = 6;
-    const std::vector<std::vector<std::uint64_t>> divisions = {{0}, {3, 3}, {2, 4}, {1, 2, 3}};
-    const std::size_t stages = 1 + random() % 3;
-    auto names = devices(30);
-    for (std::size_t i = 0; i < stages; ++i) {
-      plan.stages.push_back(random_stage(random, divisions[random() % 4], 1 + random() % 3, names));
-      plan.stages.back().first_layer = 2 * i;
-      plan.stages.back().last_layer = 2 * i + 1;
-    }
-    if (random() % 3 == 0) plan.data_server = "data";
+    auto [plan, workload] = random_case(random, [&](const auto& division, auto& names) {
+      return random_stage(random, division, 1 + random() % 3, names);
+    });
     const bool take_alike = std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
       return !why_not_divided({.sharded = Sharding::Parameters}, stage, {});
     });
     plan.sync.sharded = static_cast<Sharding>(random() % (take_alike ? 4 : 3));
-    if (plan.sync.sharded == Sharding::None) plan.sync.bucket = Bytes(static_cast<double>(random() % 20'000));
+    if (plan.sync.sharded != Sharding::None) plan.sync.bucket = {};
     with_parameters += plan.sync.sharded == Sharding::Parameters && has_replicas(plan) ? 1U : 0U;
     with_both += has_replicas(plan) && has_shards(plan) ? 1U : 0U;
-    Workload workload = unequal_chain(2 * stages);
-    add_splits(random, workload);
     plan.stages = by_layers(plan.stages);
-    if (random() % 3 == 0) workload.training.clip_norm = 1;
     ASSERT_THAT(faults_of(*make_program(plan, workload)), IsEmpty()) << round;
     ASSERT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << round;
   }
@@ -106,27 +123,12 @@ TEST(Shards, MakeSoundProgramsUnderEverySchedule)
 TEST(Shards, OfReplicasThatAreNotDividedAlikeMakeSoundPrograms)
 {
   std::mt19937_64 random(9);
-  const std::vector<std::string> schedules = {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"};
   std::size_t unlike = 0;
   for (int round = 0; round < 200; ++round) {
-    Plan plan;
-    plan.goal.schedule = schedule_from_text(schedules[random() % schedules.size()]);
-    plan.goal.microbatches = 6;
-    const std::vector<std::vector<std::uint64_t>> divisions = {{0}, {3, 3}, {2, 4}, {1, 2, 3}};
-    const std::size_t stages = 1 + random() % 3;
-    auto names = devices(30);
-    for (std::size_t i = 0; i < stages; ++i) {
-      plan.stages.push_back(stage_of_unlike_replicas(random, divisions[random() % 4], names));
-      plan.stages.back().first_layer = 2 * i;
-      plan.stages.back().last_layer = 2 * i + 1;
-      unlike += are_divided_alike(plan.stages.back()) ? 0U : 1U;
-    }
-    if (random() % 3 == 0) plan.data_server = "data";
-    plan.sync.bucket = Bytes(static_cast<double>(random() % 20'000));
-    Workload workload = unequal_chain(2 * stages);
-    add_splits(random, workload);
+    auto [plan, workload] = random_case(
+        random, [&](const auto& division, auto& names) { return stage_of_unlike_replicas(random, division, names); });
+    for (const auto& stage : plan.stages) unlike += are_divided_alike(stage) ? 0U : 1U;
     plan.stages = by_layers(plan.stages);
-    if (random() % 3 == 0) workload.training.clip_norm = 1;
     const auto program = make_program(plan, workload);
     ASSERT_THAT(faults_of(*program), IsEmpty()) << round;
     ASSERT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << round;
