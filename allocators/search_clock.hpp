@@ -13,6 +13,13 @@ namespace isobar::allocators {
 /// Thrown to leave a search from any depth.
 struct OutOfLimits {};
 
+/// The limits of a search that has a time limit of its own where the user sets none.
+inline SearchLimits limited_to(Seconds time, SearchLimits limits)
+{
+  if (!limits.budget && !limits.time_limit) limits.time_limit = time;
+  return limits;
+}
+
 /// Tells when a search must stop: its budget or its time is spent, or the process was asked to stop.
 class SearchClock {
  public:

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <numeric>
+#include <stdexcept>
 #include <tuple>
 
 namespace isobar::allocators {
@@ -91,8 +92,10 @@ ObjectiveWeights weights_of(const Goal& goal)
         return {0, static_cast<double>(goal.microbatches)};
       }
       return {static_cast<double>(goal.microbatches - 1), 1};
+    case Objective::DtFm:
+      break;
   }
-  return {0, 1};
+  throw std::logic_error("DT-FM's cost is no sum of stages' costs");
 }
 
 StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t most_groups,

@@ -319,9 +319,7 @@ class GeneticSearch {
 
 Proposals propose_by_dtfm(const HybridProblem& problem)
 {
-  SearchLimits limits = problem.limits;
-  if (!limits.budget && !limits.time_limit) limits.time_limit = longest_search;
-  SearchClock clock(limits);
+  SearchClock clock(limited_to(longest_search, problem.limits));
   Proposals proposals;
   for (const auto& shape : dtfm_shapes(problem)) {
     if (!proposals.plans.empty() && clock.is_over()) break;

@@ -328,9 +328,7 @@ DtFmGroups groups_of(const StageSequence& sequence, const DeviceClasses& classes
 
 Proposals propose_by_exact_dtfm(const HybridProblem& problem)
 {
-  SearchLimits limits = problem.limits;
-  if (!limits.budget && !limits.time_limit) limits.time_limit = longest_search;
-  SearchClock clock(limits);
+  SearchClock clock(limited_to(longest_search, problem.limits));
   Proposals proposals;
   std::string too_many;
   for (const auto& shape : dtfm_shapes(problem)) {

@@ -279,8 +279,7 @@ std::string cbc_version()
 
 Placement place_by_sky_milp(const Problem& problem)
 {
-  SearchLimits limits = problem.limits;
-  if (!limits.time_limit && !limits.budget) limits.time_limit = published_time_limit;
+  const SearchLimits limits = limited_to(published_time_limit, problem.limits);
   const SearchClock clock(limits);
   const SkyInputs inputs = sky_inputs(problem.cost, problem.goal);
   const SkyProgram program(inputs);

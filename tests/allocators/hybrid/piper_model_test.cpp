@@ -103,7 +103,9 @@ TEST(BestByPiper, EqualsBruteForceWithShards)
     const double least = least_load(model, stages, 0, model.devices);
     const auto plan = best_by_piper(model);
     ASSERT_EQ(plan.has_value(), least < never) << instance;
-    if (plan) EXPECT_DOUBLE_EQ(plan->time_per_microbatch, least) << instance;
+    if (plan) {
+      EXPECT_DOUBLE_EQ(plan->time_per_microbatch, least) << instance;
+    }
   }
 }
 
