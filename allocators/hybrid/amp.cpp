@@ -269,7 +269,8 @@ class AmpSearch {
     if (is_cut_short) return "the limits ended the search before it found a plan";
     const std::string devices = counted(problem_.cluster.devices.size(), "device");
     if (!overfull_.empty()) return fmt::format("no grid of all {} fits in memory; {}", devices, overfull_);
-    return fmt::format("there is no such grid of all {}{}{}", devices, why_not_.empty() ? "" : ": ", why_not_);
+    return fmt::format("there is no such grid of all {}: {}", devices,
+                       why_not_.empty() ? "pipeline x replicas x shards are not as many" : why_not_);
   }
 
   const HybridProblem& problem_;

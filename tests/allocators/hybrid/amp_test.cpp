@@ -177,6 +177,8 @@ TEST(Amp, SaysWhyThereIsNone)
             "operator");
   EXPECT_EQ(amp(workload, cluster(std::vector<double>(3, 1.0)), goal_under("1f1b", 8), with_shape(1, 3, 1)).reason,
             "there is no such grid of all 3 devices: 3 replicas do not divide 8 micro-batches");
+  EXPECT_EQ(amp(workload, cluster(std::vector<double>(3, 1.0)), goal_under("1f1b", 8), with_shape(1, 2, 1)).reason,
+            "there is no such grid of all 3 devices: pipeline x replicas x shards are not as many");
   EXPECT_EQ(amp(workload, cluster({1, 1}, {Seconds(0), BytesPerSecond(1e30)}, 100), goal_under("1f1b", 8)).reason,
             "no grid of all 2 devices fits in memory; 2 x 1 x 1: evenly cut, layers 1..2 need 160 B and a device there "
             "has 100 B");
