@@ -12,6 +12,7 @@
 #include "allocators/hybrid/dtfm_exact.hpp"
 #include "allocators/hybrid/grid.hpp"
 #include "allocators/hybrid/metis.hpp"
+#include "allocators/load_bound.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/other_schedules.hpp"
 #include "allocators/plan_stages.hpp"
@@ -250,6 +251,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
   std::stable_sort(plans.begin(), plans.end(),
                    [](const Plan& a, const Plan& b) { return *a.objective < *b.objective; });
   if (plans.size() > problem.limits.candidates) plans.resize(problem.limits.candidates);
+  raise_bounds(plans, problem.workload, problem.cluster);
   for (auto& plan : plans) {
     if (is_cut_short && plan.outcome != Outcome::Optimal) plan.outcome = Outcome::TimedOut;
     if (is_chain(plan) && !is_dtfm) claim_chain(plan);
@@ -346,6 +348,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
       plans = priced_plans(std::move(proposals), hybrid, clock);
     } else {
       plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
+      raise_bounds(plans, workload, cluster);
     }
     for (auto& plan : plans) {
       plan.allocator = name;
@@ -498,6 +501,10 @@ void adopt_bound(Plan& plan, const Plan& other)
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
   if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
   if (plan.goal.objective == Objective::DtFm && !have_same_stages(plan, other)) return;
+  if (other.certificate.kind == CertificateKind::Load) {
+    if (other.goal.schedule.name != plan.goal.schedule.name) return;
+    if (takes_whole_runs(other) && !takes_whole_runs(plan)) return;
+  }
   plan.objective_bound = std::min(*other.objective_bound, *plan.objective);
   plan.certificate = other.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

@@ -156,9 +156,10 @@ Faults faults_of_groups(const std::vector<std::size_t>& groups, std::size_t devi
 Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
 {
   Faults faults = faults_of_groups(certificate.groups, devices);
-  const bool is_of_groups = certificate.kind == CertificateKind::DtFm;
+  const bool is_of_groups = certificate.kind == CertificateKind::DtFm || certificate.kind == CertificateKind::Load;
   if (certificate.levels == 0) faults.push_back("certificate.levels: claims 0; it is at least 1");
-  if (certificate.rungs.empty() && !is_of_groups) faults.push_back("certificate.rungs: claims 0; it is at least 1");
+  if (certificate.rungs.empty() && certificate.kind != CertificateKind::DtFm)
+    faults.push_back("certificate.rungs: claims 0; it is at least 1");
   std::size_t owners = devices;  // of multipliers
   if (is_of_groups) {
     if (!faults.empty()) return faults;
@@ -173,7 +174,8 @@ Faults faults_of_rungs(const Certificate& certificate, std::size_t devices)
     if (!limit && r + 1 < certificate.rungs.size()) {
       faults.push_back(key + ".limit_s: claims none; it is a number, since a rung follows");
     }
-    const bool may_be_zero = is_of_groups && r == 0;  // a device alone has nothing to exchange
+    const bool may_be_zero =
+        certificate.kind == CertificateKind::DtFm && r == 0;  // a device alone has nothing to exchange
     if (limit && may_be_zero) {
       if (!(std::isfinite(limit->value) && limit->value >= 0)) {
         faults.push_back(fmt::format("{}.limit_s: claims {}; it is a number, 0 or more", key, limit->value));
@@ -205,17 +207,23 @@ void add_faults(const proofs::SearchFinding& found, double claimed, double searc
       fmt::format("objective_bound_s: claims {}; it is at most {}, which a placement achieves", claim, fact));
 }
 
+/// Only a path may count slots.
+void add_faults_of_slots(const Certificate& certificate, Faults& faults)
+{
+  for (std::size_t r = 0; r < certificate.rungs.size(); ++r) {
+    if (certificate.rungs[r].slots == 0) continue;
+    faults.push_back(
+        fmt::format("certificate.rungs[{}].slots: claims {}; only a path counts them", r, certificate.rungs[r].slots));
+  }
+}
+
 /// The bound on DT-FM's cost that the certificate proves, or faults.
 double proven_dtfm_bound(const Plan& plan, const Workload& workload, const Cluster& cluster, proofs::Effort& effort,
                          Faults& faults)
 {
   const std::size_t devices = cluster.devices.size();
   faults = faults_of_rungs(plan.certificate, devices);
-  for (std::size_t r = 0; r < plan.certificate.rungs.size(); ++r) {
-    if (plan.certificate.rungs[r].slots == 0) continue;
-    faults.push_back(fmt::format("certificate.rungs[{}].slots: claims {}; only a path counts them", r,
-                                 plan.certificate.rungs[r].slots));
-  }
+  add_faults_of_slots(plan.certificate, faults);
   if (plan.stages.empty()) {
     faults.push_back("certificate.kind: claims dtfm, which is about the stages of the plan; it has none");
   } else if (const auto fault = fault_of_dtfm_stages(plan)) {
@@ -229,6 +237,31 @@ double proven_dtfm_bound(const Plan& plan, const Workload& workload, const Clust
   return found.proven;
 }
 
+/// The bound by loads that the certificate proves, or faults.
+double proven_load_bound(const Plan& plan, const Workload& workload, const Cluster& cluster, proofs::Effort& effort,
+                         Faults& faults)
+{
+  faults = faults_of_rungs(plan.certificate, cluster.devices.size());
+  add_faults_of_slots(plan.certificate, faults);
+  const auto& rungs = plan.certificate.rungs;
+  if (plan.goal.objective != Objective::Step) {
+    faults.push_back(fmt::format("certificate.kind: claims load, which is for objective step, not {}",
+                                 name_of(plan.goal.objective)));
+  }
+  if (rungs.size() > 1) {
+    faults.push_back(fmt::format("certificate.rungs: claims {}; load has 1", rungs.size()));
+  } else if (rungs.size() == 1 && !rungs.front().limit) {
+    faults.push_back("certificate.rungs[0].limit_s: claims none; it is a number, which no step is within");
+  }
+  if (plan.stages.empty()) faults.push_back("certificate.kind: claims load, and there are no stages");
+  if (!faults.empty()) return 0;
+  if (proofs::refutes_by_loads(plan, workload, cluster, effort)) return rungs.front().limit->value;
+  faults.push_back(
+      fmt::format("certificate.rungs[0].limit_s: claims {:.9g}; by the multipliers a step may be within it",
+                  rungs.front().limit->value));
+  return 0;
+}
+
 /// The bound that the certificate proves, or faults.
 double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults)
 {
@@ -237,7 +270,7 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
   if (needs_chain && !chain.schedule) {
     faults.push_back(
         fmt::format("certificate.kind: claims {}, which is for stages on a device each under sequential, gpipe or "
-                    "1f1b; it is fractional or none under {}",
+                    "1f1b; it is load, fractional or none under {}",
                     name_of(certificate.kind), shown(text_of(plan.goal.schedule))));
     return 0;
   }
@@ -251,6 +284,7 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
     case CertificateKind::Path:
     case CertificateKind::Search:
     case CertificateKind::DtFm:
+    case CertificateKind::Load:
       break;
   }
   faults = faults_of_rungs(certificate, chain.devices);
@@ -297,6 +331,8 @@ CertificateCheck check_certificate(const Plan& plan, const Workload& workload, c
                                          is_dtfm ? "dtfm or none" : "another than dtfm", name_of(plan.goal.objective)));
     } else if (kind == CertificateKind::DtFm) {
       proven = proven_dtfm_bound(plan, workload, cluster, effort, check.faults);
+    } else if (kind == CertificateKind::Load) {
+      proven = proven_load_bound(plan, workload, cluster, effort, check.faults);
     } else {
       proven = proven_bound(plan, chain, check.faults);
     }

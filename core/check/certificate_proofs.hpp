@@ -312,6 +312,10 @@ DtFmFinding search_dtfm_below(const Plan& plan, const Workload& workload, const 
 /// if it is not proven.
 double phase_flow_bound(const Chain& chain, const Certificate& certificate, std::vector<std::string>& faults);
 
+/// Whether the multipliers of a certificate of kind `load` prove that no step is within its limit. The certificate has
+/// no other faults.
+bool refutes_by_loads(const Plan& plan, const Workload& workload, const Cluster& cluster, Effort& effort);
+
 /// The factor c such that the objective is at least c x the largest compute of a stage + beta x the sum of all. It is
 /// alpha, or less for objective `step`, whose turns may be shorter than the compute.
 double least_turns(const Chain& chain);

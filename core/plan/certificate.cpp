@@ -6,12 +6,13 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<CertificateKind, 6> kinds = {{{CertificateKind::None, "none"},
+constexpr NameTable<CertificateKind, 7> kinds = {{{CertificateKind::None, "none"},
                                                   {CertificateKind::Fractional, "fractional"},
                                                   {CertificateKind::Path, "path"},
                                                   {CertificateKind::Search, "search"},
                                                   {CertificateKind::PhaseFlow, "phase-flow"},
-                                                  {CertificateKind::DtFm, "dtfm"}}};
+                                                  {CertificateKind::DtFm, "dtfm"},
+                                                  {CertificateKind::Load, "load"}}};
 
 }  // namespace
 

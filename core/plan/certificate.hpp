@@ -13,14 +13,18 @@ namespace isobar {
 /// How a lower bound on the objective was proven, and how the proof is checked.
 enum class CertificateKind {
   None,        ///< claims 0
-  Fractional,  ///< layers may be cut anywhere; recomputed from the inputs alone; the others need a chain (is_chain)
-  Path,        ///< multipliers on "each device once"; recomputed by one pass over the cuts per rung
-  Search,      ///< the same multipliers; a search finds nothing below the bound; searched again
-  PhaseFlow,   ///< an integer program over the phases of a repeating chain has no solution at a limit; solved again
-  DtFm         ///< a search over the groups of replicas finds no lower cost of communication; searched again
+  Fractional,  ///< layers may be cut anywhere; recomputed from the inputs alone
+  // Of a chain (is_chain):
+  Path,       ///< multipliers on "each device once"; recomputed by one pass over the cuts per rung
+  Search,     ///< the same multipliers; a search finds nothing below the bound; searched again
+  PhaseFlow,  ///< an integer program over the phases of a repeating chain has no solution at a limit; solved again
+  // Of other plans:
+  DtFm,  ///< a search over the groups of replicas finds no lower cost of communication; searched again
+  Load   ///< multipliers on the load of each device; recomputed by one pass over the cuts
 };
 
-std::string_view name_of(CertificateKind kind);  ///< "none", "fractional", "path", "search", "phase-flow", "dtfm"
+/// "none", "fractional", "path", "search", "phase-flow", "dtfm", "load".
+std::string_view name_of(CertificateKind kind);
 std::optional<CertificateKind> certificate_kind_from_name(std::string_view name);
 std::vector<std::string> certificate_kind_names();
 
@@ -58,10 +62,16 @@ inline constexpr std::size_t most_run_states = 128;
 /// DtFm. Devices of a group are interchangeable. Each rung is a limit on the time of a stage's gradient sync; its
 /// multipliers prune the search for stages that sync within it. What syncs longer than the last rung costs at least
 /// that much and the cheapest transfers.
+///
+/// Load. For objective step. One rung: within its limit T, micro-batch for micro-batch, the layers pass through runs on
+/// devices, and a device has time for at most n of a run. So a run takes 1/n of a device for each micro-batch. No
+/// plan's step is within T if M x the least sum of multiplier / n over sequences of runs exceeds the sum of the
+/// multipliers of all devices. Groups are kinds of devices, which count as the fastest of the group and as the one with
+/// most memory.
 struct Certificate {
   struct Rung {
     std::optional<Seconds> limit;     ///< none: infinite
-    std::vector<double> multipliers;  ///< of each device, in the order of the cluster; dtfm: of each group
+    std::vector<double> multipliers;  ///< of each device, in the order of the cluster; dtfm, load: of each group
     std::size_t slots = 0;            ///< K above, only for the step under 1f1b: counts round trips; 0: none
 
     friend bool operator==(const Rung&, const Rung&) = default;
@@ -70,7 +80,8 @@ struct Certificate {
   CertificateKind kind = CertificateKind::None;
   std::vector<std::size_t> groups = {};  ///< of each device, counted from 0 without gaps; empty: all in group 0
   std::size_t levels = 1;
-  std::vector<Rung> rungs = {};  ///< path, search: at least one; dtfm: any; ascending; phase-flow: one, no multipliers
+  /// Ascending. Path, search: at least one; dtfm: any; load: one; phase-flow: one without multipliers.
+  std::vector<Rung> rungs = {};
 
   friend bool operator==(const Certificate&, const Certificate&) = default;
 };

@@ -95,6 +95,21 @@ bool has_shared_stages(const std::vector<Stage>& stages)
   return has_replicas(stages) || has_shards(stages);
 }
 
+bool takes_whole_runs(const Plan& plan)
+{
+  // Whatever the numbers of the schedule are.
+  const bool joins_neighbours = chain_schedule(ScheduleChoice{.name = plan.goal.schedule.name}).has_value();
+  std::unordered_map<std::size_t, std::pair<std::size_t, std::uint64_t>> last;  // stage and micro-batches of a rank
+  for (const auto& placed : placed_shards(plan)) {
+    const std::uint64_t microbatches = plan.stages[placed.stage].replicas[placed.replica].microbatches;
+    const auto [entry, is_first] = last.emplace(placed.rank, std::pair(placed.stage, microbatches));
+    if (is_first) continue;
+    if (!joins_neighbours || entry->second != std::pair(placed.stage - 1, microbatches)) return false;
+    entry->second.first = placed.stage;
+  }
+  return true;
+}
+
 std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& replica)
 {
   const auto& shards = replica.shards;

@@ -46,6 +46,10 @@ inline bool has_shared_stages(const Plan& plan)
   return has_shared_stages(plan.stages);
 }
 
+/// Whether each device has one run of neighbouring layers, of which all pass each of its micro-batches one after
+/// another: one stage, or neighbouring ones with as many micro-batches, which the schedules of a chain take as one.
+bool takes_whole_runs(const Plan& plan);
+
 /// The units of a layer that each shard of a replica computes: its share of them, rounded so that they sum to all, and
 /// at least one. There are as many units as shards, or more.
 std::vector<std::uint64_t> units_of_shards(std::uint64_t units, const Replica& replica);

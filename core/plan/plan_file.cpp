@@ -144,9 +144,14 @@ Json to_json(const Stamp& stamp)
           {"simgrid_version", stamp.simgrid_version}};
 }
 
+bool has_levels(CertificateKind kind)
+{
+  return kind == CertificateKind::Path || kind == CertificateKind::Search;
+}
+
 bool has_multipliers(CertificateKind kind)
 {
-  return kind == CertificateKind::Path || kind == CertificateKind::Search || kind == CertificateKind::DtFm;
+  return has_levels(kind) || kind == CertificateKind::DtFm || kind == CertificateKind::Load;
 }
 
 Json to_json(const Certificate& certificate)
@@ -154,7 +159,7 @@ Json to_json(const Certificate& certificate)
   Json object = {{"kind", name_of(certificate.kind)}};
   if (has_multipliers(certificate.kind)) {
     if (!certificate.groups.empty()) object["groups"] = certificate.groups;
-    if (certificate.kind != CertificateKind::DtFm) object["levels"] = certificate.levels;
+    if (has_levels(certificate.kind)) object["levels"] = certificate.levels;
     object["rungs"] = Json::array();
     for (const auto& rung : certificate.rungs) {
       object["rungs"].push_back({{"limit_s", or_null(rung.limit)}, {"multipliers", rung.multipliers}});
@@ -183,7 +188,7 @@ Certificate read_certificate(MappingReader& reader, FaultList& faults)
           reader, "groups", faults,
           [](MappingReader& item, const std::string& name) { return item.required_count(name); });
     }
-    if (certificate.kind != CertificateKind::DtFm) certificate.levels = reader.required_count("levels", 1);
+    if (has_levels(certificate.kind)) certificate.levels = reader.required_count("levels", 1);
     certificate.rungs = read_objects<Certificate::Rung>(reader, "rungs", faults, [&faults](MappingReader& rung) {
       rung.required("limit_s");
       Certificate::Rung result;

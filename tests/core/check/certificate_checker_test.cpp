@@ -265,7 +265,7 @@ TEST(PathCertificate, IsRefusedUnderAScheduleWithoutARecurrence)
   const Goal goal{Objective::Step, Communication::Played, {"1f1b", {{"warm_up", {0}}}}, 4};
   EXPECT_THAT(faults_of_certificate(claim(goal, 1, path({{Seconds(1), {0, 0}}})), problem.workload, problem.devices),
               ElementsAre("certificate.kind: claims path, which is for stages on a device each under sequential, gpipe "
-                          "or 1f1b; it is fractional or none under 1f1b(warm_up=0)"));
+                          "or 1f1b; it is load, fractional or none under 1f1b(warm_up=0)"));
 }
 
 TEST(PhaseFlowCertificate, IsOnlyForBottlenecksWithoutTransfers)

@@ -1,0 +1,535 @@
+#include "allocators/load_bound.hpp"
+
+#include "allocators/bounds.hpp"
+#include "allocators/memory_fit.hpp"
+#include "allocators/plan_stages.hpp"
+#include "allocators/played_plan.hpp"
+#include "allocators/registry.hpp"
+#include "core/check/certificate_checker.hpp"
+#include "core/errors.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "schedules/orders/schedule.hpp"
+#include "tests/support/instances.hpp"
+#include "tests/support/shards.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace isobar::allocators {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr double infinity = std::numeric_limits<double>::infinity();
+
+LoadScope scope_of(const Plan& plan)
+{
+  return {has_shared_stages(plan), takes_whole_runs(plan)};
+}
+
+/// The plan with the bound by loads, of which no other bound or step limits the search; none if there is none.
+std::optional<Plan> with_load_bound(Plan plan, const Workload& workload, const Cluster& cluster)
+{
+  const auto bound =
+      load_bound(CostModel(workload, cluster), plan.goal, scope_of(plan), Seconds(0), 1.7 * *plan.objective);
+  if (!bound) return std::nullopt;
+  plan.objective_bound = bound->value;
+  plan.certificate = bound->certificate;
+  return plan;
+}
+
+/// The least step of all sets of pipelines on a cluster, with any cuts and shares, by playing each.
+class BruteForce {
+ public:
+  BruteForce(const Workload& workload, const Cluster& cluster, const Goal& goal)
+      : workload_(workload), cluster_(cluster), goal_(goal), cost_(workload, cluster)
+  {
+  }
+
+  Plan best()
+  {
+    add_pipeline(0);
+    return best_;
+  }
+
+ private:
+  struct Held {
+    std::size_t device;
+    std::size_t last;
+  };
+
+  void add_pipeline(std::size_t least_first)
+  {
+    if (!pipelines_.empty()) divide(goal_.microbatches);
+    if (pipelines_.size() == goal_.microbatches) return;
+    for (std::size_t device = least_first; device < cluster_.devices.size(); ++device) {
+      if (used_.contains(device)) continue;
+      pipelines_.emplace_back();
+      extend(device, 0, device + 1);
+      pipelines_.pop_back();
+    }
+  }
+
+  void extend(std::size_t device, std::size_t first, std::size_t next_first)
+  {
+    used_.insert(device);
+    for (std::size_t last = first; last < workload_.layers.size(); ++last) {
+      pipelines_.back().push_back({device, last});
+      if (last + 1 == workload_.layers.size()) add_pipeline(next_first);
+      for (std::size_t other = 0; last + 1 < workload_.layers.size() && other < cluster_.devices.size(); ++other) {
+        if (!used_.contains(other)) extend(other, last + 1, next_first);
+      }
+      pipelines_.back().pop_back();
+    }
+    used_.erase(device);
+  }
+
+  void divide(std::uint64_t left)
+  {
+    if (shares_.size() + 1 == pipelines_.size()) {
+      shares_.push_back(left);
+      play();
+      shares_.pop_back();
+      return;
+    }
+    const std::uint64_t others = pipelines_.size() - 1 - shares_.size();
+    for (std::uint64_t share = 1; share + others <= left; ++share) {
+      shares_.push_back(share);
+      divide(left - share);
+      shares_.pop_back();
+    }
+  }
+
+  void play()
+  {
+    Plan plan;
+    plan.goal = goal_;
+    plan.data_server = cluster_.data_server;
+    std::set<std::size_t> lasts;
+    for (const auto& pipeline : pipelines_) {
+      for (const auto& held : pipeline) lasts.insert(held.last);
+    }
+    for (const std::size_t last : lasts) {
+      Stage& stage = plan.stages.emplace_back();
+      stage.first_layer = plan.stages.size() == 1 ? 0 : plan.stages[plan.stages.size() - 2].last_layer + 1;
+      stage.last_layer = last;
+      for (std::size_t i = 0; i < pipelines_.size(); ++i) {
+        const auto holder = std::find_if(pipelines_[i].begin(), pipelines_[i].end(),
+                                         [last](const Held& held) { return held.last >= last; });
+        stage.replicas.push_back({pipelines_.size() == 1 ? 0 : shares_[i], {shard_on(cost_, holder->device)}});
+      }
+    }
+    if (is_chain(plan)) {
+      const auto stages = placement_of(plan, cluster_);
+      if (overfull_stage(cost_, plan.goal, stages)) return;
+      plan.objective = cost_.evaluate(stages, plan.goal).objective;
+    } else {
+      price_by_playing(plan, workload_, cluster_);
+      if (overfull_device(plan, cluster_)) return;
+    }
+    if (!best_.objective || *plan.objective < *best_.objective) best_ = plan;
+  }
+
+  const Workload& workload_;
+  const Cluster& cluster_;
+  Goal goal_;
+  CostModel cost_;
+  std::set<std::size_t> used_;
+  std::vector<std::vector<Held>> pipelines_;
+  std::vector<std::uint64_t> shares_;
+  Plan best_;
+};
+
+/// A plan over all devices of a cluster, in which some stages have replicas with other counts than their neighbours, or
+/// shards.
+Plan random_routed(std::mt19937_64& random, const Cluster& cluster, std::size_t layers, const std::string& schedule,
+                   std::size_t most_shards)
+{
+  Plan plan;
+  plan.goal = goal_under(schedule, 6 * (1 + random() % 2));
+  plan.data_server = cluster.data_server;
+  const std::uint64_t all = plan.goal.microbatches;
+  const std::vector<std::vector<std::uint64_t>> counts = {
+      {0}, {all / 2, all / 2}, {all / 6, all - all / 6}, {all / 3, all / 3, all / 3}, {all / 3, all / 6, all / 2}};
+  std::vector<std::string> devices;
+  for (const auto& device : cluster.devices) devices.push_back(device.name);
+  std::shuffle(devices.begin(), devices.end(), random);
+  while (!devices.empty() && plan.stages.size() < layers) {
+    const auto& chosen = counts[random() % counts.size()];
+    const std::size_t shards = 1 + random() % most_shards;
+    if (chosen.size() * shards > devices.size()) continue;
+    plan.stages.push_back(random_stage(random, chosen, shards, devices));
+  }
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    plan.stages[i].first_layer = layers * i / plan.stages.size();
+    plan.stages[i].last_layer = layers * (i + 1) / plan.stages.size() - 1;
+  }
+  if (most_shards > 1) plan.stages = by_layers(plan.stages);
+  const auto sharded = static_cast<Sharding>(random() % 4);
+  const bool can_divide = std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+    return !why_not_divided({.sharded = sharded}, stage, {});
+  });
+  if (can_divide) plan.sync.sharded = sharded;
+  return plan;
+}
+
+/// Prices a plan and leaves each device little more memory than the plan needs. False for a plan whose replicas would
+/// wait for each other.
+bool price_in_tight_memory(std::mt19937_64& random, Plan& plan, const Workload& workload, Cluster& cluster)
+{
+  try {
+    price_by_playing(plan, workload, cluster);
+  } catch (const InputError&) {
+    return false;
+  }
+  for (auto& device : cluster.devices) {
+    const double slack = random() % 2 == 0 ? 1 : 1 + 0.1 * static_cast<double>(random() % 5);
+    const auto peak = plan.predicted->peak_memory.find(device.name);
+    if (peak != plan.predicted->peak_memory.end()) device.memory = slack * peak->second;
+  }
+  price_by_playing(plan, workload, cluster);
+  return !overfull_device(plan, cluster);
+}
+
+/// A random chain of layers that need memory for their parameters and activations.
+Workload heavy_chain(std::mt19937_64& random, std::size_t layers)
+{
+  Workload workload = random_chain(random, layers);
+  workload.memory_model = random() % 8 == 0 ? MemoryModel::Sky : MemoryModel::Training;
+  workload.optimizer = random() % 2 == 0 ? Optimizer::Adam : Optimizer::Sgd;
+  for (auto& layer : workload.layers) layer.backward_weight = 0.4 * layer.backward;
+  return workload;
+}
+
+struct Tally {
+  std::size_t plans = 0;
+  std::size_t raised = 0;  // above the fractional bound
+};
+
+/// Checks that the bound of a priced plan is at most its step, and that the checker proves it.
+void expect_bound_of(const Plan& plan, const Workload& workload, const Cluster& cluster, Tally& tally)
+{
+  ++tally.plans;
+  const auto bounded = with_load_bound(plan, workload, cluster);
+  if (!bounded) return;
+  const double bound = bounded->objective_bound->value;
+  ASSERT_LE(bound, plan.objective->value * (1 + 1e-9));
+  const auto check = check_certificate(*bounded, workload, cluster);
+  ASSERT_THAT(check.faults, IsEmpty());
+  ASSERT_NEAR(check.proven.value, bound, 1e-9 * bound);
+  if (bound > plan.objective_bound->value * (1 + 1e-6)) ++tally.raised;
+}
+
+TEST(LoadBound, IsNotAboveTheStepOfRoutedPlansThatFillTheirMemory)
+{
+  std::mt19937_64 random(31);
+  Tally tally;
+  for (int round = 0; round < 250; ++round) {
+    const std::size_t layers = 4 + random() % 5;
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
+      Workload workload = heavy_chain(random, layers);
+      if (random() % 3 == 0) workload = with_random_recomputation(random, workload);
+      Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
+      Plan plan = random_routed(random, cluster, layers, schedule, 1);
+      if (random() % 4 == 0) plan.goal.communication = Communication::None;
+      if (is_chain(plan) || !price_in_tight_memory(random, plan, workload, cluster)) continue;
+      SCOPED_TRACE(fmt::format("round {}, {}", round, schedule));
+      expect_bound_of(plan, workload, cluster, tally);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_GT(tally.plans, 900U);
+  EXPECT_GT(tally.raised, tally.plans / 2);
+}
+
+TEST(LoadBound, IsNotAboveTheStepOfPlansWithShards)
+{
+  std::mt19937_64 random(32);
+  Tally tally;
+  for (int round = 0; round < 100; ++round) {
+    const std::size_t layers = 4 + random() % 5;
+    for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1"}) {
+      Workload workload = heavy_chain(random, layers);
+      workload.memory_model = MemoryModel::Training;
+      add_splits(random, workload);
+      Cluster cluster = random_cluster(random, 2 + random() % 7, 1e9);
+      Plan plan = random_routed(random, cluster, layers, schedule, 3);
+      if (is_chain(plan) || !price_in_tight_memory(random, plan, workload, cluster)) continue;
+      SCOPED_TRACE(fmt::format("round {}, {}", round, schedule));
+      expect_bound_of(plan, workload, cluster, tally);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_GT(tally.plans, 250U);
+  EXPECT_GT(tally.raised, tally.plans / 20);
+}
+
+TEST(LoadBound, IsNotAboveTheStepOfPlansWithOneDeviceForAStage)
+{
+  std::mt19937_64 random(33);
+  Tally tally;
+  for (int round = 0; round < 200; ++round) {
+    for (const std::string schedule :
+         {"1f1b(warm_up=3/3/2/1)", "zero-bubble-h1", "zero-bubble-h2", "interleaved(chunks=2)", "zero-bubble-v"}) {
+      const std::size_t layers = 8;
+      Workload workload = heavy_chain(random, layers);
+      Cluster cluster = random_cluster(random, 4 + random() % 2, 1e9);
+      Plan plan;
+      plan.goal = goal_under(schedule, 8);
+      plan.data_server = cluster.data_server;
+      const bool folds = schedule.front() == 'i' || schedule.back() == 'v';
+      const std::size_t stages = folds ? 8 : 4;
+      for (std::size_t i = 0; i < stages; ++i) {
+        const std::size_t device = i < 4 ? i : schedule.back() == 'v' ? 7 - i : i - 4;
+        plan.stages.push_back(
+            stage_on(cluster.devices[device].name, layers * i / stages, layers * (i + 1) / stages - 1));
+      }
+      if (!price_in_tight_memory(random, plan, workload, cluster)) continue;
+      SCOPED_TRACE(fmt::format("round {}, {}", round, schedule));
+      expect_bound_of(plan, workload, cluster, tally);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_EQ(tally.plans, 1000U);
+  EXPECT_GT(tally.raised, tally.plans / 2);
+}
+
+TEST(LoadBound, IsNotAboveTheLeastStepOfAllSetsOfPipelines)
+{
+  std::mt19937_64 random(34);
+  std::size_t compared = 0;
+  double of_loads = 0;  // sums of bound / least step
+  double of_fractions = 0;
+  for (int round = 0; round < 500; ++round) {
+    const std::size_t layers = 2 + random() % 3;
+    const Workload workload = heavy_chain(random, layers);
+    const std::size_t devices = round % 25 == 0 ? 4 : 2 + random() % 2;
+    const Cluster cluster = random_cluster(random, devices, 12.0 * static_cast<double>(layers));
+    const char* schedules[] = {"1f1b", "gpipe", "sequential", "zero-bubble-h1"};
+    Goal goal = goal_under(schedules[round % 4], 2 + random() % (devices == 4 ? 2 : 4));
+    if (random() % 3 == 0) goal.communication = Communication::None;
+    const Plan best = BruteForce(workload, cluster, goal).best();
+    if (!best.objective) continue;
+    const CostModel cost(workload, cluster);
+    const double least = best.objective->value;
+    const auto bound = load_bound(cost, goal, {true, true}, Seconds(0), Seconds(1.5 * least));
+    ++compared;
+    of_fractions += std::min(1.0, played_bound(cost, goal, true).value.value / least);
+    if (!bound) continue;
+    ASSERT_LE(bound->value.value, least * (1 + 1e-9)) << round;
+    of_loads += bound->value.value / least;
+  }
+  EXPECT_GT(compared, 200U);
+  EXPECT_GT(of_loads, 1.3 * of_fractions);
+  RecordProperty("loads", fmt::to_string(of_loads / static_cast<double>(compared)));
+}
+
+TEST(LoadBound, ProvesTheOptimumWhereADeviceHasRoomForOneMicrobatch)
+{
+  // One activation of one layer on each device: a micro-batch takes 6 s there and back, one at a time.
+  const Workload workload = chain({1, 1}, 0, 2, 0);
+  const Cluster two = cluster({1, 1}, {Seconds(0), BytesPerSecond(1e30)}, 3);
+  const CostModel cost(workload, two);
+  const Goal goal = goal_under("1f1b", 4);
+  const auto bound = load_bound(cost, goal, {true, true}, Seconds(0), Seconds(24));
+  ASSERT_TRUE(bound);
+  EXPECT_NEAR(bound->value.value, 24, 1e-8);
+
+  const Cluster four = cluster({1, 1, 1, 1}, {Seconds(0), BytesPerSecond(1e30)}, 3);
+  const auto half = load_bound(CostModel(workload, four), goal, {true, true}, Seconds(0), Seconds(12));
+  ASSERT_TRUE(half);
+  EXPECT_NEAR(half->value.value, 12, 1e-8);
+}
+
+TEST(LoadBound, CountsTheWayToTheOnlyDeviceThatHoldsALayer)
+{
+  // Three layers of a second forward and two back; each device holds one of them, and all four micro-batches. The last
+  // one begins after 2 s and two transfers of 3 s; gradients take 2 + 2 s and two transfers back.
+  const Workload workload = chain({1, 1, 1}, 4, 2, 2);
+  const Cluster cluster = testing_support::cluster({1, 1, 1}, {Seconds(1), BytesPerSecond(1)}, 48);
+  const Goal goal = goal_under("zero-bubble-h1", 4);
+  Workload split = workload;
+  for (auto& layer : split.layers) layer.backward_weight = Flops(0);
+  const auto bound = load_bound(CostModel(split, cluster), goal, {false, true}, Seconds(0), Seconds(100));
+  ASSERT_TRUE(bound);
+  // The last device: 2 + 6 s, and 4 x 3 s. The first: beyond it is a trip of 2 x (3 + 6) s, less the three forwards
+  // that it has memory for meanwhile: 18 + 12 - 3.
+  EXPECT_NEAR(bound->value.value, 27, 27 * 6e-4);
+  EXPECT_LE(bound->value.value, 27);
+}
+
+/// A priced plan of replicas on four devices, with its bound by loads.
+struct Example {
+  Workload workload = chain({1, 2, 1, 2}, 1, 2, 1);
+  Cluster devices = cluster({2, 1, 1, 1}, {Seconds(0.1), BytesPerSecond(10)}, 60);
+  Plan plan;
+
+  Example()
+  {
+    plan.goal = goal_under("1f1b", 4);
+    plan.stages = {stage_on("d0", 0, 1), {2, 3, {{2, {{"d1"}}}, {2, {{"d2"}}}}}};
+    plan.outcome = Outcome::Feasible;
+    price_by_playing(plan, workload, devices);
+    plan = *with_load_bound(plan, workload, devices);
+  }
+  std::vector<std::string> faults() const { return faults_of_certificate(plan, workload, devices); }
+};
+
+TEST(LoadCertificate, HoldsOnlyAsItIs)
+{
+  EXPECT_THAT(Example().faults(), IsEmpty());
+  const auto faults = [](const auto& change) {
+    Example example;
+    change(example.plan);
+    return example.faults();
+  };
+  EXPECT_THAT(faults([](Plan& plan) { plan.objective_bound = 1.01 * *plan.objective_bound; }),
+              ElementsAre(HasSubstr("by the certificate load")));
+  EXPECT_THAT(faults([](Plan& plan) {
+                auto& limit = plan.certificate.rungs.front().limit;
+                limit = 1.01 * *limit;
+              }),
+              ElementsAre(HasSubstr("by the multipliers a step may be within it")));
+  EXPECT_THAT(faults([](Plan& plan) { plan.certificate.rungs.front().multipliers.back() *= 3; }),
+              ElementsAre(HasSubstr("by the multipliers a step may be within it")));
+  EXPECT_THAT(faults([](Plan& plan) { plan.certificate.rungs.front().limit.reset(); }),
+              ElementsAre("certificate.rungs[0].limit_s: claims none; it is a number, which no step is within"));
+  EXPECT_THAT(faults([](Plan& plan) { plan.certificate.rungs.front().multipliers.pop_back(); }),
+              ElementsAre("certificate.rungs[0].multipliers: claims 1; it is 2, one for each group"));
+  EXPECT_THAT(faults([](Plan& plan) { plan.certificate.rungs.front().multipliers.front() = -1; }),
+              ElementsAre("certificate.rungs[0].multipliers[0]: claims -1; it is a number, 0 or more"));
+  EXPECT_THAT(faults([](Plan& plan) { plan.certificate.rungs.clear(); }),
+              ElementsAre("certificate.rungs: claims 0; it is at least 1"));
+  EXPECT_THAT(faults([](Plan& plan) {
+                plan.certificate.rungs.push_back(plan.certificate.rungs.front());
+                plan.certificate.rungs.back().limit = Seconds(1e9);
+              }),
+              ElementsAre("certificate.rungs: claims 2; load has 1"));
+  EXPECT_THAT(faults([](Plan& plan) { plan.certificate.rungs.front().slots = 1; }),
+              ElementsAre("certificate.rungs[0].slots: claims 1; only a path counts them"));
+  EXPECT_THAT(faults([](Plan& plan) {
+                plan.certificate.groups = {0, 1, 1, 7};
+              }),
+              ElementsAre(HasSubstr("certificate.groups[3]: claims 7")));
+  EXPECT_THAT(faults([](Plan& plan) { plan.goal.objective = Objective::Bottleneck; }),
+              ElementsAre("certificate.kind: claims load, which is for objective step, not bottleneck"));
+}
+
+TEST(LoadCertificate, IsReadAsItIsWritten)
+{
+  const Example example;
+  const Plan read = plan_from_json(plan_to_json(example.plan), "plan.json");
+  EXPECT_EQ(read.certificate, example.plan.certificate);
+}
+
+TEST(LoadCertificate, HoldsOnAnyClusterThatIsWorse)
+{
+  std::mt19937_64 random(35);
+  std::size_t checked = 0;
+  for (int round = 0; round < 200; ++round) {
+    const std::size_t layers = 4 + random() % 4;
+    const Workload workload = heavy_chain(random, layers);
+    Cluster cluster = random_types(random, 2, 4 + random() % 3, 1e9);
+    Plan plan = random_routed(random, cluster, layers, "1f1b", 1);
+    if (is_chain(plan) || !price_in_tight_memory(random, plan, workload, cluster)) continue;
+    auto bounded = with_load_bound(plan, workload, cluster);
+    if (!bounded) continue;
+    bounded->goal.microbatches = plan.goal.microbatches;
+    ++checked;
+    for (auto& device : cluster.devices) {
+      if (random() % 2 == 0) device.speed = 0.8 * device.speed;
+      if (random() % 2 == 0) device.memory = 0.9 * device.memory;
+    }
+    EXPECT_THAT(faults_of_certificate(*bounded, workload, cluster), IsEmpty()) << round;
+    // Without a device that is not the only one of its kind.
+    const auto& groups = bounded->certificate.groups;
+    const auto last = groups.back();
+    if (std::count(groups.begin(), groups.end(), last) < 2) continue;
+    bounded->certificate.groups.pop_back();
+    const Cluster fewer = without_devices(cluster, {cluster.devices.back().name}, "test");
+    EXPECT_THAT(faults_of_certificate(*bounded, workload, fewer), IsEmpty()) << round;
+  }
+  EXPECT_GT(checked, 100U);
+}
+
+TEST(LoadBound, IsOfNoUseToPlansOfAnotherSchedule)
+{
+  Example example;
+  Plan other = example.plan;
+  other.goal.schedule = schedule_from_text("gpipe");
+  other.objective_bound = Seconds(0.1);
+  other.certificate = {.kind = CertificateKind::Fractional};
+  adopt_bound(other, example.plan);
+  EXPECT_EQ(other.objective_bound, Seconds(0.1));
+  other.goal.schedule = example.plan.goal.schedule;
+  adopt_bound(other, example.plan);
+  EXPECT_EQ(other.objective_bound, example.plan.objective_bound);
+}
+
+/// Why no bound is by whole pipelines, in which a device serves those of one only: routed plans may be better than all
+/// of them. A fast device before two slow ones here; each holds one of two layers.
+TEST(RoutedPlans, MayBeatAllSetsOfPipelines)
+{
+  const Workload workload = chain({1, 1}, 1, 1, 0);
+  const Cluster cluster = testing_support::cluster({2, 1, 1}, {Seconds(0), BytesPerSecond(1e30)}, 13);
+  Plan routed;
+  routed.goal = goal_under("1f1b", 4);
+  routed.stages = {stage_on("d0", 0, 0), {1, 1, {{2, {{"d1"}}}, {2, {{"d2"}}}}}};
+  price_by_playing(routed, workload, cluster);
+  EXPECT_FALSE(overfull_device(routed, cluster));
+  const Plan best = BruteForce(workload, cluster, routed.goal).best();
+  EXPECT_LT(routed.objective->value, 0.7 * best.objective->value);
+  const auto bound = with_load_bound(routed, workload, cluster);
+  EXPECT_LE(bound->objective_bound->value, routed.objective->value);
+}
+
+/// Mean gaps of bounds to the least step of all sets of pipelines, in tight memory and without transfers.
+TEST(LoadBound, IsCloserThanTheFractionalBound)
+{
+  std::mt19937_64 random(36);
+  for (const std::uint64_t microbatches : {4U, 8U}) {
+    double fractional_gap = 0;
+    double load_gap = 0;
+    int instances = 0;
+    for (int round = 0; round < 12; ++round) {
+      const std::size_t layers = 3 + random() % 2;
+      std::vector<double> forward;
+      for (std::size_t i = 0; i < layers; ++i) forward.push_back(0.5 + static_cast<double>(random() % 100) / 100);
+      const Workload workload = chain(forward, 1, 1, 0);
+      Cluster devices = cluster({1, 1, 1}, {Seconds(0), BytesPerSecond(1e30)});
+      for (auto& device : devices.devices) {
+        device.speed = FlopsPerSecond(1 + static_cast<double>(random() % 3));
+        device.memory = Bytes(11.0 + 10.0 * static_cast<double>(random() % 2));
+      }
+      const Goal goal = goal_under("1f1b", microbatches);
+      const Plan best = BruteForce(workload, devices, goal).best();
+      if (!best.objective) continue;
+      const CostModel cost(workload, devices);
+      const double fractional = played_bound(cost, goal, true).value / *best.objective;
+      const auto bound = load_bound(cost, goal, {true, true}, Seconds(0), *best.objective);
+      const double load = bound ? bound->value / *best.objective : 0;
+      ++instances;
+      fractional_gap += 1 - fractional;
+      load_gap += 1 - std::max(load, fractional);
+    }
+    EXPECT_GE(instances, 4);
+    EXPECT_LT(load_gap, 0.6 * fractional_gap) << "M = " << microbatches;
+    RecordProperty(fmt::format("fractional_gap_{}", microbatches), fmt::to_string(fractional_gap / instances));
+    RecordProperty(fmt::format("load_gap_{}", microbatches), fmt::to_string(load_gap / instances));
+  }
+}
+
+}  // namespace
+}  // namespace isobar::allocators
