@@ -1,6 +1,7 @@
 #include "allocators/load_bound.hpp"
 
-#include "core/model/layer_graph.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 
 #include <algorithm>
@@ -199,6 +200,7 @@ class LoadRelaxation {
       best.bandwidth = is_first ? path.bandwidth : std::max(best.bandwidth, path.bandwidth);
     };
     for (std::size_t i = 0; counts_paths && i < devices; ++i) {
+      throw_if_interrupted();
       for (std::size_t j = 0; j < devices; ++j) {
         if (i == j) continue;
         const Path path = cluster.path(i, j);
@@ -473,8 +475,14 @@ bool refute(LoadRelaxation& relaxation, double step, double microbatches, std::v
 
 std::optional<Bound> load_bound(const CostModel& cost, const Goal& goal, LoadScope scope, Seconds known, Seconds step)
 {
-  constexpr double resolution = 5e-4;
-  LoadRelaxation relaxation(cost, goal, scope);
+  constexpr double resolution = 1e-3;
+  std::optional<LoadRelaxation> made;
+  try {
+    made.emplace(cost, goal, scope);
+  } catch (const InputError&) {
+    return std::nullopt;  // two devices without a route, which plans may do without
+  }
+  LoadRelaxation& relaxation = *made;
   if (relaxation.is_too_large()) return std::nullopt;
   const auto microbatches = static_cast<double>(goal.microbatches);
   std::vector<double> prices = relaxation.shares();
