@@ -180,7 +180,7 @@ TEST(DtFm, PlansForTheStepToo)
   limits.budget = 100;
   const Plan plan = allocate("dtfm", workload, devices, goal, limits);
   EXPECT_EQ(plan.objective, plan.predicted->step_time);
-  EXPECT_EQ(plan.certificate.kind, CertificateKind::Fractional);
+  EXPECT_EQ(plan.certificate.kind, CertificateKind::Load);
 }
 
 TEST(ObjectiveDtFm, IsRefusedForAllocatorsOfChainsAndFormulasOfThem)
