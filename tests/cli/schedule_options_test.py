@@ -32,7 +32,7 @@ class Plans(CommandTest):
             self.assertEqual(plan["schema"], "isobar-plan/2", schedule)
             self.assertEqual(plan["predicted"]["step_time_by"], "played", schedule)
             self.assertEqual(plan["objective_s"], plan["predicted"]["step_time_s"], schedule)
-            self.assertEqual(plan["certificate"]["kind"], "fractional", schedule)
+            self.assertIn(plan["certificate"]["kind"], ("fractional", "load"), schedule)
 
     def test_fold_the_chain_onto_the_devices(self):
         plan = self.plan_and_verify(self.gpt_inputs(), "--schedule", "interleaved", "--chunks", 2)
