@@ -11,6 +11,7 @@
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
 
 #include <fmt/format.h>
@@ -381,6 +382,69 @@ TEST(LoadBound, IsNotAboveTheStepOfPlansWithShards)
   }
   EXPECT_GT(tally.plans, 250U);
   EXPECT_GT(tally.raised, tally.plans / 20);
+}
+
+TEST(LoadBound, IsNotAboveTheStepOfGridsOfShards)
+{
+  std::mt19937_64 random(39);
+  const Workload workload = gpt_for_grids();
+  Tally tally;
+  for (const ShardGrid& grid : small_rows_and_grids()) {
+    for (int round = 0; round < 6; ++round) {
+      Plan plan;
+      plan.goal = goal_under(round % 2 == 0 ? "1f1b" : "gpipe", 4);
+      plan.outcome = Outcome::Feasible;
+      const std::vector<std::uint64_t> replicas =
+          random() % 2 == 0 ? std::vector<std::uint64_t>{0} : std::vector<std::uint64_t>{1, 3};
+      const std::size_t stages = 1 + random() % 2;
+      Cluster cluster = random_cluster(random, stages * replicas.size() * grid.blocks(), 1e9);
+      plan.data_server = cluster.data_server;
+      if (round >= 4) plan.goal.communication = Communication::None;
+      std::vector<std::string> devices;
+      for (const auto& device : cluster.devices) devices.push_back(device.name);
+      for (std::size_t i = 0; i < stages; ++i) {
+        plan.stages.push_back(stage_of_grids(6 * i / stages, 6 * (i + 1) / stages - 1, grid, replicas, devices));
+      }
+      plan.stages = by_layers(plan.stages);
+      SCOPED_TRACE(text_of(grid));
+      ASSERT_TRUE(price_in_tight_memory(random, plan, workload, cluster));
+      expect_bound_of(plan, workload, cluster, tally);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_EQ(tally.plans, 6 * small_rows_and_grids().size());
+}
+
+TEST(LoadBound, IsNotAboveTheStepOfPipelinesWithSeveralStagesOnADevice)
+{
+  std::mt19937_64 random(40);
+  Tally tally;
+  for (int round = 0; round < 200; ++round) {
+    for (const std::string schedule : {"interleaved(chunks=2)", "zero-bubble-v"}) {
+      const std::size_t ranks = 1 + random() % 3;
+      const std::size_t layers = 2 * ranks + random() % 3;
+      const Workload workload = heavy_chain(random, layers);
+      Cluster cluster = random_cluster(random, 2 * ranks, 1e9);
+      Plan plan;
+      plan.goal = goal_under(schedule, 8);
+      plan.data_server = cluster.data_server;
+      for (std::size_t i = 0; i < 2 * ranks; ++i) {
+        const std::size_t rank = schedule.front() == 'i' ? i % ranks : std::min(i, 2 * ranks - 1 - i);
+        const std::uint64_t taken = 2 + 2 * static_cast<std::uint64_t>(round % 3);
+        plan.stages.push_back(
+            {layers * i / (2 * ranks),
+             layers * (i + 1) / (2 * ranks) - 1,
+             {{taken, {{cluster.devices[rank].name}}}, {8 - taken, {{cluster.devices[ranks + rank].name}}}}});
+      }
+      if (!price_in_tight_memory(random, plan, workload, cluster)) continue;
+      ASSERT_FALSE(takes_whole_runs(plan));
+      SCOPED_TRACE(fmt::format("round {}, {}", round, schedule));
+      expect_bound_of(plan, workload, cluster, tally);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_GT(tally.plans, 300U);
+  EXPECT_GT(tally.raised, 0U);
 }
 
 TEST(LoadBound, IsNotAboveTheStepOfPlansWithOneDeviceForAStage)
