@@ -276,6 +276,19 @@ class LoadRelaxation {
     return rooms;
   }
 
+  /// Whether neither these layers nor these and more fit on the kind. Buffers count as nothing: they may shrink with
+  /// another layer.
+  bool never_fits(const Run& run) const
+  {
+    const double memory = kinds_[run.kind].memory * (1 + memory_tolerance);
+    if (cost_.memory_ignores_schedule()) return cost_.memory(run.first, run.end - 1, 0).value > memory;
+    const double all = bytes_per_parameter(cost_.workload().dtype, cost_.workload().optimizer);
+    const double parts = scope_.shares_stages ? std::min(static_cast<double>(cost_.devices()), all_) : 1;
+    return (parameters_[run.end] - parameters_[run.first]) * all / parts + activations_[run.end] -
+               activations_[run.first] >
+           memory;
+  }
+
   bool is_divided(std::size_t kind) const { return has_divided_ && kind + 1 == kinds_.size(); }
 
   void find_runs()
@@ -296,7 +309,7 @@ class LoadRelaxation {
             if (last_whole_[end] > first) break;
           } else {
             run.rooms = rooms_of(run, largest);
-            // Buffers may shrink with another layer; what the layers need does not.
+            if (never_fits(run)) break;
             const bool fits = std::any_of(run.rooms.begin(), run.rooms.end(), [](auto& room) { return room.held > 0; });
             if (!fits) continue;
           }
