@@ -52,7 +52,7 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
 
 /// Gives a plan the bound and certificate of another plan for the same goal, workload and cluster, if that bound is
 /// higher. A plan that then meets its bound becomes optimal. For objective dtfm, only between plans of the same stages
-/// with as many replicas.
+/// with as many replicas; a bound by loads only between plans of the same schedule, if it holds of that plan, too.
 void adopt_bound(Plan& plan, const Plan& other);
 
 }  // namespace isobar::allocators

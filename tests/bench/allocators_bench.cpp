@@ -5,6 +5,7 @@
 #include "allocators/bounds.hpp"
 #include "allocators/chain/chain_dp.hpp"
 #include "allocators/exact/exact.hpp"
+#include "allocators/load_bound.hpp"
 #include "allocators/registry.hpp"
 #include "allocators/sky/even.hpp"
 #include "tests/allocators/exact/brute_force.hpp"
@@ -94,6 +95,23 @@ void BM_Bound(benchmark::State& state)
   for (auto _ : state) benchmark::DoNotOptimize(objective_bound(cost, Goal{}));
 }
 BENCHMARK(BM_Bound);
+
+/// The bound of plans with replicas on so many devices of four kinds, in whose memory a part of the layers fits.
+void BM_LoadBound(benchmark::State& state)
+{
+  const Workload workload = chain(std::vector<double>(96, 1), 1000, 4000, 1000);
+  std::mt19937_64 random(1);
+  Cluster cluster = random_types(random, 4, static_cast<std::size_t>(state.range(0)), 400'000);
+  cluster.network = std::make_shared<SamePath>();
+  const CostModel cost(workload, cluster);
+  Goal goal;
+  goal.microbatches = 256;
+  const Seconds known = played_bound(cost, goal, true).value;
+  double bound = 0;
+  for (auto _ : state) bound = load_bound(cost, goal, {true, true}, known, 1.5 * known).value().value.value;
+  state.counters["bound / fractional"] = bound / known.value;
+}
+BENCHMARK(BM_LoadBound)->ArgName("devices")->Arg(64)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond);
 
 /// exact for the step on 7 devices and 14 layers. Checks that it is the least of all placements, some 17 million, which
 /// are played outside the measured time. Schedules alternate.
