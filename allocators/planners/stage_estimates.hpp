@@ -1,7 +1,7 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
-#include "allocators/hybrid/sharded_layers.hpp"
+#include "allocators/planners/sharded_layers.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/shard_grid.hpp"

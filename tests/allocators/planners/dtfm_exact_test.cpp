@@ -1,7 +1,7 @@
-#include "allocators/hybrid/dtfm_exact.hpp"
+#include "allocators/planners/dtfm_exact.hpp"
 
-#include "allocators/hybrid/dtfm_compositions.hpp"
-#include "allocators/hybrid/dtfm_costs.hpp"
+#include "allocators/planners/dtfm_compositions.hpp"
+#include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/registry.hpp"
 #include "core/check/certificate_checker.hpp"
 #include "core/check/dtfm_cost.hpp"

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/dtfm_compositions.hpp"
+#include "allocators/planners/dtfm_compositions.hpp"
 
 #include <algorithm>
 #include <array>

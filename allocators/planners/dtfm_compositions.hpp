@@ -1,6 +1,6 @@
 #pragma once
 
-#include "allocators/hybrid/dtfm_costs.hpp"
+#include "allocators/planners/dtfm_costs.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
-#include "allocators/hybrid/grid.hpp"
+#include "allocators/planners/grid.hpp"
 
-#include "allocators/hybrid/grid_stages.hpp"
 #include "allocators/plan_stages.hpp"
+#include "allocators/planners/grid_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/model/layer_graph.hpp"

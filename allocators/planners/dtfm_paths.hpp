@@ -1,6 +1,6 @@
 #pragma once
 
-#include "allocators/hybrid/dtfm_compositions.hpp"
+#include "allocators/planners/dtfm_compositions.hpp"
 #include "allocators/search_clock.hpp"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-#include "allocators/hybrid/dtfm.hpp"
+#include "allocators/planners/dtfm.hpp"
 
 #include "allocators/fast_random.hpp"
-#include "allocators/hybrid/dtfm_costs.hpp"
+#include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/search_clock.hpp"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
-#include "allocators/hybrid/dtfm_exact.hpp"
+#include "allocators/planners/dtfm_exact.hpp"
 
 #include "allocators/fast_random.hpp"
-#include "allocators/hybrid/dtfm_compositions.hpp"
-#include "allocators/hybrid/dtfm_costs.hpp"
-#include "allocators/hybrid/dtfm_paths.hpp"
+#include "allocators/planners/dtfm_compositions.hpp"
+#include "allocators/planners/dtfm_costs.hpp"
+#include "allocators/planners/dtfm_paths.hpp"
 #include "allocators/search_clock.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/grid.hpp"
+#include "allocators/planners/grid.hpp"
 
 #include "allocators/registry.hpp"
 #include "core/check/certificate_checker.hpp"

@@ -1,7 +1,7 @@
-#include "allocators/hybrid/metis.hpp"
+#include "allocators/planners/metis.hpp"
 
-#include "allocators/hybrid/metis_groups.hpp"
-#include "allocators/hybrid/sharded_layers.hpp"
+#include "allocators/planners/metis_groups.hpp"
+#include "allocators/planners/sharded_layers.hpp"
 #include "allocators/registry.hpp"
 #include "core/check/certificate_checker.hpp"
 #include "core/errors.hpp"

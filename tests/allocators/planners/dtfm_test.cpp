@@ -1,6 +1,6 @@
-#include "allocators/hybrid/dtfm.hpp"
+#include "allocators/planners/dtfm.hpp"
 
-#include "allocators/hybrid/dtfm_costs.hpp"
+#include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/registry.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/model/layer_graph.hpp"

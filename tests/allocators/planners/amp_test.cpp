@@ -1,4 +1,4 @@
-#include "allocators/hybrid/amp.hpp"
+#include "allocators/planners/amp.hpp"
 
 #include "allocators/registry.hpp"
 #include "core/check/certificate_checker.hpp"

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/dtfm_costs.hpp"
+#include "allocators/planners/dtfm_costs.hpp"
 
 #include "allocators/plan_stages.hpp"
 #include "core/base/quantity_text.hpp"

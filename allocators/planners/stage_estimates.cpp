@@ -1,4 +1,4 @@
-#include "allocators/hybrid/stage_estimates.hpp"
+#include "allocators/planners/stage_estimates.hpp"
 
 #include "allocators/schedule_numbers.hpp"
 

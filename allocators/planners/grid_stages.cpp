@@ -1,4 +1,4 @@
-#include "allocators/hybrid/grid_stages.hpp"
+#include "allocators/planners/grid_stages.hpp"
 
 #include "allocators/plan_stages.hpp"
 #include "allocators/schedule_numbers.hpp"

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/pipeline_cuts.hpp"
+#include "allocators/planners/pipeline_cuts.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/dtfm_paths.hpp"
+#include "allocators/planners/dtfm_paths.hpp"
 
 #include <algorithm>
 #include <numeric>

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/metis_groups.hpp"
+#include "allocators/planners/metis_groups.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,4 +1,4 @@
-#include "allocators/hybrid/sharded_layers.hpp"
+#include "allocators/planners/sharded_layers.hpp"
 
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
