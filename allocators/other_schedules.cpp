@@ -216,8 +216,8 @@ class PlayedPlans {
     } else {
       price_by_playing(plan, workload_, cluster_);
     }
-    if (auto reason = overfull_device(plan, cluster_)) {
-      refuse(Outcome::Infeasible, std::move(*reason));
+    if (auto excess = excess_of_devices(plan, cluster_)) {
+      refuse(Outcome::Infeasible, std::move(excess->reason));
     } else {
       plans_.push_back(std::move(plan));
     }
@@ -241,7 +241,7 @@ class PlayedPlans {
       Plan other = plan;
       set_orders(other, schedules::require_schedule(choice.name).orders(schedules::shape_of(plan), choice));
       price_by_playing(other, workload_, cluster_);
-      if (*other.objective < *plan.objective && !overfull_device(other, cluster_)) plan = std::move(other);
+      if (*other.objective < *plan.objective && !excess_of_devices(other, cluster_)) plan = std::move(other);
     }
   }
 

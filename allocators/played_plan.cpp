@@ -1,6 +1,7 @@
 #include "allocators/played_plan.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/memory_fit.hpp"
 #include "allocators/plan_stages.hpp"
 #include "allocators/replica_costs.hpp"
 #include "allocators/schedule_numbers.hpp"
@@ -67,21 +68,39 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
 }
 
-std::optional<std::string> overfull_device(const Plan& plan, const Cluster& cluster)
+std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster)
 {
-  std::string worst;
-  Bytes largest_excess;
+  std::optional<Excess> worst;
   for (const auto& [name, need] : plan.predicted.value().peak_memory) {
     const Bytes memory = cluster.devices[cluster.device_index(name).value()].memory;
     const Bytes excess = need - memory;
-    if (excess <= largest_excess || need <= memory * (1 + tolerance)) continue;
-    largest_excess = excess;
-    worst = fmt::format(
-        "device {}: its stages need {} under schedule {} and it has {}; {} more memory there would be "
-        "enough",
-        name, text_of(need), text_of(plan.goal.schedule), text_of(memory), text_of(excess));
+    if ((worst && excess <= worst->size) || need <= memory * (1 + tolerance)) continue;
+    worst = Excess{
+        fmt::format("device {}: its stages need {} under schedule {} and it has {}; {} more memory there would be "
+                    "enough",
+                    name, text_of(need), text_of(plan.goal.schedule), text_of(memory), text_of(excess)),
+        excess};
   }
-  return worst.empty() ? std::nullopt : std::optional(worst);
+  return worst;
+}
+
+std::optional<Excess> price(Plan& plan, const CostModel& cost)
+{
+  const Cluster& cluster = cost.cluster();
+  if (!is_chain(plan)) {
+    price_by_playing(plan, cost.workload(), cluster);
+    return excess_of_devices(plan, cluster);
+  }
+  const auto stages = placement_of(plan, cluster);
+  plan.objective = cost.evaluate(stages, plan.goal).objective;
+  auto reason = overfull_stage(cost, plan.goal, stages);
+  if (!reason) return std::nullopt;
+  Excess largest{std::move(*reason), {}};
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const Bytes need = stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
+    largest.size = std::max(largest.size, need - cluster.devices[stages[i].device].memory);
+  }
+  return largest;
 }
 
 }  // namespace isobar::allocators

@@ -2,7 +2,9 @@
 
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
+#include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
+#include "core/units.hpp"
 
 #include <optional>
 #include <string>
@@ -19,7 +21,18 @@ namespace isobar::allocators {
 /// is too long to be played.
 void price_by_playing(Plan& plan, const Workload& workload, const Cluster& cluster);
 
-/// The device whose memory a priced plan exceeds by most; none if the plan fits.
-std::optional<std::string> overfull_device(const Plan& plan, const Cluster& cluster);
+/// The memory that a plan lacks.
+struct Excess {
+  std::string reason;  ///< the stage or device that exceeds its memory by most, and the smallest change that would help
+  Bytes size;
+};
+
+/// What a plan exceeds whose claims price_by_playing() has written; none if it fits.
+std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster);
+
+/// Writes the objective of a plan whose goal is the step: of a chain by the cost model, of others with all claims as
+/// price_by_playing() does. `cost` is of the plan's workload and cluster. Returns what the plan exceeds; none if it
+/// fits. Throws as price_by_playing() does.
+std::optional<Excess> price(Plan& plan, const CostModel& cost);
 
 }  // namespace isobar::allocators

@@ -158,26 +158,6 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   throw std::logic_error(faults.front());
 }
 
-/// The most by which a device's memory is exceeded, if it is.
-Bytes largest_excess(const Plan& plan, const Cluster& cluster)
-{
-  Bytes largest;
-  for (const auto& [name, need] : plan.predicted.value().peak_memory) {
-    largest = std::max(largest, need - cluster.devices[cluster.device_index(name).value()].memory);
-  }
-  return largest;
-}
-
-Bytes largest_excess(const CostModel& cost, const Goal& goal, const std::vector<StagePlacement>& stages)
-{
-  Bytes largest;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    const Bytes need = stage_memory(cost, goal, stages[i], stages.size() - 1 - i);
-    largest = std::max(largest, need - cost.cluster().devices[stages[i].device].memory);
-  }
-  return largest;
-}
-
 /// Prices what an allocator proposes, drops what exceeds a memory, and keeps those with the least objective. If none
 /// fits, the reason is that of the one that lacks least. `clock` has run since the search began.
 std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
@@ -202,40 +182,31 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     }
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
-    std::optional<std::string> reason;
-    Bytes excess;
+    std::optional<Excess> excess;
     const Plan proposed = plan;
     plan.goal.objective = Objective::Step;  // also what plans for other objectives predict
     try {
-      if (is_chain(plan)) {
-        const auto stages = placement_of(plan, problem.cluster);
-        reason = overfull_stage(cost, plan.goal, stages);
-        excess = largest_excess(cost, plan.goal, stages);
-        plan.objective = cost.evaluate(stages, plan.goal).objective;
-      } else {
-        price_by_playing(plan, problem.workload, problem.cluster);
-        reason = overfull_device(plan, problem.cluster);
-        excess = largest_excess(plan, problem.cluster);
-      }
+      excess = price(plan, cost);
     } catch (const InputError&) {  // numbers of the schedule that are for another shape
       fault = std::current_exception();
       continue;
     }
-    if (!reason && is_dtfm) {
+    if (!excess && is_dtfm) {
       if (is_chain(plan)) claim_chain(plan);
       plan.goal = proposed.goal;
       plan.outcome = proposed.outcome;
       plan.objective_bound = proposed.objective_bound;
       plan.certificate = proposed.certificate;
       if (!claim_dtfm_cost(plan, problem.workload, problem.cluster)) {
-        reason = "no plan has stages of as many devices each, which DT-FM's cost is for; use allocator dtfm";
+        excess =
+            Excess{"no plan has stages of as many devices each, which DT-FM's cost is for; use allocator dtfm", {}};
       }
     }
-    if (!reason) {
+    if (!excess) {
       plans.push_back(std::move(plan));
-    } else if (proposals.reason.empty() || excess < least_excess) {
-      proposals.reason = std::move(*reason);
-      least_excess = excess;
+    } else if (proposals.reason.empty() || excess->size < least_excess) {
+      proposals.reason = std::move(excess->reason);
+      least_excess = excess->size;
     }
   }
   if (plans.empty()) {

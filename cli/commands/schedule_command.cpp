@@ -155,8 +155,8 @@ ExitCode import_orders(const ImportOptions& options)
   } catch (const InputError& fault) {
     throw in_file(options.orders, fault);
   }
-  if (const auto overfull = allocators::overfull_device(plan, cluster)) {
-    print(fmt::format("{}: infeasible: {}\n", on_one_line(options.orders), on_one_line(*overfull)));
+  if (const auto excess = allocators::excess_of_devices(plan, cluster)) {
+    print(fmt::format("{}: infeasible: {}\n", on_one_line(options.orders), on_one_line(excess->reason)));
     return ExitCode::Infeasible;
   }
   output.write(plan_to_json(plan));

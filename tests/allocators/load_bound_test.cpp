@@ -138,7 +138,7 @@ class BruteForce {
       plan.objective = cost_.evaluate(stages, plan.goal).objective;
     } else {
       price_by_playing(plan, workload_, cluster_);
-      if (overfull_device(plan, cluster_)) return;
+      if (excess_of_devices(plan, cluster_)) return;
     }
     if (!best_.objective || *plan.objective < *best_.objective) best_ = plan;
   }
@@ -237,7 +237,7 @@ class RoutedBruteForce {
       } catch (const InputError&) {
         continue;  // replicas that would wait for each other
       }
-      if (overfull_device(plan, cluster_)) continue;
+      if (excess_of_devices(plan, cluster_)) continue;
       if (!best_.objective || *plan.objective < *best_.objective) best_ = plan;
     }
   }
@@ -305,7 +305,7 @@ bool price_in_tight_memory(std::mt19937_64& random, Plan& plan, const Workload& 
     if (peak != plan.predicted->peak_memory.end()) device.memory = slack * peak->second;
   }
   price_by_playing(plan, workload, cluster);
-  return !overfull_device(plan, cluster);
+  return !excess_of_devices(plan, cluster);
 }
 
 /// A random chain of layers that need memory for their parameters and activations.
@@ -727,7 +727,7 @@ TEST(RoutedPlans, MayBeatAllSetsOfPipelines)
   routed.goal = goal_under("1f1b", 4);
   routed.stages = {stage_on("d0", 0, 0), {1, 1, {{2, {{"d1"}}}, {2, {{"d2"}}}}}};
   price_by_playing(routed, workload, cluster);
-  EXPECT_FALSE(overfull_device(routed, cluster));
+  EXPECT_FALSE(excess_of_devices(routed, cluster));
   const Plan best = BruteForce(workload, cluster, routed.goal).best();
   EXPECT_NEAR(routed.objective->value, 10, 1e-9);
   EXPECT_NEAR(best.objective->value, 14.5, 1e-9);
