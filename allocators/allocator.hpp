@@ -43,6 +43,9 @@ struct SearchLimits {
   std::size_t candidates = 1;
   /// For allocators that take a grid's shape.
   GridShape grid = {};
+  /// For allocators whose plans have any shape: most pipelines, and most devices that divide a layer.
+  std::optional<std::uint64_t> most_replicas = {};
+  std::optional<std::uint64_t> most_tensor = {};
 };
 /// Largest value of SearchLimits::candidates. Every candidate is simulated, so more would take longer than a better
 /// search.
@@ -96,6 +99,7 @@ struct Allocator {
   Proposals (*propose)(const HybridProblem& problem) = nullptr;
   bool takes_grid = false;        ///< honours the pipeline and replicas of SearchLimits::grid
   bool takes_shards = false;      ///< honours its tensor and splits
+  bool limits_degrees = false;    ///< honours SearchLimits::most_replicas and most_tensor
   bool improves_plans = false;    ///< honours SearchLimits::start and polish
   bool needs_chain = false;       ///< refuses schedules without a recurrence, about which it could prove nothing
   bool needs_stage_each = false;  ///< refuses schedules with several stages on a device

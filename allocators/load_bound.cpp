@@ -544,8 +544,13 @@ void raise_bounds(std::vector<Plan>& plans, const Workload& workload, const Clus
              other.scope == scope;
     });
     if (found == all.end()) {
-      all.push_back({plan.goal.microbatches, plan.goal.schedule.name, scope,
-                     load_bound(cost, plan.goal, scope, *plan.objective_bound, *plan.objective)});
+      std::optional<Bound> bound;
+      try {
+        bound = load_bound(cost, plan.goal, scope, *plan.objective_bound, *plan.objective);
+      } catch (const Interrupted&) {
+        return;
+      }
+      all.push_back({plan.goal.microbatches, plan.goal.schedule.name, scope, std::move(bound)});
       found = all.end() - 1;
     }
     if (!found->bound || found->bound->value <= *plan.objective_bound) continue;

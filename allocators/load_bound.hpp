@@ -29,7 +29,7 @@ struct LoadScope {
 std::optional<Bound> load_bound(const CostModel& cost, const Goal& goal, LoadScope scope, Seconds known, Seconds step);
 
 /// Raises the bounds of plans that price_by_playing has priced, where load_bound finds better ones. Plans of one goal
-/// and scope get the same one. Those that meet it become optimal.
+/// and scope get the same one. Those that meet it become optimal. Stops when the process is asked to.
 void raise_bounds(std::vector<Plan>& plans, const Workload& workload, const Cluster& cluster);
 
 }  // namespace isobar::allocators

@@ -6,6 +6,7 @@
 #include "allocators/exact/exact.hpp"
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/external.hpp"
+#include "allocators/hybrid/hybrid.hpp"
 #include "allocators/load_bound.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/other_schedules.hpp"
@@ -368,17 +369,9 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      amp_allocator,
-      chain_dp_allocator,
-      dtfm_allocator,
-      dtfm_exact_allocator,
-      even_allocator,
-      exact_allocator,
-      grid_allocator,
-      local_search_allocator,
-      metis_allocator,
-      sky_dynamic_allocator,
-      sky_dynamic_fixed_allocator,
+      amp_allocator,          chain_dp_allocator, dtfm_allocator,        dtfm_exact_allocator,
+      even_allocator,         exact_allocator,    grid_allocator,        hybrid_allocator,
+      local_search_allocator, metis_allocator,    sky_dynamic_allocator, sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif
@@ -423,6 +416,17 @@ void require_grid(const std::string& option, const std::string& name)
 void require_shards(const std::string& option, const std::string& name)
 {
   require_with(&Allocator::takes_shards, option, name);
+}
+
+void require_limited_degrees(const std::string& option, const std::string& name)
+{
+  require_with(&Allocator::limits_degrees, option, name);
+}
+
+bool places_replicas(const std::string& name)
+{
+  const Allocator* allocator = find_allocator(name);
+  return allocator != nullptr && allocator->propose != nullptr;
 }
 
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,

@@ -23,6 +23,12 @@ void require_improver(const std::string& option, const std::string& name);
 void require_grid(const std::string& option, const std::string& name);
 void require_shards(const std::string& option, const std::string& name);
 
+/// The same for limits of degrees (SearchLimits::most_replicas, most_tensor).
+void require_limited_degrees(const std::string& option, const std::string& name);
+
+/// Whether the plans of a registered allocator may have several replicas of a stage.
+bool places_replicas(const std::string& name);
+
 /// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
 /// cost model and the best known bound, and passes the plan through the checker. Under a schedule that is none of a
 /// chain the claims come from playing the plan's Program (other_schedules.hpp).

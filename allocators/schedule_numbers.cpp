@@ -63,6 +63,12 @@ ScheduleChoice given_part_of(ScheduleChoice choice)
   return choice;
 }
 
+bool chooses_warm_up(const Goal& goal)
+{
+  const auto warm_up = goal.schedule.numbers.find(warm_up_key);
+  return warm_up != goal.schedule.numbers.end() && warm_up->second.empty();
+}
+
 std::vector<std::size_t> possible_parts(const schedules::Schedule& schedule, const ScheduleChoice& choice)
 {
   if (schedule.folding == schedules::Folding::OneEach) return {1};

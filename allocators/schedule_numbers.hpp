@@ -20,6 +20,9 @@ inline constexpr auto chunks_key = "chunks";
 /// that the goal was taken from.
 ScheduleChoice given_part_of(ScheduleChoice choice);
 
+/// Whether a goal leaves the numbers "warm_up" to the allocator.
+bool chooses_warm_up(const Goal& goal);
+
 /// The numbers of stages on each device to try: what the user gave for "chunks", else what the schedule needs.
 std::vector<std::size_t> possible_parts(const schedules::Schedule& schedule, const ScheduleChoice& choice);
 

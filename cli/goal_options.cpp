@@ -146,6 +146,10 @@ void GoalOptions::add_search_to(CLI::App& command)
   command.add_option("--splits", splits,
                      "how they divide it: 1d, sequence (1d, and the sequence between layers), or in a grid 2d, 2.5d "
                      "or 3d (allocators amp, grid; default: 1d)");
+  add_count(command, "--max-replicas", max_replicas,
+            "most pipelines side by side (allocator hybrid; default: as many as there are devices)");
+  add_count(command, "--max-tensor-parallel", max_tensor_parallel,
+            "most devices that divide each layer (allocator hybrid, workloads with unit: operator; default: 16)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");
@@ -213,6 +217,8 @@ allocators::SearchLimits GoalOptions::limits() const
   limits.seed = seed;
   limits.polish = polish;
   limits.grid = grid;
+  limits.most_replicas = max_replicas;
+  limits.most_tensor = max_tensor_parallel;
   if (splits)
     limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
   if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
@@ -227,9 +233,12 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
     if (grid.replicas) allocators::require_grid("--replicas", allocator);
     if (grid.tensor) allocators::require_shards("--tensor", allocator);
     if (splits) allocators::require_shards("--splits", allocator);
+    if (max_replicas) allocators::require_limited_degrees("--max-replicas", allocator);
+    if (max_tensor_parallel) allocators::require_limited_degrees("--max-tensor-parallel", allocator);
   }
   for (const auto& [option, number] : {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas),
-                                       std::pair("--tensor", grid.tensor)}) {
+                                       std::pair("--tensor", grid.tensor), std::pair("--max-replicas", max_replicas),
+                                       std::pair("--max-tensor-parallel", max_tensor_parallel)}) {
     if (number == 0) throw InputError(option, "0 is not a number of devices; write 1 or more");
   }
 }

@@ -25,6 +25,8 @@ struct GoalOptions {
   std::uint64_t seed = 1;
   bool polish = false;
   allocators::GridShape grid;
+  std::optional<std::uint64_t> max_replicas;
+  std::optional<std::uint64_t> max_tensor_parallel;
   std::optional<std::string> splits;
   std::string recompute = "none";
   std::optional<std::uint64_t> global_batch;

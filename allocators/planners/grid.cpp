@@ -26,7 +26,6 @@ namespace isobar::allocators {
 namespace {
 
 constexpr std::size_t most_slowest_speeds = 64;
-constexpr std::size_t parts_of_divided_stage = 4;
 
 using Form = ShardGrid::Form;
 

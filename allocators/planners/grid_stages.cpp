@@ -144,9 +144,8 @@ bool can_divide(const Plan& plan)
 std::vector<Plan> with_warm_ups(Plan plan, const CostModel& chain_cost, const std::vector<StagePlacement>& stages,
                                 std::size_t replicas, std::size_t shards)
 {
-  const auto open = plan.goal.schedule.numbers.find(warm_up_key);
-  if (open == plan.goal.schedule.numbers.end() || !open->second.empty()) return {std::move(plan)};
-  plan.goal.schedule.numbers.erase(open);
+  if (!chooses_warm_up(plan.goal)) return {std::move(plan)};
+  plan.goal.schedule.numbers.erase(warm_up_key);
   Goal of_replica = plan.goal;
   of_replica.microbatches /= replicas;
   const auto& schedule = schedules::require_schedule(plan.goal.schedule.name);

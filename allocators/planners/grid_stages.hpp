@@ -62,6 +62,9 @@ std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size
 /// Divides the layers of a stage as evenly as whole ones allow, into at most `count` parts.
 std::vector<StagePlacement> parts_of(const StagePlacement& stage, std::size_t count);
 
+/// The parts of a stage whose replicas divide their optimizer's state or parameters.
+inline constexpr std::size_t parts_of_divided_stage = 4;
+
 /// Whether replicas of a stage lie in several sites.
 bool crosses_sites(const Plan& plan);
 

@@ -404,11 +404,11 @@ TEST(RequirePlannable, RefusesAllocatorsThatNeedARecurrence)
 {
   const std::string fault = fault_of("exact", chain({1, 1}), cluster({1, 1}), goal_under("zero-bubble-h1"));
   EXPECT_THAT(fault, testing::StartsWith("allocator: exact knows the schedules sequential, gpipe and 1f1b; use "
-                                         "amp, chain-dp, dtfm, dtfm-exact, even, grid, local-search, metis, "));
+                                         "amp, chain-dp, dtfm, dtfm-exact, even, grid, hybrid, local-search, metis, "));
   EXPECT_THAT(fault, testing::EndsWith(" under zero-bubble-h1"));
   // Those that need a stage on each device are no help where a device has several.
   EXPECT_THAT(fault_of("exact", chain({1, 1}), cluster({1, 1}), goal_under("interleaved")),
-              testing::HasSubstr("use chain-dp, even, grid, local-search, sky-dynamic"));
+              testing::HasSubstr("use chain-dp, even, grid, hybrid, local-search, sky-dynamic"));
 }
 
 TEST(RequirePlannable, RefusesFormulasAndOrdersOfOnePlan)

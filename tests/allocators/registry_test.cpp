@@ -115,7 +115,7 @@ TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesAllocatorsThatTakeThem)
       EXPECT_EQ(std::string(error.what())
                     .find("allocator: " + name +
                           " takes at most 4096 devices, and the platform has "
-                          "4097; use amp, even, grid, metis, sky-dynamic, "),
+                          "4097; use amp, even, grid, hybrid, metis, sky-dynamic, "),
                 0U)
           << error.what();
     }
@@ -128,7 +128,7 @@ TEST(Allocate, RefusesMoreDevicesThanASearchTakesAndNamesAllocatorsThatTakeThem)
     EXPECT_EQ(
         std::string(error.what()),
         "allocator: sky-optimal takes at most 500000 pairs of a layer and a device, and this problem has 503931; use "
-        "amp, even, grid, metis, sky-dynamic, sky-dynamic-fixed, or leave devices out with --without");
+        "amp, even, grid, hybrid, metis, sky-dynamic, sky-dynamic-fixed, or leave devices out with --without");
   }
 #endif
   EXPECT_EQ(many.network->lookups, 0U);
@@ -156,7 +156,7 @@ TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
 #ifdef ISOBAR_HAS_CBC
   EXPECT_EQ(message_of("simulated annealing"),
             "allocator: \"simulated annealing\" is not known; use amp, chain-dp, dtfm, dtfm-exact, even, exact, grid, "
-            "local-search, metis, sky-dynamic, sky-dynamic-fixed, sky-optimal, or exec:PROGRAM");
+            "hybrid, local-search, metis, sky-dynamic, sky-dynamic-fixed, sky-optimal, or exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");

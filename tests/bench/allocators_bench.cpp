@@ -113,6 +113,27 @@ void BM_LoadBound(benchmark::State& state)
 }
 BENCHMARK(BM_LoadBound)->ArgName("devices")->Arg(64)->Arg(256)->Arg(1024)->Unit(benchmark::kMillisecond);
 
+/// Pipelines, replicas and shares on devices of four types, with cheap transfers and 8 micro-batches for each device.
+/// In the memory of a device a part of the layers fits.
+void BM_Hybrid(benchmark::State& state)
+{
+  const auto devices = static_cast<std::size_t>(state.range(0));
+  const std::vector<double> work(static_cast<std::size_t>(state.range(1)), 1e6);
+  const Workload workload = chain(work, 1000, 4000, 1000);
+  std::mt19937_64 random(1);
+  Cluster cluster = random_types(random, 4, devices, 400'000);
+  cluster.network = std::make_shared<SamePath>();
+  const Goal goal = goal_under("1f1b", 8 * devices);
+  Plan plan;
+  for (auto _ : state) plan = allocate("hybrid", workload, cluster, goal, {});
+  state.counters["gap_fraction"] = plan.gap_fraction().value();
+}
+BENCHMARK(BM_Hybrid)
+    ->ArgNames({"devices", "layers"})
+    ->ArgsProduct({{64, 256, 1024}, {32, 96}})
+    ->Iterations(1)
+    ->Unit(benchmark::kMillisecond);
+
 /// exact for the step on 7 devices and 14 layers. Checks that it is the least of all placements, some 17 million, which
 /// are played outside the measured time. Schedules alternate.
 void BM_ExactStep(benchmark::State& state)

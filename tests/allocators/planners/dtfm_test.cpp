@@ -189,7 +189,7 @@ TEST(ObjectiveDtFm, IsRefusedForAllocatorsOfChainsAndFormulasOfThem)
   const Cluster devices = cluster(std::vector<double>(4, 1.0), {Seconds(1), BytesPerSecond(1)});
   EXPECT_EQ(message_of([&] { allocate("chain-dp", workload, devices, dtfm_goal(), {}); }),
             "InputError objective: dtfm is a cost of pipelines with replicas, which chain-dp does not place; use "
-            "allocator amp or dtfm or dtfm-exact or grid or metis");
+            "allocator amp or dtfm or dtfm-exact or grid or hybrid or metis");
   Goal goal = Goal::with_defaults(Objective::Bottleneck);
   EXPECT_THAT(message_of([&] { allocate("dtfm", workload, devices, goal, {}); }),
               HasSubstr("bottleneck is a formula of one chain; the plans of dtfm are for objective step"));
