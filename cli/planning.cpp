@@ -21,6 +21,11 @@ Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& g
   return plan;
 }
 
+std::string_view scope_of_bound(const Plan& plan)
+{
+  return !plan.stages.empty() && is_chain(plan) && allocators::places_replicas(plan.allocator) ? "chain" : "plan";
+}
+
 void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
 {
   plan.platform = inputs.platform_fingerprint;

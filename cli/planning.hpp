@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar::cli {
@@ -24,6 +25,10 @@ std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& fi
 /// also those of its Program, and of what playing that shows. O(instructions of a step) for these.
 /// @throws InputError for numbers or orders that do not fit the stages, and for a step that is too long to be played.
 std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+/// What a plan's bound holds for: "chain" where an allocator that places replicas found a single pipeline, whose bound
+/// is one over chains, else "plan".
+std::string_view scope_of_bound(const Plan& plan);
 
 /// Why a plan has no stages, on one line; cut when it is long.
 std::string reason_of(const Plan& plan);

@@ -1,6 +1,7 @@
 #include "cli/rows.hpp"
 
 #include "cli/goal_options.hpp"
+#include "cli/simulated_choice.hpp"
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
@@ -69,7 +70,8 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
                               const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits)
 {
   const Seconds begin = processor_time();
-  const Plan plan = make_best_plan(inputs, allocator, goal, limits, splits);
+  const auto choose = limits.candidates > 1 ? choose_own_by_simulation : make_best_plan;
+  const Plan plan = choose(inputs, allocator, goal, limits, splits);
   const Seconds plan_time = processor_time() - begin;
   nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
   if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");

@@ -20,8 +20,8 @@ Seconds row_time_limit_from(const std::string& text);
 results::ComparisonRow pending_row(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
                                    std::uint64_t seed);
 
-/// Plans with an allocator for the best of the splits and simulates the plan. Returns the answer for `fill_row` as
-/// JSON. Can be called once per process.
+/// Plans with an allocator for the best of the splits and simulates the plan; of several candidates, the one with the
+/// least simulated step. Returns the answer for `fill_row` as JSON. Can be called once per process.
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits);
 /// The same for the goal's number of micro-batches and the workload's micro-batch.

@@ -6,12 +6,14 @@
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include <map>
+#include <string_view>
 #include <thread>
 
 namespace isobar::cli {
@@ -37,6 +39,12 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 {
   std::vector<Rival> rivals;
   if (goal.objective == Objective::DtFm) return rivals;  // they place chains
+  if (allocators::places_replicas(allocator)) {
+    const bool has_stage_each = schedules::require_schedule(goal.schedule.name).folding == schedules::Folding::OneEach;
+    for (const char* name : {"amp", "dtfm", "grid", "metis"}) {
+      if (name != allocator && (has_stage_each || name == std::string_view("grid"))) rivals.push_back({name, goal});
+    }
+  }
   for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"}) {
     if (name != allocator) rivals.push_back({name, goal});
   }
@@ -76,13 +84,17 @@ class Choice {
   }
 
   /// Adds the allocator's own candidates.
-  void plan(const Goal& goal, const BatchSplit& split)
+  void plan(const Goal& goal, const std::vector<BatchSplit>& splits)
   {
-    const Workload workload = at_micro_batch(inputs_, split.micro_batch, "--global-batch");
-    for (Plan& plan :
-         allocators::allocate_candidates(allocator_, workload, inputs_.platform.cluster(), goal, limits_)) {
-      record_inputs(plan, inputs_, split.micro_batch);
-      add({std::move(plan), goal.objective});
+    for (const auto& split : splits) {
+      Goal split_goal = goal;
+      split_goal.microbatches = split.microbatches;
+      const Workload workload = at_micro_batch(inputs_, split.micro_batch, "--global-batch");
+      const Cluster& cluster = inputs_.platform.cluster();
+      for (Plan& plan : allocators::allocate_candidates(allocator_, workload, cluster, split_goal, limits_)) {
+        record_inputs(plan, inputs_, split.micro_batch);
+        add({std::move(plan), goal.objective});
+      }
     }
   }
 
@@ -204,22 +216,34 @@ class Choice {
 
 }  // namespace
 
+std::size_t candidates_from(const std::string& place, std::uint64_t count)
+{
+  if (count >= 1 && count <= allocators::most_candidates) return count;
+  throw InputError(place, fmt::format("{} is not in 1 to {}", count, allocators::most_candidates));
+}
+
 Plan choose_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                           const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits)
 {
   const auto each = share_of(limits, splits);
   Choice choice(inputs, allocator, each);
-  for (const auto& split : splits) {
-    Goal split_goal = goal;
-    split_goal.microbatches = split.microbatches;
-    choice.plan(split_goal, split);
-  }
+  choice.plan(goal, splits);
   try {
     choice.plan_by_rivals(goal, splits);
     choice.simulate();
   } catch (const Interrupted&) {
     // What was found so far is returned.
   }
+  return choice.best();
+}
+
+Plan choose_own_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits)
+{
+  const auto each = share_of(limits, splits);
+  Choice choice(inputs, allocator, each);
+  choice.plan(goal, splits);
+  choice.simulate();
   return choice.best();
 }
 

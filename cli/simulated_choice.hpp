@@ -7,9 +7,14 @@
 
 namespace isobar::cli {
 
+/// The number of placements to simulate, as given at `place`. @throws InputError unless it is in 1 to most_candidates.
+std::size_t candidates_from(const std::string& place, std::uint64_t count);
+
 /// Returns the plan with the least simulated step among candidates for one goal:
 /// - the best placements of `allocator`, limits.candidates of them for each split;
 /// - those of even, sky-dynamic, sky-dynamic-fixed, chain-dp, local-search and exact, within their own limits;
+/// - if it places replicas, those of amp, dtfm, grid and metis; under schedules with several stages on each device only
+///   grid's;
 /// - those of chain-dp and local-search for each other objective, with the goal's schedule and micro-batches.
 /// Under a schedule that is none of a chain (ChainSchedule) those of exact and of other objectives are left out.
 /// Searches by other allocators and all simulations run in child processes, as many at a time as there are cores. The
@@ -22,5 +27,8 @@ namespace isobar::cli {
 /// @throws the exception of the first simulation, when all of them failed.
 Plan choose_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                           const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits);
+/// The same, only of the best placements of `allocator`: within a budget the same on every machine.
+Plan choose_own_by_simulation(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                              const allocators::SearchLimits& limits, const std::vector<BatchSplit>& splits);
 
 }  // namespace isobar::cli

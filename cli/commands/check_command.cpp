@@ -5,6 +5,7 @@
 #include "cli/planning.hpp"
 #include "cli/platform_files.hpp"
 #include "cli/rows.hpp"
+#include "cli/simulated_choice.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
@@ -193,6 +194,9 @@ void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds ro
     limits.seed = row.seed;
     if (const auto budget = meta.budgets.find(row.allocator); budget != meta.budgets.end())
       limits.budget = budget->second;
+    if (const auto count = meta.simulate.find(row.allocator); count != meta.simulate.end()) {
+      limits.candidates = candidates_from("simulate." + row.allocator, count->second);
+    }
     row = pending_row(files, row.allocator, row.goal, row.seed);
     work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits] {
       return plan_and_simulate(load(files), allocator, goal, limits);

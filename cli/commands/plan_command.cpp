@@ -40,13 +40,13 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
 {
   const std::string samples = plan.micro_batch ? fmt::format(" of {}", counted(*plan.micro_batch, "sample")) : "";
   std::string text =
-      fmt::format("{}: {} plan for objective {} (communication {}, schedule {}, M = {}{})\n", plan.allocator,
-                  name_of(plan.outcome), name_of(plan.goal.objective), name_of(plan.goal.communication),
-                  text_of(plan.goal.schedule), plan.goal.microbatches, samples);
+      fmt::format("{}: {} {} for objective {} (communication {}, schedule {}, M = {}{})\n", plan.allocator,
+                  name_of(plan.outcome), scope_of_bound(plan), name_of(plan.goal.objective),
+                  name_of(plan.goal.communication), text_of(plan.goal.schedule), plan.goal.microbatches, samples);
   if (!plan.reason.empty()) text += reason_of(plan) + "\n";
   if (plan.stages.empty()) return text;
-  text += fmt::format("objective {:.6g} s, no plan below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
-                      plan.objective_bound.value().value, name_of(plan.certificate.kind),
+  text += fmt::format("objective {:.6g} s, no {} below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,
+                      scope_of_bound(plan), plan.objective_bound.value().value, name_of(plan.certificate.kind),
                       100 * plan.gap_fraction().value_or(0));
   const Predicted& predicted = plan.predicted.value();
   text += fmt::format("predicted step {:.6g} s, no order of its passes below {:.6g} s\n", predicted.step_time.value,
@@ -130,12 +130,6 @@ std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inpu
   return stages;
 }
 
-std::size_t candidates_from(std::uint64_t count)
-{
-  if (count >= 1 && count <= allocators::most_candidates) return count;
-  throw InputError("--simulate", fmt::format("{} is not in 1 to {}", count, allocators::most_candidates));
-}
-
 /// A search prints nothing until it ends.
 void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limits)
 {
@@ -151,7 +145,7 @@ ExitCode plan(const PlanOptions& options)
 {
   const Goal goal = options.goal.goal(options.objective);
   auto limits = options.goal.limits();
-  if (options.simulate) limits.candidates = candidates_from(*options.simulate);
+  if (options.simulate) limits.candidates = candidates_from("--simulate", *options.simulate);
   allocators::require_allocator(options.allocator);
   options.goal.check_search({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);

@@ -86,8 +86,8 @@ double proven_gap(const Plan& plan, Seconds proven)
 
 std::string bound_of(const Plan& plan, const CertificateCheck& check)
 {
-  return fmt::format("no plan below {:.6g} s: certificate {} proves {:.6g} s", plan.objective_bound.value().value,
-                     name_of(plan.certificate.kind), check.proven.value);
+  return fmt::format("no {} below {:.6g} s: certificate {} proves {:.6g} s", scope_of_bound(plan),
+                     plan.objective_bound.value().value, name_of(plan.certificate.kind), check.proven.value);
 }
 
 std::string json_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,

@@ -223,6 +223,8 @@ BaselineMeta baseline_meta_from_json(const std::string& text, const std::string&
   if (const DocumentNode* grid = document.required("grid")) read_grid(*grid, faults, meta);
   read_by_allocator(document, "budgets", faults, meta, meta.budgets,
                     [](MappingReader& reader, const std::string& key) { return reader.required_count(key); });
+  read_by_allocator(document, "simulate", faults, meta, meta.simulate,
+                    [](MappingReader& reader, const std::string& key) { return reader.required_count(key); });
   if (document.has("leave_out")) read_left_out(document.required_sequence("leave_out"), faults, meta);
   read_by_allocator(document, "plan_time_limits", faults, meta, meta.plan_time_limits,
                     [](MappingReader& reader, const std::string& key) { return reader.required_number(key); });
@@ -247,6 +249,7 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
   if (meta.seed != 1) grid["seed"] = meta.seed;
   Json document = {{"schema", schema}, {"grid", std::move(grid)}};
   if (!meta.budgets.empty()) document["budgets"] = object_of(meta.budgets);
+  if (!meta.simulate.empty()) document["simulate"] = object_of(meta.simulate);
   for (const auto& left_out : meta.left_out) {
     Json entry = Json::object();
     const auto add = [&entry](const char* key, const std::vector<std::string>& patterns) {

@@ -45,6 +45,8 @@ struct BaselineMeta {
   std::optional<std::uint64_t> microbatches;
   std::uint64_t seed = 1;
   std::map<std::string, std::uint64_t> budgets;  ///< work limit of a search, by allocator
+  std::map<std::string, std::uint64_t>
+      simulate;  ///< best placements to simulate, of which the fastest is kept, likewise
   std::vector<LeftOut> left_out;
   std::map<std::string, double> plan_time_limits;  ///< largest plan time relative to `even`, by allocator
   std::optional<Provenance> approved;

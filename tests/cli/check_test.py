@@ -223,6 +223,25 @@ class Check(CommandTest):
         self.change_meta(lambda meta: meta.update(budgets={allocator: 4}))
         self.assertEqual(self.check(expect=5).stdout.count("worse   "), 2)
 
+    def test_rows_keep_the_fastest_of_the_placements_that_simulate_asks_for(self):
+        grid = {"platforms": ["platforms/two_sites.xml"], "workloads": ["workloads/bert_large.yaml"],
+                "allocators": ["amp", "grid"], "objectives": ["step"]}
+
+        def steps(**more):
+            self.meta.write_text(json.dumps({"schema": "isobar-baseline/1", "grid": grid, **more}))
+            self.approve()
+            self.check()
+            return {row["allocator"]: float(row["step_time_s"]) for row in self.rows()}
+
+        first, fastest = steps(), steps(simulate={"grid": 16})
+        self.assertEqual(fastest["amp"], first["amp"])
+        self.assertLess(fastest["grid"], first["grid"] * 0.99)
+
+    def test_refuses_a_number_of_placements_to_simulate_out_of_range(self):
+        for count in (0, 65):
+            self.write_meta(["even", "chain-dp"], simulate={"even": count})
+            self.assertEqual(self.fault_of("check", self.baseline, "--approve"), f"simulate.even: {count} is not in 1 to 64")
+
     def test_writes_reports_for_ci_and_for_pull_requests(self):
         self.approve()
         self.change_row("even", "sequential", "step_time_s", lambda text: repr(float(text) * 2))

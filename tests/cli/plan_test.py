@@ -100,6 +100,17 @@ class Plan(CommandTest):
         self.assertIn("there is no grid of 2 shards on 8 devices: layer block0 cannot be divided; a gpt or llama needs "
                       "unit: operator", answer)
 
+    def test_limits_the_degrees_of_hybrid(self):
+        inputs = "platforms/nodes8.xml", "workloads/gpt2_124m.yaml"
+        plan = self.json_of("plan", *inputs, "--allocator", "hybrid", "--microbatches", 16)
+        self.assertGreater(len(plan["stages"][0]["replicas"]), 2)
+        plan = self.json_of("plan", *inputs, "--allocator", "hybrid", "--microbatches", 16, "--max-replicas", 2)
+        self.assertTrue(all(len(stage.get("replicas", [0])) <= 2 for stage in plan["stages"]))
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "grid", "--max-replicas", 2),
+                         "--max-replicas: works only with allocator hybrid, not with grid")
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "hybrid", "--max-tensor-parallel", 0),
+                         "--max-tensor-parallel: 0 is not a number of devices; write 1 or more")
+
     def test_names_the_data_server_where_there_is_one(self):
         self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")
         self.assertNotIn("data_server", self.json_of("plan", *self.small_inputs(), "--allocator", "even"))
@@ -319,6 +330,18 @@ class Plan(CommandTest):
                 options = "--objective", objective, "--schedule", "1f1b", "--microbatches", 8
                 other = self.simulated_step(*TWO_SITES, allocator, *options)
                 self.assertLessEqual(simulated["step_time_s"], other * (1 + 1e-9))
+
+    def test_the_choice_of_hybrid_simulates_no_slower_than_the_plans_of_published_planners(self):
+        sites = str(self.folder / "sites.xml")
+        self.run_isobar("platform", "generate", "sites", "--site-devices", "2xA100-SXM4-40GB,4xT4", "--wan-bandwidth",
+                        "10 Gbit/s", "--wan-rtt", "30 ms", "-o", sites)
+        inputs = sites, "workloads/bert_large.yaml"
+        plan = self.make_plan(*inputs, "--simulate", 4, allocator="hybrid")
+        self.run_isobar("verify", *inputs, plan)
+        simulated = json.loads(pathlib.Path(plan).read_text())["simulated"]["step_time_s"]
+        for allocator in ("grid", "metis", "amp"):
+            with self.subTest(allocator):
+                self.assertLessEqual(simulated, self.simulated_step(*inputs, allocator) * (1 + 1e-9))
 
     def test_a_choice_by_simulation_is_what_verify_and_simulate_find(self):
         inputs = TWO_SITES

@@ -13,6 +13,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::Pair;
 
 const std::string grid = R"("grid": {"platforms": ["p.xml"], "workloads": ["w.yaml"], "allocators": ["even", "mine"], )"
                          R"("objectives": ["pipeline"]})";
@@ -49,6 +50,7 @@ TEST(BaselineMeta, SurvivesWritingAndReading)
   meta.microbatches = 4;
   meta.seed = 9;
   meta.budgets = {{"exec:./mine", 12}};
+  meta.simulate = {{"even", 16}};
   meta.left_out = {{{"p1.xml"}, {}, {"exec:*"}, {}, "too slow"}};
   meta.plan_time_limits = {{"exec:./mine", 2.5}};
   meta.approved = provenance();
@@ -63,6 +65,8 @@ TEST(BaselineMeta, RefusesUnknownKeysAndValues)
   EXPECT_EQ(fault_of(document("\"budget\": {}")), "q.meta.json:3: budget: unknown key; did you mean budgets?");
   EXPECT_EQ(fault_of(document("\"budgets\": {\"other\": 3}")),
             "q.meta.json:3: budgets.other: is not in grid.allocators");
+  EXPECT_EQ(fault_of(document("\"simulate\": {\"other\": 3}")),
+            "q.meta.json:3: simulate.other: is not in grid.allocators");
   EXPECT_EQ(fault_of(document("\"leave_out\": [{\"allocators\": [\"mine\"]}]")),
             "q.meta.json:3: leave_out[0].because: missing; write a string");
   EXPECT_EQ(fault_of(document(
@@ -86,6 +90,12 @@ TEST(BaselineMeta, KeepsTheNumbersOfItsSchedule)
   const BaselineMeta meta = baseline_meta_from_json(text, "q.meta.json");
   const ScheduleChoice expected{"1f1b", {{"warm_up", {}}}};
   EXPECT_EQ(meta.schedule, expected);
+}
+
+TEST(BaselineMeta, HasTheNumberOfPlacementsToSimulateByAllocator)
+{
+  const BaselineMeta meta = baseline_meta_from_json(document("\"simulate\": {\"mine\": 16}"), "q.meta.json");
+  EXPECT_THAT(meta.simulate, ElementsAre(Pair("mine", 16U)));
 }
 
 TEST(BaselineMeta, LimitsPlanTimesOnlyWhereEvenIsPlanned)
