@@ -309,6 +309,7 @@ class Hybrids {
     std::optional<std::pair<Seconds, Plan>>& best = known->second;
     if (!is_new) return best;
     for (const auto& [sync, parts] : ways_to_sync(pipelines)) {
+      if (best && sync.sharded == Sharding::Gradients) continue;  // only saves memory
       auto found = keep({pipelines, sync, parts});
       if (found && (!best || found->first < best->first)) best = std::move(found);
     }
@@ -335,7 +336,10 @@ class Hybrids {
       ways.push_back({{algorithm}, 1});
       if (has_shards || !has_same_cuts) ways.push_back({{algorithm, Sharding::None, gradient_bucket}, 1});
       ways.push_back({{algorithm, Sharding::Optimizer}, 1});
-      if (!has_same_cuts) continue;
+      if (!has_same_cuts) {
+        ways.push_back({{algorithm, Sharding::Gradients}, 1});
+        continue;
+      }
       if (parts > 1) ways.push_back({{algorithm, Sharding::Optimizer}, parts});
       ways.push_back({{algorithm, Sharding::Parameters}, parts});
     }

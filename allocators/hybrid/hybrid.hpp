@@ -19,7 +19,8 @@ namespace isobar::allocators {
 ///    has a shorter predicted step.
 ///
 /// Gradients are added up in a ring or, across sites, also hierarchically, in buckets or parts of stages where that
-/// can help; replicas divide nothing, the optimizer's state, or if all pipelines have the same cuts, all parameters.
+/// can help; replicas divide nothing, the optimizer's state, where nothing else fits also gradients, or if all
+/// pipelines have the same cuts, all parameters.
 /// If several candidates are asked for, to be simulated, they are the starts, with a chain of a short search by
 /// `exact`, and in equal parts the best with shared links and the best predicted ones.
 ///
