@@ -17,7 +17,6 @@ namespace isobar::allocators {
 namespace {
 
 constexpr std::size_t most_units = 64;
-constexpr double bytes_of_a_gradient = 4;
 
 class PiperSearch {
  public:

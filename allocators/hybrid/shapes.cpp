@@ -16,8 +16,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double bytes_of_a_gradient = 4;
-
 /// The workload as each of `shards` shards computes and holds it; none if they cannot divide it.
 std::optional<Workload> workload_of_shard(const Workload& workload, std::size_t shards)
 {

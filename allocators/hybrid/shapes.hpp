@@ -15,6 +15,9 @@
 
 namespace isobar::allocators {
 
+/// Gradients are added up in float32.
+inline constexpr double bytes_of_a_gradient = 4;
+
 /// Devices that a search does not tell apart: they have the same type, speed and memory and lie in one site or, where
 /// the platform gives no sites, have the same paths to all others.
 struct DeviceKind {
