@@ -1,7 +1,6 @@
 #include "allocators/load_bound.hpp"
 
 #include "allocators/bounds.hpp"
-#include "allocators/memory_fit.hpp"
 #include "allocators/plan_stages.hpp"
 #include "allocators/played_plan.hpp"
 #include "allocators/registry.hpp"
@@ -10,6 +9,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/schedule.hpp"
+#include "tests/allocators/hybrid/brute_force.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
@@ -21,7 +21,6 @@
 #include <algorithm>
 #include <limits>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -50,108 +49,6 @@ std::optional<Plan> with_load_bound(Plan plan, const Workload& workload, const C
   plan.certificate = bound->certificate;
   return plan;
 }
-
-/// The least step of all sets of pipelines on a cluster, with any cuts and shares, by playing each.
-class BruteForce {
- public:
-  BruteForce(const Workload& workload, const Cluster& cluster, const Goal& goal)
-      : workload_(workload), cluster_(cluster), goal_(goal), cost_(workload, cluster)
-  {
-  }
-
-  Plan best()
-  {
-    add_pipeline(0);
-    return best_;
-  }
-
- private:
-  struct Held {
-    std::size_t device;
-    std::size_t last;
-  };
-
-  void add_pipeline(std::size_t least_first)
-  {
-    if (!pipelines_.empty()) divide(goal_.microbatches);
-    if (pipelines_.size() == goal_.microbatches) return;
-    for (std::size_t device = least_first; device < cluster_.devices.size(); ++device) {
-      if (used_.contains(device)) continue;
-      pipelines_.emplace_back();
-      extend(device, 0, device + 1);
-      pipelines_.pop_back();
-    }
-  }
-
-  void extend(std::size_t device, std::size_t first, std::size_t next_first)
-  {
-    used_.insert(device);
-    for (std::size_t last = first; last < workload_.layers.size(); ++last) {
-      pipelines_.back().push_back({device, last});
-      if (last + 1 == workload_.layers.size()) add_pipeline(next_first);
-      for (std::size_t other = 0; last + 1 < workload_.layers.size() && other < cluster_.devices.size(); ++other) {
-        if (!used_.contains(other)) extend(other, last + 1, next_first);
-      }
-      pipelines_.back().pop_back();
-    }
-    used_.erase(device);
-  }
-
-  void divide(std::uint64_t left)
-  {
-    if (shares_.size() + 1 == pipelines_.size()) {
-      shares_.push_back(left);
-      play();
-      shares_.pop_back();
-      return;
-    }
-    const std::uint64_t others = pipelines_.size() - 1 - shares_.size();
-    for (std::uint64_t share = 1; share + others <= left; ++share) {
-      shares_.push_back(share);
-      divide(left - share);
-      shares_.pop_back();
-    }
-  }
-
-  void play()
-  {
-    Plan plan;
-    plan.goal = goal_;
-    plan.data_server = cluster_.data_server;
-    std::set<std::size_t> lasts;
-    for (const auto& pipeline : pipelines_) {
-      for (const auto& held : pipeline) lasts.insert(held.last);
-    }
-    for (const std::size_t last : lasts) {
-      Stage& stage = plan.stages.emplace_back();
-      stage.first_layer = plan.stages.size() == 1 ? 0 : plan.stages[plan.stages.size() - 2].last_layer + 1;
-      stage.last_layer = last;
-      for (std::size_t i = 0; i < pipelines_.size(); ++i) {
-        const auto holder = std::find_if(pipelines_[i].begin(), pipelines_[i].end(),
-                                         [last](const Held& held) { return held.last >= last; });
-        stage.replicas.push_back({pipelines_.size() == 1 ? 0 : shares_[i], {shard_on(cost_, holder->device)}});
-      }
-    }
-    if (is_chain(plan)) {
-      const auto stages = placement_of(plan, cluster_);
-      if (overfull_stage(cost_, plan.goal, stages)) return;
-      plan.objective = cost_.evaluate(stages, plan.goal).objective;
-    } else {
-      price_by_playing(plan, workload_, cluster_);
-      if (excess_of_devices(plan, cluster_)) return;
-    }
-    if (!best_.objective || *plan.objective < *best_.objective) best_ = plan;
-  }
-
-  const Workload& workload_;
-  const Cluster& cluster_;
-  Goal goal_;
-  CostModel cost_;
-  std::set<std::size_t> used_;
-  std::vector<std::vector<Held>> pipelines_;
-  std::vector<std::uint64_t> shares_;
-  Plan best_;
-};
 
 /// The least step of all plans on a cluster whose stages have any numbers of replicas, of one or, where layers can be
 /// divided, two shards each, with any counts and whatever replicas divide, by playing each.

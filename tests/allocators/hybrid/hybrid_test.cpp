@@ -2,25 +2,20 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/played_plan.hpp"
 #include "allocators/registry.hpp"
-#include "core/model/layer_graph.hpp"
-#include "core/plan/placed_shards.hpp"
+#include "tests/allocators/hybrid/brute_force.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/piper_model.hpp"
 #include "tests/support/shards.hpp"
-#include "tests/support/thrown_message.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
-#include <set>
 
 namespace isobar::allocators {
 namespace {
@@ -31,114 +26,13 @@ using testing_support::cluster;
 using testing_support::goal_under;
 using testing_support::PiperPlan;
 
-/// The least predicted step of all plans of pipelines with a ring, whatever their devices, cuts, shares and order:
-/// written without any bound, kind or symmetry.
-class BruteForce {
- public:
-  BruteForce(const Workload& workload, const Cluster& cluster, const Goal& goal)
-      : workload_(workload), cluster_(cluster), goal_(goal), cost_(workload, cluster)
-  {
-  }
-
-  double least_step()
-  {
-    add_pipeline(0);
-    return least_;
-  }
-
- private:
-  struct Held {
-    std::size_t device;
-    std::size_t first;
-    std::size_t last;
-  };
-
-  /// Adds pipelines whose first device has a higher number than that of the one before, so that each set comes once.
-  void add_pipeline(std::size_t least_first)
-  {
-    if (!pipelines_.empty()) divide(0, goal_.microbatches);
-    if (pipelines_.size() == goal_.microbatches) return;
-    for (std::size_t device = least_first; device < cluster_.devices.size(); ++device) {
-      if (used_.contains(device)) continue;
-      pipelines_.emplace_back();
-      extend(device, 0, device + 1);
-      pipelines_.pop_back();
-    }
-  }
-
-  void extend(std::size_t device, std::size_t first, std::size_t next_first)
-  {
-    used_.insert(device);
-    for (std::size_t last = first; last < workload_.layers.size(); ++last) {
-      pipelines_.back().push_back({device, first, last});
-      if (last + 1 == workload_.layers.size()) {
-        add_pipeline(next_first);
-      } else {
-        for (std::size_t other = 0; other < cluster_.devices.size(); ++other) {
-          if (!used_.contains(other)) extend(other, last + 1, next_first);
-        }
-      }
-      pipelines_.back().pop_back();
-    }
-    used_.erase(device);
-  }
-
-  void divide(std::size_t index, std::uint64_t left)
-  {
-    if (index + 1 == pipelines_.size()) {
-      shares_.push_back(left);
-      order_.resize(pipelines_.size());
-      std::iota(order_.begin(), order_.end(), std::size_t{0});
-      do {
-        price();
-      } while (std::next_permutation(order_.begin(), order_.end()));
-      shares_.pop_back();
-      return;
-    }
-    const std::uint64_t others = pipelines_.size() - 1 - index;
-    for (std::uint64_t share = 1; share + others <= left; ++share) {
-      shares_.push_back(share);
-      divide(index + 1, left - share);
-      shares_.pop_back();
-    }
-  }
-
-  void price()
-  {
-    Plan plan;
-    plan.goal = goal_;
-    plan.data_server = cluster_.data_server;
-    for (std::size_t layer = 0; layer < workload_.layers.size(); ++layer) {
-      std::vector<Replica> replicas;
-      bool begins = layer == 0;
-      for (const std::size_t i : order_) {
-        const auto holder = std::find_if(pipelines_[i].begin(), pipelines_[i].end(),
-                                         [&](const Held& held) { return held.last >= layer; });
-        begins = begins || holder->first == layer;
-        replicas.push_back({pipelines_.size() == 1 ? 0 : shares_[i], {shard_on(cost_, holder->device)}});
-      }
-      if (begins) plan.stages.push_back({layer, layer, replicas});
-      plan.stages.back().last_layer = layer;
-    }
-    if (!allocators::price(plan, cost_)) least_ = std::min(least_, plan.objective->value);
-  }
-
-  const Workload& workload_;
-  const Cluster& cluster_;
-  Goal goal_;
-  CostModel cost_;
-  std::set<std::size_t> used_;
-  std::vector<std::vector<Held>> pipelines_;
-  std::vector<std::uint64_t> shares_;
-  std::vector<std::size_t> order_;  // of the pipelines, in the ring
-  double least_ = std::numeric_limits<double>::infinity();
-};
-
 struct Instance {
   Workload workload;
   Cluster cluster;
   Goal goal;
 };
+
+constexpr Seconds never(std::numeric_limits<double>::infinity());
 
 /// With and without memory that binds, transfers and gradients that take time, on up to `most_devices` devices.
 Instance random_instance(std::mt19937_64& random, std::size_t most_devices, std::size_t most_layers,
@@ -182,7 +76,7 @@ void expect_brute_force(std::uint64_t seed, std::size_t devices, std::size_t lay
   const auto [workload, cluster, goal] = random_instance(random, devices, layers, microbatches);
   SCOPED_TRACE(fmt::format("seed {}, {} devices, {} layers, M = {}, {}", seed, cluster.devices.size(),
                            workload.layers.size(), goal.microbatches, text_of(goal.schedule)));
-  const double least = BruteForce(workload, cluster, goal).least_step();
+  const double least = testing_support::BruteForce(workload, cluster, goal).best().objective.value_or(never).value;
   const Plan plan = allocate("hybrid", workload, cluster, goal, {});
   if (plan.stages.empty()) {
     EXPECT_EQ(least, std::numeric_limits<double>::infinity());
