@@ -16,10 +16,12 @@ namespace isobar::cli {
 
 namespace {
 
-Inputs read_inputs(const InputOptions& options, const std::vector<std::string>& left_out)
+/// `place` precedes the keys of settings in messages.
+Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings, const std::string& place,
+                   const std::vector<std::string>& left_out)
 {
   const std::string workload_text = read_file(options.workload);
-  Workload workload = workload_from_text(workload_text, options.workload);
+  Workload workload = workload_from_text(workload_text, options.workload, settings, place);
   sim::Platform platform = load_platform(options.platform, options.devices, left_out);
   print_notes(platform);
   std::optional<Fingerprint> measured;
@@ -33,7 +35,7 @@ Inputs read_inputs(const InputOptions& options, const std::vector<std::string>& 
   return {std::move(platform),
           std::move(workload),
           std::move(platform_fingerprint),
-          {options.workload, fingerprint(workload_text)},
+          {options.workload, workload_fingerprint(workload_text, settings), settings},
           std::move(measured),
           options.devices.empty() ? std::nullopt : std::optional(options.devices)};
 }
@@ -45,6 +47,7 @@ void InputOptions::add_to(CLI::App& command)
   command.option_defaults()->group("Inputs");
   add_file(command, "PLATFORM", platform, "SimGrid platform file (XML)")->required();
   add_file(command, "WORKLOAD", workload, "workload file (YAML)")->required();
+  add_settings(command, settings);
   add_file(command, "--devices", devices,
            "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
   add_file(command, "--profile", profile,
@@ -54,14 +57,15 @@ void InputOptions::add_to(CLI::App& command)
 
 Inputs load(const InputOptions& options, const std::string& recomputed_layers, const std::vector<std::string>& left_out)
 {
-  Inputs inputs = read_inputs(options, left_out);
+  Inputs inputs = read_inputs(options, options.settings, "--set", left_out);
   recompute_layers(inputs.workload, "--recompute", recomputed_layers);
   return inputs;
 }
 
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
 {
-  Inputs inputs = read_inputs(options, plan.without);
+  const auto& settings = settings_of(plan, plan_file, options.settings);
+  Inputs inputs = read_inputs(options, settings, plan_file + ": inputs.workload.set", plan.without);
   if (plan.micro_batch) inputs.workload = at_micro_batch(inputs, *plan.micro_batch, plan_file + ": micro_batch");
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   inputs.platform.leave_out(plan.without, plan_file + ": without");

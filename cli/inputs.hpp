@@ -12,10 +12,11 @@
 
 namespace isobar::cli {
 
-/// Arguments PLATFORM and WORKLOAD and options --devices and --profile, which most commands share.
+/// Arguments PLATFORM and WORKLOAD and options --set, --devices and --profile, which most commands share.
 struct InputOptions {
   std::string platform;
   std::string workload;
+  WorkloadSettings settings;
   std::string devices;
   std::string profile;
 
@@ -42,7 +43,8 @@ inline const Fingerprint unmeasured{"no profile", "none"};
 /// @throws InputError with every fault of the first file that has one, or naming the option.
 Inputs load(const InputOptions& options, const std::string& recomputed_layers = "none",
             const std::vector<std::string>& left_out = {});
-/// Reads the inputs of a plan: with the plan's micro-batch and recomputation, without the devices that it leaves out.
+/// Reads the inputs of a plan: with the plan's settings, micro-batch and recomputation, without the devices that it
+/// leaves out.
 /// @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
 

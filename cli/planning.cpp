@@ -40,7 +40,8 @@ std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& fi
   const auto compare = [&](const char* what, const Fingerprint& made_for, const Fingerprint& given) {
     if (made_for.hash == given.hash) return;
     lines.push_back(fmt::format("{}: inputs.{}: made for {} (hash {}); this is {} (hash {})", on_one_line(file), what,
-                                shown(made_for.name), shown(made_for.hash), on_one_line(given.name), given.hash));
+                                shown(text_of(made_for)), shown(made_for.hash), on_one_line(text_of(given)),
+                                given.hash));
   };
   compare("platform", plan.platform, inputs.platform_fingerprint);
   compare("workload", plan.workload, inputs.workload_fingerprint);

@@ -57,7 +57,7 @@ ComparisonRow pending_row(const InputOptions& inputs, const std::string& allocat
 {
   ComparisonRow row;
   row.platform = inputs.platform;
-  row.workload = inputs.workload;
+  row.workload = text_of(Fingerprint{inputs.workload, "", inputs.settings});
   row.allocator = allocator;
   row.goal = goal;
   row.seed = seed;

@@ -29,6 +29,7 @@ Example:
 struct CommandOptions {
   std::string plan;
   std::string workload;
+  WorkloadSettings settings;
   std::vector<std::string> ranks;
   std::string device = "cpu";
   bool json = false;
@@ -76,7 +77,10 @@ ExitCode doctor(CommandOptions options)
   }
   if (!options.plan.empty()) options.doctor.plan = schedules::read_scheduled_plan(options.plan);
   if (!options.workload.empty()) {
-    const Workload workload = read_workload(options.workload);
+    const auto& plan = options.doctor.plan;
+    const auto& settings = plan ? settings_of(*plan, options.plan, options.settings) : options.settings;
+    const Workload workload = workload_from_text(read_file(options.workload), options.workload, settings,
+                                                 plan ? options.plan + ": inputs.workload.set" : "--set");
     options.doctor.micro_batch = workload.micro_batch;
     options.doctor.sequence = workload.sequence;
     if (options.doctor.plan) {
@@ -113,6 +117,7 @@ void add_doctor_command(CLI::App& app, Action& action)
   add_file(
       *command, "--workload", options->workload,
       "workload file (YAML), for the sizes to time (default: micro-batches of 8 samples, sequences of 128 tokens)");
+  add_settings(*command, options->settings)->needs("--workload");
   command->option_defaults()->group("Launch");
   add_count(*command, "--rank", options->doctor.rank, "number of this process's rank; with --ranks");
   command

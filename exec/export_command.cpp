@@ -28,6 +28,7 @@ Example:
 
 struct CommandOptions {
   std::string workload;
+  WorkloadSettings settings;
   std::string checkpoints;
   std::string output;
   std::string max_shard_size = "5 GB";
@@ -74,9 +75,9 @@ ExitCode export_checkpoint(const CommandOptions& options)
 {
   const std::uint64_t max_shard_bytes = shard_bytes_from(options.max_shard_size);
   const auto text = read_file(options.workload);
-  const Workload workload = workload_from_text(text, options.workload);
+  const Workload workload = workload_from_text(text, options.workload, options.settings);
   const Checkpoint checkpoint = open_checkpoint(options);
-  check_workload(checkpoint, fingerprint(text), options.workload);
+  check_workload(checkpoint, workload_fingerprint(text, options.settings), options.workload);
   const auto written = export_to_huggingface(workload, checkpoint, options.output, max_shard_bytes);
   if (options.json) {
     const nlohmann::ordered_json result = {{"schema", "isobar-export/1"},
@@ -100,6 +101,7 @@ void add_export_command(CLI::App& app, Action& action)
   auto options = std::make_shared<CommandOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file of the run (YAML)")->required();
+  add_settings(*command, options->settings);
   add_file(*command, "CHECKPOINTS", options->checkpoints, "folder of the run's checkpoints")->required();
   add_count(*command, "--step", options->step, "step whose checkpoint to export (default: the newest complete one)");
   command->option_defaults()->group("Output");

@@ -42,6 +42,7 @@ Example:
 
 struct CommandOptions {
   std::string workload;
+  WorkloadSettings settings;
   std::string output;
   std::vector<double> slowdowns;  // empty: 1 for each device
   std::optional<std::size_t> rank;
@@ -167,7 +168,7 @@ std::optional<WorldProfile> measured(const Workload& workload, const CommandOpti
 ExitCode profile(CommandOptions options)
 {
   check_options(options);
-  const Workload workload = read_workload(options.workload);
+  const Workload workload = workload_from_text(read_file(options.workload), options.workload, options.settings);
   if (options.slowdowns.empty()) options.slowdowns.assign(std::max<std::size_t>(1, options.ranks.size()), 1);
   const std::array<std::string, 3> files = {options.output + ".profile.json", options.output + ".links.csv",
                                             options.output + ".xml"};
@@ -196,6 +197,7 @@ void add_profile_command(CLI::App& app, Action& action)
   auto options = std::make_shared<CommandOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
+  add_settings(*command, options->settings);
   command->option_defaults()->group("Schedule");
   add_count(*command, "--repetitions", options->profile.repetitions,
             "passes to time for each kind of layer, after 3 to warm up (default: 15)");

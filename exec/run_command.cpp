@@ -63,7 +63,7 @@ ExitCode run(RunCommandOptions options)
   options.run.warn = say_here();
   const Plan plan = schedules::read_scheduled_plan(options.plan);
   const std::string workload_text = read_file(options.workload);
-  const std::string workload_hash = fingerprint(workload_text);
+  const std::string workload_hash = workload_fingerprint(workload_text, plan.workload.set);
   const Workload workload = as_planned(read_run_workload(plan, workload_text, options), plan, options.plan);
   if (plan.stages.empty()) {
     fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));

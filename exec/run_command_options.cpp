@@ -30,6 +30,7 @@ void add_input_options(CLI::App& command, RunCommandOptions& options)
 {
   command.option_defaults()->group("Inputs");
   add_file(command, "WORKLOAD", options.workload, "workload file (YAML)")->required();
+  add_settings(command, options.settings);
   add_file(command, "--plan", options.plan, "plan file (JSON)")->required();
   add_file(command, "--profile", options.profile,
            "with --emulate: the profile that the plan was made with (JSON); ranks then take its times instead of a "

@@ -21,6 +21,7 @@ namespace isobar::exec {
 /// rest.
 struct RunCommandOptions {
   std::string workload;
+  WorkloadSettings settings;
   std::string plan;
   bool spawn = false;
   bool in_process = false;

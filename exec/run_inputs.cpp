@@ -20,7 +20,9 @@ namespace isobar::exec {
 
 Workload read_run_workload(const Plan& plan, const std::string& workload_text, RunCommandOptions& options)
 {
-  Workload workload = workload_from_text(workload_text, options.workload);
+  const auto& settings = settings_of(plan, options.plan, options.settings);
+  Workload workload =
+      workload_from_text(workload_text, options.workload, settings, options.plan + ": inputs.workload.set");
   if (options.profile.empty()) return workload;
   if (!options.run.emulate || is_gpu(options.run.device)) {
     throw InputError("--profile", "sets the speed of emulated devices; add --emulate, and use a CPU");

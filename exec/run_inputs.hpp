@@ -13,8 +13,8 @@
 /// The inputs of `isobar-exec run`: the workload as the plan requires it, and data.
 namespace isobar::exec {
 
-/// Reads the workload, and applies --profile, whose speed it stores in `options.run`.
-/// @throws InputError naming the file or option, also when the plan was made with another profile.
+/// Reads the workload with the plan's settings, and applies --profile, whose speed it stores in `options.run`.
+/// @throws InputError naming the file or option, also when the plan was made with another profile or setting.
 Workload read_run_workload(const Plan& plan, const std::string& workload_text, RunCommandOptions& options);
 
 /// The workload with the plan's micro-batch size and recomputation.

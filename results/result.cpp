@@ -14,7 +14,9 @@ using Json = nlohmann::ordered_json;
 
 Json to_json(const Fingerprint& fingerprint)
 {
-  return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+  Json object = {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+  if (!fingerprint.set.empty()) object["set"] = fingerprint.set;
+  return object;
 }
 
 Json or_null(const std::optional<double>& number)

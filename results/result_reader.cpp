@@ -1,6 +1,7 @@
 #include "core/base/document.hpp"
 #include "core/base/file_kind.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/plan_file.hpp"
 #include "results/result.hpp"
 
 #include <fmt/format.h>
@@ -40,9 +41,10 @@ void read_object(MappingReader& parent, const std::string& key, FaultList& fault
 Fingerprint read_fingerprint(MappingReader& parent, const std::string& key, FaultList& faults)
 {
   Fingerprint result;
-  read_object(parent, key, faults, [&result](MappingReader& reader) {
+  read_object(parent, key, faults, [&](MappingReader& reader) {
     result.name = reader.required_text("name");
     result.hash = reader.required_text("hash");
+    if (key == "workload") result.set = read_settings(reader, faults);
   });
   return result;
 }

@@ -38,6 +38,7 @@ constexpr auto footer = R"(Example:
 
 struct ValidateOptions {
   std::string workload;
+  WorkloadSettings settings;
   std::string output;
   GoalOptions goal;
   std::vector<std::string> allocators = {"exact"};
@@ -107,8 +108,11 @@ ExitCode run(const ValidateOptions& options, const Trial& trial)
 
 ExitCode profile(const ValidateOptions& options)
 {
-  return run_executor({"profile", options.workload, "--slowdowns", options.slowdowns, "--device", options.device,
-                       "--seed", std::to_string(options.goal.seed), "-o", options.output});
+  std::vector<std::string> arguments = {"profile",  options.workload, "--slowdowns", options.slowdowns,
+                                        "--device", options.device,   "--seed",      std::to_string(options.goal.seed),
+                                        "-o",       options.output};
+  for (const auto& [key, value] : options.settings) arguments.insert(arguments.end(), {"--set", key + "=" + value});
+  return run_executor(arguments);
 }
 
 /// The peak memory of each device of a plan in a result, which lists the replicas of stages in the plan's order. The
@@ -206,6 +210,7 @@ ExitCode validate(const ValidateOptions& options)
   InputOptions files;
   files.platform = options.file(".xml");
   files.workload = options.workload;
+  files.settings = options.settings;
   files.profile = options.file(".profile.json");
   const Inputs inputs = load(files, options.goal.recompute);
 
@@ -238,6 +243,7 @@ void add_validate_command(CLI::App& app, Action& action)
   auto options = std::make_shared<ValidateOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
+  add_settings(*command, options->settings);
   command->option_defaults()->group("Goal");
   command->add_option("--objective", options->objective, "what to minimize: step, sequential, bottleneck or pipeline")
       ->capture_default_str();

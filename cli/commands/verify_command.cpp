@@ -39,8 +39,8 @@ using Faults = std::vector<std::string>;
 void compare(const char* key, const Fingerprint& claimed, const Fingerprint& given, Faults& faults)
 {
   if (claimed.hash == given.hash) return;
-  faults.push_back(fmt::format("inputs.{}: claims {} (hash {}); it is {} (hash {})", key, shown(claimed.name),
-                               shown(claimed.hash), given.name, given.hash));
+  faults.push_back(fmt::format("inputs.{}: claims {} (hash {}); it is {} (hash {})", key, shown(text_of(claimed)),
+                               shown(claimed.hash), text_of(given), given.hash));
 }
 
 /// Checks which files the stamp names; does not simulate again.

@@ -41,8 +41,8 @@ void require_same_inputs(const Run& run, const Run& first)
     if (here.hash == there.hash) return;
     throw InputError(run.file, fmt::format("inputs.{0}: {1} (hash {2}); {3} has {4} (hash {5}); a report shows plans "
                                            "of one {0}",
-                                           what, shown(here.name), shown(here.hash), on_one_line(first.file),
-                                           shown(there.name), shown(there.hash)));
+                                           what, shown(text_of(here)), shown(here.hash), on_one_line(first.file),
+                                           shown(text_of(there)), shown(there.hash)));
   };
   const auto& here = run.result.inputs;
   const auto& there = first.result.inputs;
@@ -73,6 +73,7 @@ Inputs inputs_of(const Run& run)
   files.platform = find_input(run, "platform", named.platform.name);
   files.devices = find_input(run, "devices", named.devices.value_or(""));
   files.workload = find_input(run, "workload", named.workload.name);
+  files.settings = named.workload.set;
   files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
   // On a platform without routes of these devices, the other results leave them out, too.
   Inputs inputs = load(files, "none", run.result.plan.without);
@@ -80,7 +81,7 @@ Inputs inputs_of(const Run& run)
     if (then.hash == now.hash) return;
     throw InputError(run.file, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate "
                                            "again",
-                                           what, shown(then.name), shown(then.hash), now.hash));
+                                           what, shown(text_of(then)), shown(then.hash), now.hash));
   };
   require_unchanged("platform", named.platform, inputs.platform_fingerprint);
   require_unchanged("workload", named.workload, inputs.workload_fingerprint);

@@ -1,5 +1,7 @@
 #include "core/base/command_options.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cstdio>
@@ -204,6 +206,34 @@ CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<st
   };
   auto* option = command.add_option_function<std::vector<std::string>>(name, read, what);
   return list.empty() ? option : option->default_str(CLI::detail::join(list, in_list, ","));
+}
+
+CLI::Option* add_settings(CLI::App& command, std::map<std::string, std::string>& settings)
+{
+  const std::string name = "--set";
+  const auto read = [name, &settings](const std::vector<std::string>& arguments) {
+    settings.clear();
+    for (const auto& argument : arguments) {
+      const std::size_t sign = std::min(argument.find('='), argument.size());
+      std::string key = argument.substr(0, sign);
+      CLI::detail::trim(key);
+      if (key.empty()) throw InputError(name, in_quotes(argument) + " names no key; write KEY=VALUE");
+      if (sign == argument.size()) {
+        throw InputError(name, fmt::format("{0}: no value; write {0}=VALUE", shown(key)));
+      }
+      std::string value = argument.substr(sign + 1);
+      CLI::detail::trim(value);
+      if (!settings.emplace(key, std::move(value)).second) {
+        throw InputError(name, shown(key) + " is given twice; leave one out");
+      }
+    }
+  };
+  return command
+      .add_option_function<std::vector<std::string>>(
+          name, read,
+          "value of a key of the workload file, such as layers=48, in place of the file's; repeat it for other keys")
+      ->type_name("KEY=VALUE")
+      ->allow_extra_args(false);
 }
 
 InputError fault_of_command_line(const CLI::App& app, const CLI::ParseError& error)

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -60,6 +61,10 @@ std::string in_list(std::string_view name);
 /// An empty or repeated name is thrown as InputError while options are parsed.
 CLI::Option* add_list(CLI::App& command, const std::string& name, std::vector<std::string>& list,
                       const std::string& what);
+
+/// Adds option --set, which takes KEY=VALUE of a workload file and may be repeated. Drops the blanks around both. A
+/// fault, such as a missing "=" or a repeated key, is thrown as InputError while options are parsed.
+CLI::Option* add_settings(CLI::App& command, std::map<std::string, std::string>& settings);
 
 /// Breaks lines at blanks so that they have at most `width` characters, unless a word is longer.
 std::string wrapped(const std::string& text, std::size_t width);

@@ -52,7 +52,8 @@ void read_json_members(const std::string& text, const std::string& name, std::si
 class FaultList {
  public:
   explicit FaultList(const std::string& name) : name_(shown(name, name.size())) {}
-  /// Adds "name:line: key: what", without the key when it is "". Each fault is one line; long texts are cut.
+  /// Adds "name:line: key: what", without the key when it is "", and without the line when it is 0, as for an option.
+  /// Each fault is one line; long texts are cut.
   void add(int line, const std::string& key, const std::string& what);
   /// Adds a fault in something that `line` refers to, such as another file. The fault names its own place.
   void add(int line, const InputError& fault);

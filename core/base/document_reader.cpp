@@ -53,8 +53,8 @@ std::string_view describe_kind(DocumentNode::Kind kind)
 
 void FaultList::add(int line, const std::string& key, const std::string& what)
 {
-  keep(line,
-       fmt::format("{}:{}: {}{}{}", name_, line, shown(key, 200), key.empty() ? "" : ": ", shown(what, longest_fault)));
+  keep(line, fmt::format("{}{}: {}{}{}", name_, line == 0 ? "" : fmt::format(":{}", line), shown(key, 200),
+                         key.empty() ? "" : ": ", shown(what, longest_fault)));
 }
 
 void FaultList::add(int line, const InputError& fault)
@@ -310,13 +310,15 @@ const std::vector<DocumentNode>& MappingReader::required_sequence(const std::str
 
 void MappingReader::refuse_unknown()
 {
+  const std::vector<std::string> known(read_keys_.begin(), read_keys_.end());
   std::vector<std::string> absent;
-  for (const auto& key : read_keys_) {
+  for (const auto& key : known) {
     if (!has(key)) absent.push_back(key);
   }
   for (const auto& [key, node] : node_->members) {
     if (read_keys_.contains(key)) continue;
-    const auto nearest = nearest_word(key, absent);
+    // A setting, which has no line, may be meant for a key that is there.
+    const auto nearest = nearest_word(key, node.line == 0 ? known : absent);
     faults_->add(node.line, path_of(key),
                  nearest.empty() ? fmt::format("unknown key; the keys here are {}", fmt::join(read_keys_, ", "))
                                  : fmt::format("unknown key; did you mean {}?", nearest));

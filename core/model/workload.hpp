@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -117,6 +118,17 @@ struct WorkloadOverrides {
 /// Parses a workload file with overrides. A fault that they cause names their file and, if known, their line.
 /// @throws InputError also if the workload file is wrong without them.
 Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadOverrides& overrides);
+
+/// Values that replace or add keys of a workload file, by key. Each is the text of a YAML scalar or list, as option
+/// --set takes it.
+using WorkloadSettings = std::map<std::string, std::string>;
+/// Parses a workload file with settings. A fault that they cause begins with `place`: the option, or the key of a plan.
+/// @throws InputError also if the workload file is wrong without them.
+Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadSettings& settings,
+                            const std::string& place = "--set");
+/// The fingerprint of a workload file with settings: of its text, followed for each setting, in the order of the keys,
+/// by a zero byte and KEY=VALUE.
+std::string workload_fingerprint(const std::string& text, const WorkloadSettings& settings);
 
 /// The layers as JSON (schema isobar-workload/1, docs/formats/workload.md): what an external allocator reads.
 std::string workload_to_json(const Workload& workload);

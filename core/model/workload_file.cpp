@@ -302,6 +302,23 @@ DocumentNode parse(const std::string& text, const std::string& name)
   return name.ends_with(".json") ? parse_json(text, name) : parse_yaml(text, name);
 }
 
+/// Parses the value of a setting, which has no lines.
+DocumentNode parse_setting(const std::string& value, const std::string& place)
+{
+  DocumentNode node;
+  try {
+    node = parse_yaml(value, "");
+  } catch (const InputError& fault) {
+    const std::string text = fault.what();  // ":LINE: what"
+    throw InputError(place, text.substr(text.find(' ') + 1));
+  }
+  if (node.kind == DocumentNode::Kind::Mapping) {
+    throw InputError(place, "is a mapping; write one value, or a list such as [1, 2]");
+  }
+  node.line = 0;
+  return node;
+}
+
 }  // namespace
 
 Workload workload_from_text(const std::string& text, const std::string& name)
@@ -327,6 +344,27 @@ Workload workload_from_text(const std::string& text, const std::string& name, co
     }
   }
   return workload_from_document(document, name, {overrides.file, overrides.path});
+}
+
+Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadSettings& settings,
+                            const std::string& place)
+{
+  WorkloadOverrides overrides{place, "", 0, {}};
+  for (const auto& [key, value] : settings) {
+    overrides.members.push_back({key, parse_setting(value, place + ": " + key)});
+  }
+  return workload_from_text(text, name, overrides);
+}
+
+std::string workload_fingerprint(const std::string& text, const WorkloadSettings& settings)
+{
+  ContentHash hash;
+  hash.add(text);
+  for (const auto& [key, value] : settings) {
+    hash.add(std::string_view("\0", 1));
+    hash.add(key + "=" + value);
+  }
+  return hash.text();
 }
 
 Workload read_workload(const std::filesystem::path& file)

@@ -1,6 +1,9 @@
 #include "core/plan/plan.hpp"
 
+#include "core/errors.hpp"
 #include "core/names.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
@@ -133,6 +136,28 @@ Stage stage_on(Shard shard, std::size_t first_layer, std::size_t last_layer)
 Stage stage_on(std::string device, std::size_t first_layer, std::size_t last_layer)
 {
   return stage_on(Shard{std::move(device)}, first_layer, last_layer);
+}
+
+std::string text_of(const Fingerprint& input)
+{
+  std::string text = input.name;
+  for (const auto& [key, value] : input.set) text += fmt::format(" --set {}={}", key, value);
+  return text;
+}
+
+const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_file, const WorkloadSettings& given)
+{
+  const auto& settings = plan.workload.set;
+  for (const auto& [key, value] : given) {
+    const auto own = settings.find(key);
+    if (own != settings.end() && own->second == value) continue;
+    throw InputError("--set",
+                     fmt::format("{}={}: {} was made {}; leave the option out, or plan again", shown(key), shown(value),
+                                 on_one_line(plan_file),
+                                 own == settings.end() ? fmt::format("without a setting of {}", shown(key))
+                                                       : fmt::format("with {}={}", shown(key), shown(own->second))));
+  }
+  return settings;
 }
 
 std::vector<std::string> devices_of(const Plan& plan)

@@ -171,9 +171,12 @@ struct Simulated {
 
 /// Identifies an input file of a plan.
 struct Fingerprint {
-  std::string name;  ///< as given, such as "platforms/sky64.xml"
-  std::string hash;  ///< 64-bit FNV-1a of the bytes, hexadecimal; guards against mistakes, not against forgery
+  std::string name;           ///< as given, such as "platforms/sky64.xml"
+  std::string hash;           ///< 64-bit FNV-1a of the bytes, hexadecimal; guards against mistakes, not against forgery
+  WorkloadSettings set = {};  ///< of a workload: the values of --set, which its hash covers (workload_fingerprint)
 };
+/// The file and its settings, for people: "gpt.yaml --set layers=48".
+std::string text_of(const Fingerprint& input);
 
 /// The result of simulating a plan, with the hashes of its inputs. An executor uses it to verify that it runs what was
 /// simulated.
@@ -221,6 +224,11 @@ struct Plan {
   /// (objective - bound) / objective; none if either is missing.
   std::optional<double> gap_fraction() const;
 };
+
+/// The settings of a plan's workload (Fingerprint::set), for any command that reads the plan. `given` are those of the
+/// command's --set, which may only repeat them; `plan_file` names the plan.
+/// @throws InputError for a setting that the plan does not have.
+const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_file, const WorkloadSettings& given);
 
 /// The devices of a plan by rank: in the order of their first appearance in the stages. Of a chain, that of the stages.
 std::vector<std::string> devices_of(const Plan& plan);

@@ -130,7 +130,9 @@ Json to_json(const Simulated& simulated)
 
 Json to_json(const Fingerprint& fingerprint)
 {
-  return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+  Json object = {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+  if (!fingerprint.set.empty()) object["set"] = fingerprint.set;
+  return object;
 }
 
 Json to_json(const Stamp& stamp)
@@ -412,6 +414,16 @@ std::string hash_of(const Plan& plan)
   return fingerprint(lasting_plan_to_json(plan));
 }
 
+WorkloadSettings read_settings(MappingReader& workload, FaultList& faults)
+{
+  if (!workload.has("set")) return {};
+  return read_mapping<WorkloadSettings>(workload, "set", faults, [](MappingReader& set) {
+    WorkloadSettings settings;
+    for (const auto& key : set.keys()) settings[key] = set.required_text(key);
+    return settings;
+  });
+}
+
 Plan plan_from_json(const std::string& text, const std::string& name)
 {
   require_file_kind(FileKind::Plan, text, name);
@@ -476,7 +488,11 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   struct InputsRead {};
   read_mapping<InputsRead>(reader, "inputs", faults, [&](MappingReader& inputs) {
     plan.platform = read_mapping<Fingerprint>(inputs, "platform", faults, read_fingerprint);
-    plan.workload = read_mapping<Fingerprint>(inputs, "workload", faults, read_fingerprint);
+    plan.workload = read_mapping<Fingerprint>(inputs, "workload", faults, [&faults](MappingReader& member) {
+      auto workload = read_fingerprint(member);
+      workload.set = read_settings(member, faults);
+      return workload;
+    });
     if (inputs.has("profile")) plan.profile = read_mapping<Fingerprint>(inputs, "profile", faults, read_fingerprint);
     return InputsRead{};
   });

@@ -109,6 +109,7 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
                                         fmt::format("{}", fmt::join(without, ",")),
                                         "--output",
                                         output};
+  for (const auto& [key, value] : plan.workload.set) arguments.insert(arguments.end(), {"--set", key + "=" + value});
   if (!plan.recompute.empty()) {
     arguments.insert(arguments.end(), {"--recompute", fmt::format("{}", fmt::join(plan.recompute, ","))});
   }

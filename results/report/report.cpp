@@ -36,7 +36,7 @@ Json or_null(const std::optional<double>& number)
 
 Json json_of(const Fingerprint& fingerprint)
 {
-  return {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
+  return {{"name", text_of(fingerprint)}, {"hash", fingerprint.hash}};
 }
 
 /// Load of several links: that of the busiest one.

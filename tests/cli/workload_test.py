@@ -1,6 +1,7 @@
 import json
+import pathlib
 
-from tests.cli.support import SKY16, CommandTest
+from tests.cli.support import GPT, ROOT, SKY16, CommandTest
 
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
          "num_key_value_heads": 2, "num_hidden_layers": 30, "vocab_size": 1000, "max_position_embeddings": 256,
@@ -62,3 +63,79 @@ class Workload(CommandTest):
         self.assertIn("config.json", self.fault_of("workload", "import", config, "--sequence", "8", "-o", config))
         with open(config) as file:
             self.assertEqual(json.load(file), LLAMA)
+
+
+class Settings(CommandTest):
+    def test_replace_the_files_keys_in_every_command_that_reads_it(self):
+        platform, workload = self.gpt_inputs()
+        plan = self.make_plan(platform, workload, "--set", "layers=6", "--set", "dtype = bf16")
+        written = json.loads(pathlib.Path(plan).read_text())
+        self.assertEqual(written["stages"][-1]["last_layer"], 7)
+        self.assertEqual(written["inputs"]["workload"]["set"], {"dtype": "bf16", "layers": "6"})
+        rows = self.json_of("compare", platform, workload, "--set", "layers=6", "--allocators", "even,exact")["rows"]
+        self.assertEqual({row["workload"] for row in rows}, {f"{workload} --set layers=6"})
+        edited = self.write("edited.yaml", GPT.replace("layers: 4", "layers: 6"))
+        same, _ = self.json_of("compare", platform, edited, "--allocators", "even,exact")["rows"]
+        self.assertEqual(rows[0]["step_time_s"], same["step_time_s"])
+
+    def test_a_plan_applies_its_own(self):
+        platform, workload = self.gpt_inputs()
+        plan = self.make_plan(platform, workload, "--set", "layers=6")
+        result = self.folder / "plan.result.json"
+        simulated = self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp", "-o", result)
+        self.assertEqual(simulated.stderr, "")
+        self.run_isobar("verify", platform, workload, plan)
+        self.run_isobar("verify", platform, workload, plan, "--set", "layers=6")
+        report = self.json_of("report", result)
+        self.assertEqual(report["workload"]["name"], f"{workload} --set layers=6")
+        orders = self.folder / "orders.json"
+        orders.write_text(self.run_isobar("schedule", "show", plan, "--json").stdout)
+        listed = self.folder / "listed.json"
+        self.run_isobar("schedule", "import", orders, platform, workload, "--plan", plan, "-o", listed)
+        self.assertEqual(json.loads(listed.read_text())["inputs"]["workload"]["set"], {"layers": "6"})
+        self.run_isobar("verify", platform, workload, listed)
+
+    def test_a_plan_refuses_others(self):
+        platform, workload = self.gpt_inputs()
+        plan = self.make_plan(platform, workload, "--set", "layers=6")
+        self.assertEqual(
+            self.fault_of("simulate", platform, workload, "--plan", plan, "--set", "layers=4"),
+            f"--set: layers=4: {plan} was made with layers=6; leave the option out, or plan again")
+        self.assertEqual(
+            self.fault_of("verify", platform, workload, plan, "--set", "hidden=32"),
+            f"--set: hidden=32: {plan} was made without a setting of hidden; leave the option out, or plan again")
+        other = self.write("bert.yaml", (ROOT / "workloads/bert10.yaml").read_text())
+        self.assertEqual(self.fault_of("simulate", platform, other, "--plan", plan).splitlines()[0],
+                         f"{plan}: inputs.workload.set: layers: unknown key; the keys here are attention, classes, clip_norm, dropout, "
+                         "dtype, encoders, heads, hidden, intermediate, learning_rate, memory_model, micro_batch, model, optimizer, "
+                         "positions, sequence, vocabulary, weight_decay")
+
+    def test_a_plan_whose_settings_were_changed_is_found_out(self):
+        platform, workload = self.gpt_inputs()
+        plan = self.make_plan(platform, workload, "--set", "hidden=128")
+        text = pathlib.Path(plan).read_text()
+        self.write("plan.json", text.replace('"hidden": "128"', '"hidden": "64"'))
+        findings = self.run_isobar("verify", platform, workload, plan, expect=5).stdout
+        self.assertIn("inputs.workload: claims", findings)
+        self.assertIn(" --set hidden=64 (hash ", findings)
+
+    def test_a_wrong_one_is_one_line(self):
+        platform, workload = self.gpt_inputs()
+
+        def fault(*settings):
+            options = [word for setting in settings for word in ("--set", setting)]
+            return self.fault_of("plan", *options, platform, workload, "--allocator", "even")
+
+        self.assertEqual(fault("layrs=6"), "--set: layrs: unknown key; did you mean layers?")
+        self.assertEqual(fault("layers"), "--set: layers: no value; write layers=VALUE")
+        self.assertEqual(fault("=6"), '--set: "=6" names no key; write KEY=VALUE')
+        self.assertEqual(fault("layers=6", "layers=7"), "--set: layers is given twice; leave one out")
+        self.assertEqual(fault("layers=[1, 2]"), "--set: layers: is a list; write a whole number from 1 to 999998")
+        self.assertEqual(fault("heads=3"), "--set: heads: 3 does not divide hidden, 64; write a divisor of it")
+
+    def test_go_with_other_micro_batches(self):
+        platform, workload = self.gpt_inputs()
+        plan = self.make_plan(platform, workload, "--set", "micro_batch=2", "--global-batch", "32", "--microbatches", "2")
+        written = json.loads(pathlib.Path(plan).read_text())
+        self.assertEqual((written["micro_batch"], written["inputs"]["workload"]["set"]), (16, {"micro_batch": "2"}))
+        self.run_isobar("verify", platform, workload, plan)

@@ -468,7 +468,8 @@ TEST(FaultList, ShowsTheFirstTwentyFaultsByLineAndCountsTheOthers)
   EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }), lines(1, 20));
   faults.add(21, "", "wrong");
   faults.add(0, "", "wrong");
-  EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }), lines(0, 19) + "\nx.yaml: and 2 more");
+  EXPECT_EQ(fault_of([&] { faults.throw_if_any(); }), "x.yaml: wrong\n" + lines(1, 19) + "\nx.yaml: and 2 more")
+      << "line 0 is that of an option, which has none";
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "core/base/files.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/workload.hpp"
 #include "tests/support/bad_files.hpp"
@@ -18,6 +19,7 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 constexpr double mebibyte = 1048576;
+constexpr auto small_gpt = "model: gpt\nlayers: 2\nhidden: 64\nheads: 4\nvocabulary: 100\nsequence: 32\n";
 
 std::filesystem::path shipped(const std::string& name)
 {
@@ -566,6 +568,58 @@ TEST(Workload, ListsEveryFaultByLine)
   EXPECT_EQ(fault_of(head + "encoders: 2\nclasses: 2\nvocabulary: 30522\nintermediate: 64\n"),
             "x.yaml:3: heads: 16 does not divide hidden, 1000; write a divisor of it\n"
             "x.yaml:4: sequence: 600 is more than the 512 positions; write a shorter one, or more positions");
+}
+
+std::string fault_of_settings(const WorkloadSettings& settings, const std::string& place = "--set")
+{
+  try {
+    workload_from_text(small_gpt, "x.yaml", settings, place);
+  } catch (const InputError& fault) {
+    return fault.what();
+  }
+  return "accepted";
+}
+
+TEST(WorkloadSettings, ReplaceAndAddKeysOfTheFile)
+{
+  const auto workload = workload_from_text(
+      small_gpt, "x.yaml", WorkloadSettings{{"layers", "3"}, {"dtype", "bf16"}, {"unit", "'operator'"}});
+  EXPECT_EQ(workload.layers.size(), 8U);
+  EXPECT_EQ(workload.dtype, DType::BFloat16);
+  EXPECT_EQ(workload.sequence, 32U);
+  const auto of_list = workload_from_text(
+      "model: layers\nlayers: [{name: a, forward: 1 FLOP, parameters: 1, "
+      "activations: 1 B, output: 1 B}]\n",
+      "x.yaml",
+      WorkloadSettings{{"layers",
+                        "[{name: b, forward: 1 FLOP, parameters: 7, activations: 1 B, "
+                        "output: 1 B}]"}});
+  EXPECT_EQ(of_list.layers.front().parameters, 7U);
+}
+
+TEST(WorkloadSettings, AreRefusedByTheirOwnPlace)
+{
+  EXPECT_EQ(fault_of_settings({{"layrs", "3"}}), "--set: layrs: unknown key; did you mean layers?");
+  EXPECT_EQ(fault_of_settings({{"unt", "block"}}), "--set: unt: unknown key; did you mean unit?");
+  EXPECT_EQ(fault_of_settings({{"layers", "many"}}),
+            "--set: layers: \"many\" is not a whole number; write a whole number from 1 to 999998");
+  EXPECT_EQ(fault_of_settings({{"layers", "\"3\""}}),
+            "--set: layers: \"3\" is not a whole number; write a whole number from 1 to 999998 without quotes");
+  EXPECT_EQ(fault_of_settings({{"layers", ""}}), "--set: layers: has no value; write a whole number from 1 to 999998");
+  EXPECT_EQ(fault_of_settings({{"heads", "5"}}), "--set: heads: 5 does not divide hidden, 64; write a divisor of it");
+  EXPECT_EQ(fault_of_settings({{"hidden", "66"}}), "--set: heads: 4 does not divide hidden, 66; write a divisor of it");
+  EXPECT_EQ(fault_of_settings({{"layers", "3\nhidden: 8"}}, "p.json: inputs.workload.set"),
+            "p.json: inputs.workload.set: layers: not YAML: illegal map value");
+  EXPECT_EQ(fault_of_settings({{"layers", "{a: 1}"}}),
+            "--set: layers: is a mapping; write one value, or a list such as [1, 2]");
+}
+
+TEST(WorkloadSettings, ChangeTheFingerprintOnlyIfThereAreAny)
+{
+  EXPECT_EQ(workload_fingerprint("model: gpt\n", {}), fingerprint("model: gpt\n"));
+  EXPECT_EQ(workload_fingerprint("model: gpt\n", {{"layers", "3"}, {"dtype", "bf16"}}),
+            fingerprint(std::string("model: gpt\n\0dtype=bf16\0layers=3", 31)));
+  EXPECT_NE(workload_fingerprint("", {{"a", "1"}}), workload_fingerprint("", {{"a", "2"}}));
 }
 
 TEST(Workload, IsRefusedWithItsMessageIfMalformed)

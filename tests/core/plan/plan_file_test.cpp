@@ -101,6 +101,39 @@ TEST(PlanFile, KeepsTheMicroBatchWhereItIsNotTheWorkloads)
   EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").micro_batch, 16U);
 }
 
+TEST(PlanFile, KeepsTheSettingsOfItsWorkload)
+{
+  Plan plan = some_plan();
+  EXPECT_EQ(plan_to_json(plan).find("\"set\""), std::string::npos);
+  const auto hash = hash_of(plan);
+  plan.workload.set = {{"layers", "3"}, {"dtype", "bf16"}};
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("\"set\": {\n        \"dtype\": \"bf16\",\n        \"layers\": \"3\"\n"));
+  EXPECT_EQ(plan_from_json(json, "plan.json").workload.set, plan.workload.set);
+  EXPECT_NE(hash_of(plan), hash);
+}
+
+TEST(PlanFile, HasSettingsThatACommandMayOnlyRepeat)
+{
+  const auto fault_of = [](const Plan& plan, const WorkloadSettings& given) -> std::string {
+    try {
+      EXPECT_EQ(settings_of(plan, "plan.json", given), plan.workload.set);
+    } catch (const InputError& fault) {
+      return fault.what();
+    }
+    return "accepted";
+  };
+  Plan plan = some_plan();
+  EXPECT_EQ(fault_of(plan, {}), "accepted");
+  EXPECT_EQ(fault_of(plan, {{"layers", "3"}}),
+            "--set: layers=3: plan.json was made without a setting of layers; leave the option out, or plan again");
+  plan.workload.set = {{"layers", "4"}, {"dtype", "bf16"}};
+  EXPECT_EQ(fault_of(plan, {}), "accepted");
+  EXPECT_EQ(fault_of(plan, {{"layers", "4"}}), "accepted");
+  EXPECT_EQ(fault_of(plan, {{"layers", "3"}}),
+            "--set: layers=3: plan.json was made with layers=4; leave the option out, or plan again");
+}
+
 TEST(PlanFile, KeepsTheSimulationAlsoInTheHash)
 {
   Plan plan = some_plan();

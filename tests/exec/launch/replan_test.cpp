@@ -23,7 +23,7 @@ Plan plan_on(const std::vector<std::string>& devices)
   plan.allocator = "chain-dp";
   plan.goal = {Objective::Bottleneck, Communication::Serial, {"gpipe"}, 4};
   for (std::size_t i = 0; i < devices.size(); ++i) plan.stages.push_back(stage_on(devices[i], i, i));
-  plan.platform = plan.workload = {"name", "hash"};
+  plan.platform = plan.workload = {"name", "hash", {}};
   return plan;
 }
 
@@ -37,10 +37,11 @@ TEST(Replan, RequestsTheSamePlanWithoutOneMoreDevice)
   plan.without = {"c"};
   plan.recompute = {0, 1};
   plan.profile = {"live.profile.json", "hash"};
+  plan.workload.set = {{"layers", "48"}, {"dtype", "bf16"}};
   const auto arguments = replan_arguments(plan, "a", {"p.xml", "w.yaml"}, "new.json");
-  EXPECT_THAT(
-      (std::vector<std::string>(arguments.begin() + 13, arguments.end())),
-      ElementsAre("--without", "c,a", "--output", "new.json", "--recompute", "0,1", "--profile", "live.profile.json"));
+  EXPECT_THAT((std::vector<std::string>(arguments.begin() + 13, arguments.end())),
+              ElementsAre("--without", "c,a", "--output", "new.json", "--set", "dtype=bf16", "--set", "layers=48",
+                          "--recompute", "0,1", "--profile", "live.profile.json"));
 }
 
 TEST(Replan, KeepsTheNumbersOfAScheduleExceptThoseByDevice)
