@@ -306,6 +306,10 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     if (!plan.stages.empty() || view.workload.layers.size() == workload.layers.size()) return;
     plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
                                view.workload.layers.size());
+    for (const auto& layer : workload.layers) {
+      if (!layer.tied_to) continue;
+      plan.reason += fmt::format(", since {} uses the matrix of {}", layer.name, workload.layers[*layer.tied_to].name);
+    }
   };
   std::vector<Plan> plans;
   const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.stages.empty();

@@ -167,6 +167,7 @@ class Checker {
     }
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
     if (next_layer <= workload_.layers.size()) check_shards();
+    if (next_layer == workload_.layers.size()) check_ties();
     check_schedule();
     if (plan_.recompute != workload_.recompute) {
       fault("recompute: lists {}, not the {} that recompute in the given workload",
@@ -288,6 +289,39 @@ class Checker {
               stage.first_layer, stage.last_layer);
       }
     }
+  }
+
+  /// Checks that layers that share a matrix are in one stage, whose every replica has the matrix once.
+  void check_ties()
+  {
+    const auto stage_of = [this](std::size_t layer) {
+      const auto& stages = plan_.stages;
+      return static_cast<std::size_t>(std::find_if(stages.begin(), stages.end(),
+                                                   [layer](const Stage& stage) { return layer <= stage.last_layer; }) -
+                                      stages.begin());
+    };
+    for (std::size_t layer = 0; layer < workload_.layers.size(); ++layer) {
+      const auto& tied_to = workload_.layers[layer].tied_to;
+      if (!tied_to || stage_of(layer) == stage_of(*tied_to)) continue;
+      const std::size_t index = stage_of(layer);
+      const Stage& here = plan_.stages[index];
+      const Stage& there = plan_.stages[stage_of(*tied_to)];
+      const bool is_on_device = there.is_on_one_device() && devices_in(here) != devices_in(there);
+      fault("stages[{}]: layer {} ({}) uses the matrix of layer {} ({}), which is {}; put both {}, or leave out tied",
+            number_[index], layer, shown(workload_.layers[layer].name), *tied_to,
+            shown(workload_.layers[*tied_to].name),
+            is_on_device ? "on device " + shown(there.device())
+                         : fmt::format("in stages[{}]", number_[stage_of(*tied_to)]),
+            is_on_device ? "on one device" : "in one stage");
+    }
+  }
+  static std::vector<std::string> devices_in(const Stage& stage)
+  {
+    std::vector<std::string> devices;
+    for (const auto& replica : stage.replicas) {
+      for (const auto& shard : replica.shards) devices.push_back(shard.device);
+    }
+    return devices;
   }
 
   /// Checks the schedule's numbers as far as they depend on the plan alone; making its orders checks the rest.

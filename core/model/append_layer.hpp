@@ -17,7 +17,7 @@ struct LayerSizes {
   std::string name;
   std::uint64_t parameters = 0;
   double multiply_adds = 0;
-  /// The multiply_adds of products without parameters: the scores of attention and their use.
+  /// The multiply_adds of products without parameters of the layer: the scores of attention and their use.
   double score_multiply_adds = 0;
   double activations = 0;  ///< bytes
   double output = 0;       ///< bytes

@@ -1,6 +1,8 @@
 #include "core/model/append_layer.hpp"
 #include "core/model/models.hpp"
 
+#include <utility>
+
 namespace isobar {
 
 namespace {
@@ -11,7 +13,7 @@ constexpr std::uint64_t norm_sums = 2;  // for mean and variance
 
 void build_gpt(const GptSizes& sizes, Workload& workload)
 {
-  const auto& [layers, hidden, heads, intermediate, vocabulary, positions, attention, unit] = sizes;
+  const auto& [layers, hidden, heads, intermediate, vocabulary, positions, attention, unit, tied] = sizes;
   const auto B = static_cast<double>(workload.micro_batch);
   const auto S = static_cast<double>(workload.sequence);
   const auto H = static_cast<double>(hidden);
@@ -55,12 +57,20 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                                                   .products = {{hidden, intermediate}, {intermediate, hidden}},
                                                   .norm_sums = norm_sums}};
   append_blocks(workload, layers, unit, attend, feed_forward);
-  append_layer(workload, {.name = "head",
-                          .parameters = 2 * hidden + vocabulary * hidden,
-                          .multiply_adds = T * V * H,
-                          .activations = 2 * z * e + 4 * T * V,
-                          .output = z * T * V,
-                          .split = split_of_head(vocabulary, hidden, T, norm_sums)});
+  LayerSizes head = {.name = "head",
+                     .parameters = 2 * hidden + vocabulary * hidden,
+                     .multiply_adds = T * V * H,
+                     .activations = 2 * z * e + 4 * T * V,
+                     .output = z * T * V,
+                     .split = split_of_head(vocabulary, hidden, T, norm_sums)};
+  if (!tied) {
+    append_layer(workload, std::move(head));
+    return;
+  }
+  head.parameters = 2 * hidden;
+  head.score_multiply_adds = head.multiply_adds;  // of no parameters of its own
+  append_layer(workload, std::move(head)).tied_to = 0;
+  for (auto& layer : workload.layers) layer.split.reset();
 }
 
 }  // namespace isobar

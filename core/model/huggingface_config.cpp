@@ -477,7 +477,11 @@ std::string workload_from_huggingface(const std::string& text, const std::string
   Lines lines;
   lines.comment(fmt::format("Converted from {}, model_type {} of Hugging Face's transformers.",
                             shown(std::filesystem::path(name).filename().string()), type));
-  if (model.tied) lines.comment("In the model, head and embedding share one matrix; here each has its own.");
+  if (model.tied) {
+    const bool may_be_tied = std::holds_alternative<GptSizes>(model.sizes);
+    lines.comment(fmt::format("In the model, head and embedding share one matrix; here each has its own.{}",
+                              may_be_tied ? " With tied: true they share it, on one device." : ""));
+  }
   lines.comment("A configuration has no optimizer and no learning_rate (default 0.01): choose your own.");
   std::visit(
       [&, model_type = type](const auto& sizes) { add_lines(config, sizes, model_type, import.sequence, lines); },

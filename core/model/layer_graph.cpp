@@ -91,7 +91,10 @@ bool is_chain(const Workload& workload)
   return true;
 }
 
-std::vector<std::size_t> chain_cuts(const Workload& workload)
+namespace {
+
+/// The cuts that only one tensor crosses.
+std::vector<std::size_t> cuts_of_one_tensor(const Workload& workload)
 {
   const auto& layers = workload.layers;
   std::vector<std::size_t> cuts;
@@ -133,6 +136,18 @@ std::vector<std::size_t> chain_cuts(const Workload& workload)
   return cuts;
 }
 
+}  // namespace
+
+std::vector<std::size_t> chain_cuts(const Workload& workload)
+{
+  auto cuts = cuts_of_one_tensor(workload);
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    const auto& tied_to = workload.layers[i].tied_to;
+    if (tied_to) std::erase_if(cuts, [&](std::size_t cut) { return cut > *tied_to && cut <= i; });
+  }
+  return cuts;
+}
+
 ChainView chain_view(const Workload& workload)
 {
   ChainView view;
@@ -140,11 +155,12 @@ ChainView chain_view(const Workload& workload)
   view.first_layer = chain_cuts(workload);
   view.first_layer.insert(view.first_layer.begin(), 0);
   view.first_layer.push_back(workload.layers.size());
-  if (is_chain(workload)) return view;
+  const std::size_t blocks = view.first_layer.size() - 1;
+  if (is_chain(workload) && blocks == workload.layers.size()) return view;
 
   const auto boundaries = boundaries_of(workload);
   view.workload.layers.clear();
-  for (std::size_t block = 0; block + 1 < view.first_layer.size(); ++block) {
+  for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t first = view.first_layer[block];
     const std::size_t end = view.first_layer[block + 1];
     Layer sum = workload.layers[first];
@@ -159,7 +175,10 @@ ChainView chain_view(const Workload& workload)
       sum.sky_memory += layer.sky_memory;
     }
     const Layer& last = workload.layers[end - 1];
-    if (end - first > 1) sum.name += ".." + last.name;
+    if (end - first > 1) {
+      sum.name += ".." + last.name;
+      sum.split.reset();
+    }
     // There is no cut after the last layer: its output is the model's result.
     const bool is_end = end == workload.layers.size();
     sum.output = is_end ? last.output : boundaries.output[end];

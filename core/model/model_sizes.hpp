@@ -50,6 +50,7 @@ struct GptSizes {
   std::uint64_t positions = 1;
   Attention attention = Attention::Unfused;
   Unit unit = Unit::Block;
+  bool tied = false;  ///< the head uses the embedding's matrix
 };
 
 struct LlamaSizes {

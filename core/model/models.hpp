@@ -63,8 +63,9 @@ void build_bert(const BertSizes& sizes, Workload& workload);
 /// | mlp       | 2HI + I + H + 2H     | 2THI            | z(2e + 2TI) + e                 | z·e    |
 /// | head      | 2H + VH              | TVH             | z·2e + 4TV (logits in float32)  | z·TV   |
 ///
-/// The head's VH is a second copy of the embedding's matrix: if the model ties the two, first and last stage each hold
-/// one, so parameters sum to VH more than the model's unique ones. Input: one int64 tensor, 8·T bytes.
+/// The head's VH is a matrix of its own. If the sizes tie it, the head uses the embedding's (Layer::tied_to): it has 2H
+/// parameters and no backward_weight, and no layer has a split, since one device has them all. Input: one int64 tensor,
+/// 8·T bytes.
 void build_gpt(const GptSizes& sizes, Workload& workload);
 
 /// A decoder with RMS normalisation, SwiGLU and grouped-query attention, without biases, dropout and tied matrices,

@@ -68,6 +68,9 @@ struct Layer {
   Bytes sky_memory;                 ///< by Sky's estimator; 0 if the workload does not use it
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
   std::optional<Split> split;       ///< none: one device computes it
+  /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
+  /// only, and one device has both layers and all between them.
+  std::optional<std::size_t> tied_to = {};
 };
 
 /// How a model is trained. Only the executor uses it; placement does not depend on it.

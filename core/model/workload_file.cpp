@@ -99,6 +99,7 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
   sizes.positions = model.optional_count("positions", 1, longest_sequence).value_or(workload.sequence);
   sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
   sizes.unit = read_unit(model, sizes.layers);
+  sizes.tied = model.optional_boolean("tied").value_or(false);
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);

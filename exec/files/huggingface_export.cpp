@@ -98,7 +98,8 @@ Json config_of(const Workload& /*workload*/, const Sizes& /*sizes*/)
 std::string config_text(const Workload& workload)
 {
   auto config = std::visit([&](const auto& sizes) { return config_of(workload, sizes); }, workload.model);
-  config["tie_word_embeddings"] = false;
+  const auto* gpt = std::get_if<GptSizes>(&workload.model);
+  config["tie_word_embeddings"] = gpt != nullptr && gpt->tied;
   config["torch_dtype"] = "float32";
   return config.dump(2) + '\n';
 }

@@ -124,7 +124,7 @@ void add_sources(SourceList& list, std::size_t layer, const GptSizes& sizes)
     list.add("positions", {sizes.positions, hidden}, {"transformer.wpe.weight"});
   } else if (kind == DecoderLayer::Kind::Head) {
     list.add_layer_norm("norm", hidden, "transformer.ln_f");
-    list.add("words.weight", {sizes.vocabulary, hidden}, {"lm_head.weight", words});
+    if (!sizes.tied) list.add("words.weight", {sizes.vocabulary, hidden}, {"lm_head.weight", words});
   }
   const auto prefix = fmt::format("transformer.h.{}.", block);
   if (has_attention(kind)) {
@@ -293,22 +293,43 @@ void compare_sizes(const ModelSizes& theirs, const ModelSizes& ours, const std::
   }
 }
 
-/// Checks that head and embedding are tied if and only if the configuration ties them. Files hold a tied matrix once or
-/// twice.
-void compare_head(const Workload& workload, const Weights& weights, bool tied, const std::string& where)
+/// Whether the workload's head uses the embedding's matrix.
+bool is_tied(const Workload& workload)
+{
+  const auto* gpt = std::get_if<GptSizes>(&workload.model);
+  return gpt != nullptr && gpt->tied;
+}
+
+/// The name of the tensor of a decoder's head, which may be that of the embedding.
+std::string name_of_head(const Workload& workload, const Weights& weights)
+{
+  WeightSource head = weight_sources(workload, 0).front();
+  head.theirs.insert(head.theirs.begin(), "lm_head.weight");
+  return fitting_name(weights, head);
+}
+
+/// Checks that head and embedding are tied if and only if the configuration ties them, and that the files of a tied
+/// workload have one matrix. Files hold a tied matrix once or twice. `tied`: none without a configuration.
+void compare_head(const Workload& workload, const Weights& weights, std::optional<bool> tied, const std::string& where)
 {
   const auto embedding = fitting_name(weights, weight_sources(workload, 0).front());
-  const auto head = fitting_name(weights, weight_sources(workload, workload.layers.size() - 1).back());
-  if (!tied && head == embedding) {
+  const auto head = name_of_head(workload, weights);
+  if (tied == false && is_tied(workload)) {
+    throw InputError(where,
+                     "says that head and embedding are not tied (tie_word_embeddings), and the workload has "
+                     "tied: true; leave that out");
+  }
+  if (tied == false && head == embedding) {
     throw InputError(weights.where(), fmt::format("has no tensor lm_head.weight, but {} says that head and embedding "
                                                   "are not tied (tie_word_embeddings)",
                                                   where));
   }
-  if (tied && head != embedding && weights.read(head).data != weights.read(embedding).data) {
-    throw InputError(weights.where(),
-                     fmt::format("tensors {} and {} differ, but {} says that they are tied (tie_word_embeddings)",
-                                 in_quotes(head), in_quotes(embedding), where));
-  }
+  if (!tied.value_or(is_tied(workload)) || head == embedding) return;
+  if (weights.read(head).data == weights.read(embedding).data) return;
+  throw InputError(
+      weights.where(),
+      fmt::format("tensors {} and {} differ, but {} that they are tied ({})", in_quotes(head), in_quotes(embedding),
+                  tied ? where + " says" : "the workload says", tied ? "tie_word_embeddings" : "tied: true"));
 }
 
 /// Whether a tensor is not part of the model: buffers that transformers once wrote, and BERT's pre-training heads.
@@ -400,9 +421,10 @@ void check_weights(const Workload& workload, const Weights& weights)
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
     for (const auto& source : weight_sources(workload, layer)) used.insert(fitting_name(weights, source));
   }
+  const bool has_head = !std::holds_alternative<BertSizes>(workload.model);
+  if (has_head) used.insert(name_of_head(workload, weights));
   refuse_others(weights, used, workload.model);
-  if (config && !std::holds_alternative<BertSizes>(workload.model))
-    compare_head(workload, weights, config->tied, where);
+  if (has_head) compare_head(workload, weights, config ? std::optional(config->tied) : std::nullopt, where);
 }
 
 }  // namespace isobar::exec

@@ -19,7 +19,7 @@ struct WeightSource {
   std::string ours;                  ///< name within the layer, as in LayerModule::parameter_names(): "query.weight"
   std::vector<std::uint64_t> shape;  ///< our shape
   /// Possible names: first the one that transformers writes, then those of old files, or of the embedding that a head
-  /// is tied to. Each may lack its prefix ("bert.", "transformer.", "model.").
+  /// begins as. Each may lack its prefix ("bert.", "transformer.", "model.").
   std::vector<std::string> theirs;
   bool transposed = false;  ///< theirs is [in, out], as in GPT-2's Conv1D
   bool is_new = false;      ///< belongs to a task's head, which keeps its initial values where the files lack it

@@ -37,10 +37,11 @@ void refuse_listed_layers(const Workload& workload)
 }
 
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
-                                               const std::string& device, const UnitRange& units)
+                                               const std::string& device, const UnitRange& units,
+                                               const LayerModule* tied)
 {
   ensure(layer < workload.layers.size(), "a layer module needs one of the workload's layers");
-  const LayerSetup setup{workload, layer, seed, device, units};
+  const LayerSetup setup{workload, layer, seed, device, units, tied};
   auto module = std::visit([&](const auto& sizes) { return make_layer(setup, sizes); }, workload.model);
   std::uint64_t parameters = 0;
   for (const auto& parameter : module->parameters()) parameters += static_cast<std::uint64_t>(parameter.numel());

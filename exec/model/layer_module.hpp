@@ -55,13 +55,16 @@ class LayerModule {
 };
 
 /// Makes the module of layer `layer` on `device` ("cpu", "cuda:0"), for some of its units: all, unless it has a split.
+/// One with Layer::tied_to uses the first parameter of `tied`, the module of that layer, as its matrix. Without `tied`
+/// it makes a matrix with the same values, which belongs to no layer's parameters.
 ///
 /// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
 /// the same parameters. Does not use torch's global generators.
 /// @throws InputError when the workload lists its layers instead of naming a model, or is a llama with heads of an odd
 /// width, which rotary positions cannot rotate.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
-                                               const std::string& device, const UnitRange& units = {});
+                                               const std::string& device, const UnitRange& units = {},
+                                               const LayerModule* tied = nullptr);
 
 /// The number of parameters of that module.
 std::uint64_t parameters_of(const Layer& layer, const UnitRange& units);

@@ -101,7 +101,8 @@ struct StageModel::State {
     for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
       places.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
       const MemoryPlace place(places.back());
-      layers.push_back(make_layer_module(workload, layer, options.seed, options.device, options.units));
+      layers.push_back(
+          make_layer_module(workload, layer, options.seed, options.device, options.units, module_tied_to(layer)));
       const auto& parameter_names = layers.back()->parameter_names();
       for (std::size_t i = 0; i < parameter_names.size(); ++i) {
         names.push_back(checkpoint_name(layer, parameter_names[i]));
@@ -117,6 +118,16 @@ struct StageModel::State {
     ensure(!is_divided() || size_of(parameters) == parameters_of_layers(), "a module has the parameters of its layer");
     if (!updated.empty()) optimizer = std::make_unique<StageOptimizer>(workload, updated);
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
+  }
+
+  /// The module whose matrix a layer uses, too; null if there is none, or if it is not of this stage, as in a profile.
+  const LayerModule* module_tied_to(std::size_t layer)
+  {
+    const auto& tied_to = workload.layers[layer].tied_to;
+    if (!tied_to || *tied_to < options.first_layer) return nullptr;
+    const LayerModule* module = layers[*tied_to - options.first_layer].get();
+    tied_matrix = module->parameters().front();
+    return module;
   }
 
   /// Adds a parameter, and cuts the own part out of it.
@@ -274,6 +285,9 @@ struct StageModel::State {
     auto& [key, pieces, products, recomputed] = found.mapped();
     if (recomputed) recomputed->restore();
     Message passed = is_last() && is_shard() ? gradient_of_statistics(gradients.tensors.at(0)) : gradients;
+    // Of a micro-batch, both gradients of a tied matrix are added up first, as autograd does in one graph.
+    at::Tensor earlier;
+    if (tied_matrix.defined()) std::swap(earlier, tied_matrix.mutable_grad());
     for (; !pieces.empty(); pieces.pop_back()) {
       Piece& piece = pieces.back();
       const std::size_t i = pieces.size() - 1;
@@ -285,6 +299,10 @@ struct StageModel::State {
       const MemoryPlace place(backward_place);
       if (!differentiable.empty()) torch::autograd::backward(differentiable, passed.tensors);
       passed = gradients_of(piece.inputs);
+    }
+    if (earlier.defined()) {
+      const torch::NoGradGuard no_graph;
+      tied_matrix.mutable_grad() = earlier.add_(tied_matrix.grad());
     }
     if (products) deferred[microbatch] = std::move(products);
     return passed;
@@ -458,6 +476,7 @@ struct StageModel::State {
   std::string weights_place;
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
+  at::Tensor tied_matrix;                     // the parameter that two layers use; undefined if there is none
   std::vector<std::string> names;             // of the parameters
   std::vector<TensorPart> parts;              // of the whole parameters
   std::vector<bool> shared;                   // by parameter: all shards have it

@@ -83,24 +83,35 @@ class GptFeedForward final : public ModelLayer {
   Linear up_, down_;
 };
 
-/// Its matrix is not tied to the embedding's.
 class GptHead final : public ModelLayer {
  public:
   GptHead(const LayerSetup& setup, const GptSizes& sizes)
-      : ModelLayer(setup),
-        norm_(add_layer_norm("norm", sizes.hidden, gpt_epsilon)),
-        words_(add_linear_without_bias("words", sizes.hidden, sizes.vocabulary, by_rows))
+      : ModelLayer(setup), norm_(add_layer_norm("norm", sizes.hidden, gpt_epsilon))
   {
+    if (sizes.tied) {
+      words_of_embedding_ = setup.tied != nullptr ? setup.tied->parameters().front() : embedding_words(setup, sizes);
+    } else {
+      words_ = add_linear_without_bias("words", sizes.hidden, sizes.vocabulary, by_rows);
+    }
   }
 
   Tensors forward(const Tensors& inputs, const RandomKey& /*key*/) override
   {
-    return {in_dtype(apply(words_, apply(norm_, inputs.at(0))))};
+    const auto hidden = apply(norm_, inputs.at(0));
+    // A tied product is never deferred, so that its gradient and the embedding's are added up in the same order.
+    return {in_dtype(words_ ? apply(*words_, hidden) : at::linear(hidden, words_of_embedding_))};
   }
 
  private:
+  static at::Tensor embedding_words(LayerSetup setup, const GptSizes& sizes)
+  {
+    setup.layer = 0;
+    return GptEmbedding(setup, sizes).parameters().front();
+  }
+
   LayerNorm norm_;
-  Linear words_;
+  std::optional<Linear> words_;    // none if it is tied
+  at::Tensor words_of_embedding_;  // then
 };
 
 struct Gpt {

@@ -20,7 +20,8 @@ struct LayerSetup {
   std::uint64_t seed;
   const std::string& device;
   UnitRange units = {};
-  std::size_t first_parameter = 0;  ///< its number in a layer that holds this one
+  const LayerModule* tied = nullptr;  ///< whose first parameter the layer uses, too; null: of no module that is known
+  std::size_t first_parameter = 0;    ///< its number in a layer that holds this one
 };
 
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const BertSizes& sizes);

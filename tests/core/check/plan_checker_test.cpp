@@ -75,6 +75,32 @@ TEST(FaultsOf, RefusesAWorkloadThatRecomputesOtherLayers)
   EXPECT_THAT(sound.faults(), ElementsAre("recompute: lists 2 layers, not the 0 that recompute in the given workload"));
 }
 
+TEST(FaultsOf, RefusesLayersThatShareAMatrixOnTwoDevices)
+{
+  Sound sound;
+  sound.workload.layers[2].tied_to = 0;
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  sound.workload.layers[2].tied_to.reset();
+  sound.workload.layers[3].name = "head";
+  sound.workload.layers[3].tied_to = 0;
+  EXPECT_THAT(sound.faults(),
+              ElementsAre(fmt::format("stages[1]: layer 3 (head) uses the matrix of layer 0 ({}), which is on device "
+                                      "d1; put both on one device, or leave out tied",
+                                      sound.workload.layers[0].name)));
+  EXPECT_EQ(placement_faults_of(sound.plan, sound.workload), sound.faults());
+}
+
+TEST(FaultsOf, RefusesLayersThatShareAMatrixInTwoStagesOfOneDevice)
+{
+  Sound sound;
+  sound.workload.layers[3].tied_to = 0;
+  sound.plan.goal = Goal::with_defaults(Objective::Step);
+  sound.plan.goal.schedule = {"interleaved", {{"chunks", {2}}}};
+  sound.plan.stages[1] = stage_on(sound.plan.stages[0].device(), 3, 3);
+  EXPECT_THAT(placement_faults_of(sound.plan, sound.workload),
+              ElementsAre(testing::HasSubstr("which is in stages[0]; put both in one stage, or leave out tied")));
+}
+
 TEST(FaultsOf, RefusesAWorkloadOfAnotherMicroBatch)
 {
   Sound sound;

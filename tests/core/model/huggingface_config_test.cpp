@@ -132,13 +132,15 @@ TEST(HuggingFaceConfig, MakesTheBlocksOfGpt2)
   // gpt2 has 124,439,808 parameters; the head's own matrix adds 50257 x 768.
   EXPECT_EQ(parameters_of(workload), 124'439'808U + 50'257 * 768);
   EXPECT_EQ(workload.training.dropout, 0.1);
-  EXPECT_EQ(yaml_of(gpt2),
-            "# Converted from config.json, model_type gpt2 of Hugging Face's transformers.\n"
-            "# In the model, head and embedding share one matrix; here each has its own.\n"
-            "# A configuration has no optimizer and no learning_rate (default 0.01): choose your own.\n"
-            "model: gpt\nlayers: 12\nhidden: 768\nheads: 12\nintermediate: 3072\nvocabulary: 50257\npositions: 1024\n"
-            "dropout: 0.1\n# With dropout: 0, attention: fused keeps no S x S probabilities.\nattention: unfused\n"
-            "micro_batch: 1\nsequence: 128\ndtype: float32\noptimizer: adamw\n");
+  EXPECT_EQ(
+      yaml_of(gpt2),
+      "# Converted from config.json, model_type gpt2 of Hugging Face's transformers.\n"
+      "# In the model, head and embedding share one matrix; here each has its own. With tied: true they share it, "
+      "on one device.\n"
+      "# A configuration has no optimizer and no learning_rate (default 0.01): choose your own.\n"
+      "model: gpt\nlayers: 12\nhidden: 768\nheads: 12\nintermediate: 3072\nvocabulary: 50257\npositions: 1024\n"
+      "dropout: 0.1\n# With dropout: 0, attention: fused keeps no S x S probabilities.\nattention: unfused\n"
+      "micro_batch: 1\nsequence: 128\ndtype: float32\noptimizer: adamw\n");
   EXPECT_EQ(std::get<GptSizes>(workload_of(with(gpt2, "n_inner", 100)).model).intermediate, 100U);
   EXPECT_EQ(std::get<GptSizes>(workload_of(with(gpt2, "n_inner", nullptr)).model).intermediate, 3072U);
 }
@@ -165,7 +167,7 @@ TEST(HuggingFaceConfig, ReadsTheKeyValueHeadsOfLlama)
   EXPECT_EQ(std::get<LlamaSizes>(workload_of(with(llama, "num_key_value_heads", 8)).model).kv_heads, 8U);
   EXPECT_EQ(std::get<LlamaSizes>(workload_of(with(llama, "num_key_value_heads", nullptr)).model).kv_heads, 32U);
   EXPECT_THAT(yaml_of(with(llama, "tie_word_embeddings", true)),
-              HasSubstr("# In the model, head and embedding share one matrix"));
+              HasSubstr("# In the model, head and embedding share one matrix; here each has its own.\n"));
 }
 
 TEST(HuggingFaceConfig, ReadsTheRotationOfLlamaFromEitherKey)

@@ -111,6 +111,32 @@ TEST(ChainCuts, AreAbsentNextToASecondResult)
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {0}, {1}})), ElementsAre(1));
 }
 
+TEST(ChainCuts, AreAbsentBetweenLayersThatShareAMatrix)
+{
+  auto workload = workload_with({{}, {0}, {1}, {2}, {3}});
+  workload.layers[3].tied_to = 1;
+  EXPECT_THAT(chain_cuts(workload), ElementsAre(1, 4));
+  workload.layers[4].tied_to = 0;
+  EXPECT_THAT(chain_cuts(workload), IsEmpty());
+}
+
+TEST(ChainView, HasOneLayerForThoseThatShareAMatrixAndAllBetweenThem)
+{
+  auto workload = workload_with({{}, {0}, {1}, {2}});
+  workload.layers[1].split = Split{.name = "columns", .units = 4};
+  workload.layers[3].tied_to = 1;
+  const auto view = chain_view(workload);
+  EXPECT_THAT(view.first_layer, ElementsAre(0, 1, 4));
+  ASSERT_EQ(view.workload.layers.size(), 2U);
+  const Layer& block = view.workload.layers[1];
+  EXPECT_EQ(block.name, "b..d");
+  EXPECT_EQ(block.forward, Flops(2 + 3 + 4));
+  EXPECT_EQ(block.parameters, 300U);
+  EXPECT_THAT(block.inputs, ElementsAre(0));
+  EXPECT_FALSE(block.tied_to);
+  EXPECT_FALSE(block.split);
+}
+
 TEST(ChainView, IsTheChainItself)
 {
   const auto workload = workload_with({{}, {0}, {1}});

@@ -282,6 +282,41 @@ INSTANTIATE_TEST_SUITE_P(Published, GptSizesTest,
                            return name;
                          });
 
+TEST(WorkloadSettings, MakeTheFamilyOfStronghold)
+{
+  const auto text = read_file(shipped("stronghold"));
+  for (const std::uint64_t layers : {1, 20, 32, 48, 500}) {
+    const auto workload = workload_from_text(text, "x.yaml", WorkloadSettings{{"layers", std::to_string(layers)}});
+    EXPECT_EQ(parameters(workload), static_cast<double>(50'358'272 * layers + 105'123'840));
+  }
+}
+
+TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbeddingOnly)
+{
+  for (const char* unit : {"block", "operator"}) {
+    const auto own = workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"unit", unit}});
+    const auto tied = workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"unit", unit}, {"tied", "true"}});
+    ASSERT_EQ(tied.layers.size(), own.layers.size());
+    for (std::size_t i = 0; i + 1 < own.layers.size(); ++i) {
+      EXPECT_EQ(tied.layers[i].parameters, own.layers[i].parameters);
+      EXPECT_EQ(tied.layers[i].backward_weight, own.layers[i].backward_weight);
+      EXPECT_FALSE(tied.layers[i].tied_to);
+      EXPECT_FALSE(tied.layers[i].split) << "one device has all layers";
+    }
+    const Layer& head = tied.layers.back();
+    EXPECT_EQ(head.tied_to, 0U);
+    EXPECT_EQ(head.parameters, 2U * 64);
+    EXPECT_EQ(own.layers.back().parameters, 2U * 64 + 100 * 64);
+    EXPECT_EQ(head.forward, own.layers.back().forward);
+    EXPECT_EQ(head.backward, own.layers.back().backward);
+    EXPECT_EQ(head.backward_weight, Flops(0)) << "the gradient is of the embedding's parameters";
+    EXPECT_EQ(head.activations, own.layers.back().activations);
+    EXPECT_EQ(update_work(tied, head).value, 2 * 64 * update_flops_per_parameter(tied.optimizer));
+  }
+  const auto other = with_micro_batch(workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"tied", "true"}}), 3);
+  EXPECT_EQ(other.layers.back().tied_to, 0U);
+}
+
 TEST(GptWorkload, HasTheWorkOfNarayanan)
 {
   // Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", appendix: forward and
@@ -470,7 +505,7 @@ TEST(ShippedWorkloads, CanAllBeRead)
     for (const auto& layer : workload.layers) EXPECT_EQ(layer.backward.value, 2 * layer.forward.value);
     ++files;
   }
-  EXPECT_EQ(files, 20u);
+  EXPECT_EQ(files, 21u);
 }
 
 const std::string listed = R"(model: layers

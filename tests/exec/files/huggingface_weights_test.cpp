@@ -90,7 +90,7 @@ std::vector<float> read_back(const TensorSource& weights, const WeightSource& so
 
 TEST(HuggingFaceWeights, AreAsManyAsTheWorkloadCounts)
 {
-  for (const auto* name : {"bert10", "bert_large", "gpt2_124m", "gpt3_175b", "llama_8b"}) {
+  for (const auto* name : {"bert10", "bert_large", "gpt2_124m", "gpt3_175b", "stronghold", "llama_8b"}) {
     const auto workload = read_workload(shipped_workload(name));
     for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
       std::uint64_t parameters = 0;
@@ -102,7 +102,7 @@ TEST(HuggingFaceWeights, AreAsManyAsTheWorkloadCounts)
 
 TEST(HuggingFaceWeights, ComeBackAsTheyWereExported)
 {
-  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
+  for (const auto* name : {"bert10", "gpt2_124m", "stronghold", "llama_8b"}) {
     const ExportedModel model(small_model(shipped_workload(name)));
     for (const std::uint64_t most : {one_file, std::uint64_t{4'000}, std::uint64_t{1}}) {
       const Weights weights(model.export_to(fmt::format("{}-{}", name, most), most));
@@ -175,6 +175,7 @@ TEST(HuggingFaceWeights, AreExportedWithTheirConfiguration)
   EXPECT_EQ(gpt.at("n_inner"), 17);
   EXPECT_EQ(gpt.at("resid_pdrop"), 0.25);
   EXPECT_EQ(gpt.at("activation_function"), "gelu_new");
+  EXPECT_EQ(config_of("stronghold").at("tie_word_embeddings"), true);
   const auto bert = config_of("bert10");
   EXPECT_EQ(bert.at("model_type"), "bert");
   EXPECT_EQ(bert.at("hidden_act"), "gelu");
@@ -434,6 +435,30 @@ TEST_F(ChangedModel, HasItsHeadTiedAsItsConfigurationSays)
   tied["tie_word_embeddings"] = false;
   write_config(folder, tied);
   EXPECT_THAT(fault(model, folder), HasSubstr("model.safetensors: has no tensor lm_head.weight, but "));
+}
+
+TEST_F(ChangedModel, HasOneMatrixForATiedWorkload)
+{
+  const ExportedModel model(small_model(shipped_workload("stronghold")));
+  const auto folder = model.export_to("hf");
+  EXPECT_EQ(Weights(folder).find("lm_head.weight"), nullptr);
+  EXPECT_EQ(fault(model, folder), "none");
+  rewrite(folder, [](auto& tensors) {
+    tensors.push_back(named(tensors, "transformer.wte.weight"));
+    tensors.back().facts.name = "lm_head.weight";
+  });
+  EXPECT_EQ(fault(model, folder), "none") << "files may hold it twice";
+  auto untied = config(folder);
+  untied["tie_word_embeddings"] = false;
+  write_config(folder, untied);
+  EXPECT_EQ(fault(model, folder),
+            "config.json: says that head and embedding are not tied (tie_word_embeddings), and the workload has tied: "
+            "true; leave that out");
+  rewrite(folder, [](auto& tensors) { named(tensors, "lm_head.weight").data.back() ^= std::byte{1}; });
+  fs::remove(folder / "config.json");
+  EXPECT_EQ(fault(model, folder),
+            R"(model.safetensors: tensors "lm_head.weight" and "transformer.wte.weight" differ, but the workload says )"
+            "that they are tied (tied: true)");
 }
 
 TEST_F(ChangedModel, HasAnotherFingerprint)

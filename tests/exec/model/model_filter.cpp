@@ -17,6 +17,7 @@
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -53,8 +54,11 @@ void compute(const std::string& workload_file, const std::string& weights_folder
     if (inputs.find(name)) passed.push_back(read_whole_numbers(inputs, name));
   }
   StageSnapshot snapshot{.step = 1, .last_layer = workload.layers.size() - 1, .tensors = {}};
+  std::vector<std::unique_ptr<LayerModule>> modules;
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-    const auto module = make_layer_module(workload, layer, 1, "cpu");
+    const auto& tied_to = workload.layers[layer].tied_to;
+    modules.push_back(make_layer_module(workload, layer, 1, "cpu", {}, tied_to ? modules[*tied_to].get() : nullptr));
+    const auto& module = modules.back();
     load_weights(workload, layer, weights, *module);
     passed = module->forward(passed, {});
     for (std::size_t i = 0; i < module->parameters().size(); ++i) {

@@ -14,6 +14,7 @@ WORKLOADS = {
     "bert": "model: bert\nencoders: 2\nhidden: 24\nheads: 3\nintermediate: 40\nvocabulary: 50\npositions: 16\n"
             "classes: 3\n",
     "gpt2": "model: gpt\nlayers: 2\nhidden: 24\nheads: 3\nintermediate: 40\nvocabulary: 50\npositions: 16\n",
+    "gpt2_tied": "model: gpt\nlayers: 2\nhidden: 24\nheads: 3\nintermediate: 40\nvocabulary: 50\npositions: 16\ntied: true\n",
     "llama": "model: llama\nlayers: 2\nhidden: 24\nheads: 6\nkv_heads: 2\nintermediate: 40\nvocabulary: 50\n"
              "rope_theta: 10000\nnorm_epsilon: 0.001\n",
 }
@@ -26,11 +27,12 @@ from safetensors.torch import save_file
 torch.manual_seed(1)
 common = {"initializer_range": 0.3, "vocab_size": 50}
 sizes = {"hidden_size": 24, "num_hidden_layers": 2, "intermediate_size": 40, "max_position_embeddings": 16}
+gpt2 = transformers.GPT2Config(**common, n_embd=24, n_layer=2, n_head=3, n_inner=40, n_positions=16)
 models = {
     "bert": transformers.BertForSequenceClassification(transformers.BertConfig(
         **common, **sizes, num_attention_heads=3, num_labels=3)),
-    "gpt2": transformers.GPT2LMHeadModel(transformers.GPT2Config(
-        **common, n_embd=24, n_layer=2, n_head=3, n_inner=40, n_positions=16)),
+    "gpt2": transformers.GPT2LMHeadModel(gpt2),
+    "gpt2_tied": transformers.GPT2LMHeadModel(gpt2),
     "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **common, **sizes, num_attention_heads=6, num_key_value_heads=2, rope_theta=10000.0, rms_norm_eps=1e-3)),
 }
@@ -55,7 +57,8 @@ import pathlib, sys
 import torch, transformers
 from safetensors.torch import load_file
 for name, kind in (("bert", transformers.AutoModelForSequenceClassification),
-                   ("gpt2", transformers.AutoModelForCausalLM), ("llama", transformers.AutoModelForCausalLM)):
+                   ("gpt2", transformers.AutoModelForCausalLM),
+                   ("gpt2_tied", transformers.AutoModelForCausalLM), ("llama", transformers.AutoModelForCausalLM)):
     folder = pathlib.Path(sys.argv[1], name)
     expected = load_file(folder / "expected.safetensors")["outputs"]
     ours = load_file(folder / "outputs.safetensors")["outputs"].reshape(expected.shape)

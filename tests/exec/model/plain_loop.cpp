@@ -23,7 +23,9 @@ PlainLoop::PlainLoop(const Workload& workload, std::uint64_t model_seed, std::ui
       optimizer_(std::make_unique<Optimizer>())
 {
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
-    layers_.push_back(make_layer_module(workload, i, model_seed, device_));
+    const auto& tied_to = workload.layers[i].tied_to;
+    const LayerModule* tied = tied_to ? layers_[*tied_to].get() : nullptr;
+    layers_.push_back(make_layer_module(workload, i, model_seed, device_, {}, tied));
     for (const auto& parameter : layers_.back()->parameters()) parameters_.push_back(parameter);
   }
   const Training& training = workload.training;

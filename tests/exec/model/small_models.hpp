@@ -3,6 +3,8 @@
 #include "core/model/models.hpp"
 #include "core/model/workload.hpp"
 
+#include <variant>
+
 namespace isobar::exec {
 
 inline Workload small_bert()
@@ -26,6 +28,17 @@ inline Workload small_gpt()
   workload.sequence = 8;
   const GptSizes sizes{.layers = 4, .hidden = 16, .heads = 2, .intermediate = 32, .vocabulary = 40, .positions = 8};
   workload.model = sizes;
+  build_gpt(sizes, workload);
+  return workload;
+}
+
+/// The same with a head that uses the embedding's matrix.
+inline Workload small_tied_gpt()
+{
+  Workload workload = small_gpt();
+  auto& sizes = std::get<GptSizes>(workload.model);
+  sizes.tied = true;
+  workload.layers.clear();
   build_gpt(sizes, workload);
   return workload;
 }

@@ -23,7 +23,7 @@ using testing_support::TemporaryFolder;
 
 TEST(LoadWeights, NamesEveryParameterOfALayer)
 {
-  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
+  for (const auto* name : {"bert10", "gpt2_124m", "stronghold", "llama_8b"}) {
     const auto workload = small_model(shipped_workload(name));
     for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
       const auto module = make_layer_module(workload, layer, 1, "cpu");
@@ -40,7 +40,7 @@ TEST(LoadWeights, NamesEveryParameterOfALayer)
 
 TEST(LoadWeights, RestoresTheParametersThatWereExported)
 {
-  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b"}) {
+  for (const auto* name : {"bert10", "gpt2_124m", "stronghold", "llama_8b"}) {
     const auto workload = small_model(shipped_workload(name));
     StageSnapshot snapshot{.step = 1, .last_layer = workload.layers.size() - 1, .tensors = {}};
     for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
