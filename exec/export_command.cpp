@@ -67,8 +67,9 @@ void check_workload(const Checkpoint& checkpoint, const std::string& workload_ha
   const auto run = nlohmann::json::parse(checkpoint.run());
   const auto hash = run.find("workload");
   if (hash == run.end() || *hash == workload_hash) return;
-  throw InputError(file, fmt::format("has hash {}; {} is of a workload with hash {}", workload_hash, checkpoint.where(),
-                                     shown(hash->dump())));
+  throw InputError(file,
+                   fmt::format("has hash {}; {} is of a workload with hash {}; give the run's own, with its --set",
+                               workload_hash, checkpoint.where(), shown(hash->dump())));
 }
 
 ExitCode export_checkpoint(const CommandOptions& options)

@@ -81,6 +81,26 @@ class Run(CommandTest):
                          [(0, 2, 2), (1, 2, 2)] * parts)
         self.assertEqual(run["measured"]["timeline"]["instructions"], run["timeline"]["instructions"])
 
+    def test_a_tied_model_by_settings_is_profiled_trained_resumed_and_exported(self):
+        settings = [word for setting in ("tied=true", "layers=2") for word in ("--set", setting)]
+        workload, platform, profile = self.profiled(*settings)
+        plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 2, *settings, allocator="exact")
+        self.assertEqual(len(json.loads(pathlib.Path(plan).read_text())["stages"]), 1)
+        self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
+        losses = []
+        for steps, options in ((4, []), (2, ["--checkpoint", self.folder / "c"]), (4, ["--checkpoint", self.folder / "c", "--resume"])):
+            output = self.folder / "run.json"
+            self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", steps, "-o", output, *options)
+            losses.append(json.loads(output.read_text())["losses"])
+        self.assertEqual(losses[1] + losses[2], losses[0])
+        self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--set", "layers=3"),
+                         f"--set: layers=3: {plan} was made with layers=2; leave the option out, or plan again")
+        export = ["export", workload, self.folder / "c", "-o", self.folder / "hf"]
+        self.assertIn("; give the run's own, with its --set", self.fault_of(*export))
+        self.run_isobar(*export, *settings)
+        self.assertTrue(json.loads((self.folder / "hf/config.json").read_text())["tie_word_embeddings"])
+        self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--weights", self.folder / "hf")
+
     def test_shards_have_the_losses_of_one_device_and_give_and_take_weights(self):
         workload = self.write("operators.yaml", MODEL.replace("adam", "momentum") + "unit: operator\n")
         live = str(self.folder / "live")
