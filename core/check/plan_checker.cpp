@@ -315,6 +315,7 @@ class Checker {
             is_on_device ? "on one device" : "in one stage");
     }
   }
+
   static std::vector<std::string> devices_in(const Stage& stage)
   {
     std::vector<std::string> devices;
