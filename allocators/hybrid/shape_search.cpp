@@ -428,7 +428,8 @@ class ShapeSearch {
   {
     auto current = value(shapes);
     if (!current) return;
-    const double hottest = 0.05;  // of the step
+    // Of the step. Of many copies each has a small part in it, so that what a move changes is small too.
+    const double hottest = 0.005 / std::sqrt(static_cast<double>(copies_of(shapes)));
     for (std::uint64_t i = 0; i < moves; ++i) {
       if (i % 64 == 0 && clock_.is_over()) return;
       if (!clock_.spend()) return;
