@@ -418,14 +418,20 @@ class LoadRelaxation {
     const double held = is_sequential_ ? 1 : static_cast<double>(room.held);
     // Each place in its memory has one at a time.
     most = std::min(most, held * std::floor(slack / (run.beyond + run.compute) * (1 + margin)));
-    // Until its first backward it computes no more forwards than it can hold.
-    const double ahead = (held - 1) * run.forward;
-    const double with_all_held = (slack - run.beyond + ahead) / run.compute;
+    // Until its first backward it computes no more forwards than it can hold, and after its last forward no more
+    // backwards. Both last at least as long as a micro-batch is away.
     const double backward = run.compute - run.forward;
+    const double others = held - 1;
+    const double idle =
+        std::max(0.0, run.beyond - others * run.forward) + std::max(0.0, run.beyond - others * backward);
+    const double with_all_held = (slack - idle) / run.compute;
     if (with_all_held >= held) {
       most = std::min(most, with_all_held);
-    } else if (backward > 0) {
-      most = std::min({most, held, (slack - run.beyond - run.forward) / backward});
+    } else {
+      most = std::min(most, held);
+      const double present = slack - run.beyond;
+      if (backward > 0) most = std::min(most, (present - run.forward) / backward);
+      if (run.forward > 0) most = std::min(most, (present - backward) / run.forward);
     }
     return std::floor(most * (1 + margin));
   }

@@ -344,12 +344,18 @@ class Loads {
       const double held = schedule_ == ChainSchedule::Sequential ? 1 : memory.held;
       // One place in its memory has one micro-batch at a time.
       most = std::min(most, held * std::floor(time / (compute + beyond) * (1 + rounding)));
-      // Before the first backward there is time for `beyond`, and memory for `held` forwards.
-      const double with_held = (time - beyond + (held - 1) * forward) / compute;
+      // From its first forward to its first backward, and from its last forward to its last backward, there is time for
+      // `beyond`; memory for `held` micro-batches limits what it computes meanwhile. If it has more, the first of these
+      // times ends before the second begins.
+      const double backward = compute - forward;
+      const double idle = std::max(0.0, beyond - (held - 1) * forward) + std::max(0.0, beyond - (held - 1) * backward);
+      const double with_held = (time - idle) / compute;
       if (with_held >= held) {
         most = std::min(most, with_held);
-      } else if (compute > forward) {
-        most = std::min({most, held, (time - beyond - forward) / (compute - forward)});
+      } else {
+        most = std::min(most, held);
+        if (backward > 0) most = std::min(most, (time - beyond - forward) / backward);
+        if (forward > 0) most = std::min(most, (time - beyond - backward) / forward);
       }
     }
     return std::floor(most * (1 + rounding));
