@@ -22,8 +22,12 @@ std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluste
 
 Shard shard_on(const CostModel& cost, std::size_t device)
 {
+  return shard_on(cost, device, reference_speed(cost.cluster(), cost.workload().dtype));
+}
+
+Shard shard_on(const CostModel& cost, std::size_t device, FlopsPerSecond reference)
+{
   const Device& used = cost.cluster().devices[device];
-  const FlopsPerSecond reference = reference_speed(cost.cluster(), cost.workload().dtype);
   const auto if_any = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
   return {used.name, 1, reference / cost.speed(device), used.memory, if_any(used.type), if_any(used.site)};
 }

@@ -17,6 +17,8 @@ std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluste
 
 /// A device as a plan has it, with what an executor needs to emulate it.
 Shard shard_on(const CostModel& cost, std::size_t device);
+/// The same with a known `reference_speed` of the cluster, which takes a look at all devices.
+Shard shard_on(const CostModel& cost, std::size_t device, FlopsPerSecond reference);
 
 /// The stages of a placement as a plan has them, with what an executor needs to emulate their devices. `cost` is of the
 /// workload whose layers the placement numbers.

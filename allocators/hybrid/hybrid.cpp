@@ -3,6 +3,7 @@
 #include "allocators/chain/local_search.hpp"
 #include "allocators/exact/exact.hpp"
 #include "allocators/hybrid/enumeration.hpp"
+#include "allocators/hybrid/pipeline_steps.hpp"
 #include "allocators/hybrid/piper.hpp"
 #include "allocators/hybrid/shape_search.hpp"
 #include "allocators/planners/amp.hpp"
@@ -30,6 +31,7 @@ namespace isobar::allocators {
 namespace {
 
 constexpr std::uint64_t moves_of_annealing = 12'000;
+constexpr Seconds never(std::numeric_limits<double>::infinity());
 constexpr std::size_t most_shaped_plans = 16;
 constexpr std::size_t most_improved = 3;
 /// Limits of a phase's plays, in tasks: a task is a pass of a stage for a micro-batch.
@@ -64,6 +66,7 @@ class Hybrids {
         schedule_(require_schedule_of_replicas(problem.goal, "hybrid")),
         cost_(problem.workload, problem.cluster),
         chain_cost_(problem.view.workload, problem.cluster),
+        steps_(cost_),
         kinds_(kinds_of(chain_cost_)),
         clock_(problem.limits),
         most_replicas_(problem.limits.most_replicas.value_or(problem.cluster.devices.size())),
@@ -143,7 +146,8 @@ class Hybrids {
       if (!is_within_limits(plan)) continue;
       plan.recompute = problem_.workload.recompute;
       plan.data_server = problem_.cluster.data_server;
-      const Seconds bound = ReplicaCosts(plan, schedules::orders_of(plan), cost_).least_step();
+      const auto known = steps_.step_of(plan);
+      const Seconds bound = known ? known->step : ReplicaCosts(plan, schedules::orders_of(plan), cost_).least_step();
       by_bound.emplace(bound, std::move(plan));
     }
     std::optional<std::pair<Seconds, Plan>> best;
@@ -255,16 +259,21 @@ class Hybrids {
     return plans;
   }
 
-  /// The predicted step of a plan; none if it does not fit into memory, or if ranks would wait for each other's
-  /// collectives.
-  std::optional<Seconds> step_of(const Plan& plan)
+  /// The predicted step of a plan; none if it does not fit into memory, if ranks would wait for each other's
+  /// collectives, or if it surely is not below `limit`.
+  std::optional<Seconds> step_of(const Plan& plan, Seconds limit = never)
   {
+    ++plays_;
+    if (!can_divide(plan)) return std::nullopt;
+    if (const auto known = steps_.step_of(plan)) {
+      tasks_ += static_cast<double>(plan.stages.size() * plan.stages.front().replicas.size());
+      if (!known->fits || known->step >= limit) return std::nullopt;
+      if (known->is_exact) return known->step;
+    }
+    tasks_ += static_cast<double>(problem_.goal.microbatches * plan.stages.size());
     Plan priced = plan;
     priced.recompute = problem_.workload.recompute;
     priced.data_server = problem_.cluster.data_server;
-    tasks_ += static_cast<double>(problem_.goal.microbatches * plan.stages.size());
-    ++plays_;
-    if (!can_divide(priced)) return std::nullopt;
     try {
       return price(priced, cost_) ? std::nullopt : priced.objective;
     } catch (const InputError&) {
@@ -272,12 +281,12 @@ class Hybrids {
     }
   }
 
-  /// The plan of a candidate with the least predicted step; none if none fits into memory.
-  std::optional<std::pair<Seconds, Plan>> best_plan_of(const Candidate& candidate)
+  /// The plan of a candidate with the least predicted step; none if none fits into memory, or is below `limit`.
+  std::optional<std::pair<Seconds, Plan>> best_plan_of(const Candidate& candidate, Seconds limit = never)
   {
     std::optional<std::pair<Seconds, Plan>> best;
     for (auto& plan : plans_of(candidate)) {
-      const auto step = step_of(plan);
+      const auto step = step_of(plan, limit);
       if (step && (!best || *step < best->first)) best.emplace(*step, std::move(plan));
     }
     return best;
@@ -291,9 +300,9 @@ class Hybrids {
   }
 
   /// Keeps the best plan of a candidate, and the candidate if it is among those to improve.
-  std::optional<std::pair<Seconds, Plan>> keep(Candidate candidate)
+  std::optional<std::pair<Seconds, Plan>> keep(Candidate candidate, Seconds limit = never)
   {
-    auto best = best_plan_of(candidate);
+    auto best = best_plan_of(candidate, limit);
     if (!best) return std::nullopt;
     keep(best->first, best->second);
     to_improve_.emplace(best->first, std::move(candidate));
@@ -310,7 +319,8 @@ class Hybrids {
     if (!is_new) return best;
     for (const auto& [sync, parts] : ways_to_sync(pipelines)) {
       if (best && sync.sharded == Sharding::Gradients) continue;  // only saves memory
-      auto found = keep({pipelines, sync, parts});
+      const bool needs_one = best && problem_.limits.candidates == 1;
+      auto found = keep({pipelines, sync, parts}, needs_one ? best->first : never);
       if (found && (!best || found->first < best->first)) best = std::move(found);
     }
     return best;
@@ -360,7 +370,7 @@ class Hybrids {
         is_better = false;
         for (auto& next : neighbours_of(candidate)) {
           if (is_over() || !clock_.spend()) break;
-          const auto found = best_plan_of(next);
+          const auto found = best_plan_of(next, step);
           if (!found || found->first >= step * (1 - 1e-9)) continue;
           candidate = std::move(next);
           step = found->first;
@@ -403,6 +413,7 @@ class Hybrids {
   const schedules::Schedule& schedule_;
   CostModel cost_;
   CostModel chain_cost_;
+  PipelineSteps steps_;
   std::vector<DeviceKind> kinds_;
   SearchClock clock_;
   std::size_t most_replicas_;
@@ -410,7 +421,7 @@ class Hybrids {
   double tasks_ = 0;       // played
   double most_tasks_ = 0;  // in this phase
   std::size_t plays_ = 0;  // likewise
-  Seconds least_{std::numeric_limits<double>::infinity()};
+  Seconds least_ = never;
   std::map<Seconds, Plan> best_;
   std::vector<Plan> starts_;  // the best of each other planner
   std::vector<Plan> shared_;  // the best where pipelines share links, by their estimates

@@ -96,17 +96,19 @@ std::vector<ReplicaPlacement> equal_replicas(std::span<const std::size_t> device
 std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size_t last,
                              const std::vector<ReplicaPlacement>& replicas, const ShardGrid& grid)
 {
-  Stage whole{first, last, {}, grid};
+  std::vector<Stage> layers = {{first, last, {}, grid}};
+  Stage& whole = layers.front();
+  const FlopsPerSecond reference = reference_speed(cost.cluster(), cost.workload().dtype);
   for (const auto& placed : replicas) {
     Replica& replica = whole.replicas.emplace_back();
     replica.microbatches = placed.microbatches;
     for (const std::size_t device : placed.devices) {
-      replica.shards.push_back(shard_on(cost, device));
+      replica.shards.push_back(shard_on(cost, device, reference));
       replica.shards.back().share = 1 / static_cast<double>(placed.devices.size());
     }
   }
-  if (!has_shards({whole})) return {whole};
-  std::vector<Stage> layers(last - first + 1, whole);
+  if (!has_shards(layers)) return layers;
+  layers.resize(last - first + 1, Stage(whole));
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].first_layer = layers[i].last_layer = first + i;
   return layers;
 }

@@ -39,6 +39,8 @@ class StepRecurrence {
   /// The time of a step of `stages`, in chain order. `input` transfers each micro-batch's data to the first stage;
   /// zeros without a data server. @throws std::logic_error without stages.
   Seconds step_time(TransferTimes input, const std::vector<StageTimes>& stages);
+  /// When a stage has ended its last backward in the step of the last call.
+  Seconds end_of_passes(std::size_t stage) const { return Seconds(states_.at(stage).free); }
 
  private:
   struct StageState {
