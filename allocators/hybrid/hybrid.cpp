@@ -31,6 +31,9 @@ namespace isobar::allocators {
 namespace {
 
 constexpr std::uint64_t moves_of_annealing = 12'000;
+/// In steps. A pipeline of many has a small part in the step, and so have changes of it.
+constexpr double cool = 0.002;
+constexpr double hot = 0.05;
 constexpr Seconds never(std::numeric_limits<double>::infinity());
 constexpr std::size_t most_shaped_plans = 16;
 constexpr std::size_t most_improved = 3;
@@ -78,10 +81,12 @@ class Hybrids {
   {
     add_starts();
     if (schedule_.folding == schedules::Folding::OneEach) {
-      for (const Links links : {Links::Alone, Links::Shared}) search(links);
+      search(Links::Alone);
+      if (problem_.limits.candidates > 1) search(Links::Shared);
       improve();
-      enumerate();
     }
+    keep_best(std::move(waiting_), least_);
+    if (schedule_.folding == schedules::Folding::OneEach) enumerate();
     Proposals proposals{{}, unfit_.empty() ? reason_ : "", clock_.is_over()};
     if (best_.empty()) {
       proposals.plans = std::move(unfit_);
@@ -137,7 +142,7 @@ class Hybrids {
     if (auto plan = propose_by_piper(problem_, *most)) add_start({{std::move(*plan)}});
   }
 
-  /// Plays proposals in the order of their least possible steps, while these are below the least step of all.
+  /// Keeps the best of a planner's proposals; if one plan is wanted, they wait until the search has a better one.
   void add_start(Proposals proposals)
   {
     if (reason_.empty()) reason_ = std::move(proposals.reason);
@@ -150,18 +155,30 @@ class Hybrids {
       const Seconds bound = known ? known->step : ReplicaCosts(plan, schedules::orders_of(plan), cost_).least_step();
       by_bound.emplace(bound, std::move(plan));
     }
-    std::optional<std::pair<Seconds, Plan>> best;
+    if (problem_.limits.candidates == 1) {
+      waiting_.merge(by_bound);
+    } else if (auto best = keep_best(std::move(by_bound), never)) {
+      starts_.push_back(std::move(*best));
+    }
+  }
+
+  /// Plays plans in the order of their least possible steps, while these are below `limit` and the least step of all.
+  std::optional<Plan> keep_best(std::multimap<Seconds, Plan> by_bound, Seconds limit)
+  {
+    std::optional<Plan> best;
     for (auto& [bound, plan] : by_bound) {
-      if (best && (bound >= best->first || clock_.is_over())) break;
+      if (limit < never && (bound >= limit || clock_.is_over())) break;
       const auto step = step_of(plan);
       if (!step) {
         unfit_.push_back(std::move(plan));
-      } else {
-        keep(*step, plan);
-        if (!best || *step < best->first) best.emplace(*step, std::move(plan));
+        continue;
       }
+      keep(*step, plan);
+      if (*step >= limit) continue;
+      limit = *step;
+      best = std::move(plan);
     }
-    if (best) starts_.push_back(std::move(best->second));
+    return best;
   }
 
   bool is_within_limits(const Plan& plan) const
@@ -198,8 +215,11 @@ class Hybrids {
   {
     allow(most_played_tasks);
     const ShapeCosts shapes(problem_, most_tensor_, links);
+    const std::uint64_t moves = problem_.limits.candidates > 1 ? moves_of_annealing / 2 : moves_of_annealing;
+    // Plans that a simulation chooses from should differ.
+    const double heat = links == Links::Shared ? hot : cool;
     const auto plans =
-        search_shapes(shapes, most_replicas_, problem_.limits.seed, moves_of_annealing / 2, most_shaped_plans, clock_);
+        search_shapes(shapes, most_replicas_, problem_.limits.seed, moves, heat, most_shaped_plans, clock_);
     for (const auto& plan : plans) {
       const Seconds least = links == Links::Alone ? least_ : plans.front().estimate.step;
       if (plan.estimate.step > largest_error * least) continue;
@@ -423,10 +443,11 @@ class Hybrids {
   std::size_t plays_ = 0;  // likewise
   Seconds least_ = never;
   std::map<Seconds, Plan> best_;
-  std::vector<Plan> starts_;  // the best of each other planner
-  std::vector<Plan> shared_;  // the best where pipelines share links, by their estimates
-  std::vector<Plan> unfit_;   // do not fit into memory
-  std::string reason_;        // if nothing was proposed
+  std::vector<Plan> starts_;              // the best of each other planner
+  std::multimap<Seconds, Plan> waiting_;  // of other planners, by their bounds
+  std::vector<Plan> shared_;              // the best where pipelines share links, by their estimates
+  std::vector<Plan> unfit_;               // do not fit into memory
+  std::string reason_;                    // if nothing was proposed
   std::map<std::vector<Pipeline>, std::optional<std::pair<Seconds, Plan>>> kept_;  // and their best plans
   std::multimap<Seconds, Candidate> to_improve_;
 };

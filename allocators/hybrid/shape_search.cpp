@@ -30,7 +30,7 @@ class ShapeSearch {
     layers_ = costs.cost().layers();
   }
 
-  std::vector<ShapedPlan> best(std::uint64_t moves)
+  std::vector<ShapedPlan> best(std::uint64_t moves, double heat)
   {
     add_starts();
     // The best starts are each improved for a part of the moves.
@@ -39,7 +39,7 @@ class ShapeSearch {
     for (const auto& [step, shapes] : best_) {
       if (starts.size() < most_improved) starts.push_back(shapes);
     }
-    for (const auto& start : starts) improve(start, moves / starts.size());
+    for (const auto& start : starts) improve(start, moves / starts.size(), heat);
     std::vector<ShapedPlan> plans;
     for (const auto& [step, shapes] : best_) plans.push_back({shapes, *value(shapes)});
     return plans;
@@ -424,12 +424,10 @@ class ShapeSearch {
     return next;
   }
 
-  void improve(Shapes shapes, std::uint64_t moves)
+  void improve(Shapes shapes, std::uint64_t moves, double first_heat)
   {
     auto current = value(shapes);
     if (!current) return;
-    // Of the step. Of many copies each has a small part in it, so that what a move changes is small too.
-    const double hottest = 0.005 / std::sqrt(static_cast<double>(copies_of(shapes)));
     for (std::uint64_t i = 0; i < moves; ++i) {
       if (i % 64 == 0 && clock_.is_over()) return;
       if (!clock_.spend()) return;
@@ -437,7 +435,7 @@ class ShapeSearch {
       if (!next) continue;
       const auto found = value(*next);
       if (!found) continue;
-      const double heat = hottest * (1 - static_cast<double>(i) / static_cast<double>(moves)) * current->step.value;
+      const double heat = first_heat * (1 - static_cast<double>(i) / static_cast<double>(moves)) * current->step.value;
       const Seconds more = found->step - current->step;
       if (more > Seconds(0) && random_.uniform() >= std::exp(-more.value / std::max(heat, 1e-300))) continue;
       shapes = std::move(*next);
@@ -458,9 +456,9 @@ class ShapeSearch {
 }  // namespace
 
 std::vector<ShapedPlan> search_shapes(const ShapeCosts& costs, std::size_t most_replicas, std::uint64_t seed,
-                                      std::uint64_t moves, std::size_t most, SearchClock& clock)
+                                      std::uint64_t moves, double heat, std::size_t most, SearchClock& clock)
 {
-  return ShapeSearch(costs, most_replicas, seed, most, clock).best(moves);
+  return ShapeSearch(costs, most_replicas, seed, most, clock).best(moves, heat);
 }
 
 std::vector<Pipeline> pipelines_of(const ShapedPlan& plan, const std::vector<DeviceKind>& kinds, Layout layout)
