@@ -11,8 +11,9 @@ namespace isobar::allocators {
 ///    unlike clusters a chain of `local-search`.
 /// 2. Devices that a search need not tell apart are of one kind. Sets of shapes, which are pipelines of kinds with a
 ///    number of copies, are searched by simulated annealing over a closed form of the step (shapes.hpp,
-///    shape_search.hpp): once as if each transfer had its links to itself, as a prediction does, and once with shared
-///    links. The best ones are laid out over devices in two ways and played.
+///    shape_search.hpp): as if each transfer had its links to itself, as a prediction does, and for several candidates
+///    also with shared links. The best ones are laid out over devices in two ways, and their steps found
+///    (pipeline_steps.hpp).
 /// 3. Small changes of cuts and shares improve the best plans as long as their predicted step gets shorter.
 /// 4. Where there are only a few thousand different pipelines, every set of them is tried (enumeration.hpp). On up to
 ///    5 devices with 6 layers and 8 micro-batches no set of pipelines of single devices whose replicas divide nothing
