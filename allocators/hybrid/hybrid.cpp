@@ -217,7 +217,7 @@ class Hybrids {
     const ShapeCosts shapes(problem_, most_tensor_, links);
     const std::uint64_t moves = problem_.limits.candidates > 1 ? moves_of_annealing / 2 : moves_of_annealing;
     // Plans that a simulation chooses from should differ.
-    const double heat = links == Links::Shared ? hot : cool;
+    const double heat = problem_.limits.candidates > 1 ? hot : cool;
     const auto plans =
         search_shapes(shapes, most_replicas_, problem_.limits.seed, moves, heat, most_shaped_plans, clock_);
     for (const auto& plan : plans) {
