@@ -36,6 +36,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/program/collective.hpp
     core/program/player.hpp
     core/program/program.hpp
+    core/program/residence.hpp
     core/program/shard_role.hpp
     core/program/trace.hpp
     core/transfer_times.hpp

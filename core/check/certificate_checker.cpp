@@ -285,6 +285,7 @@ double proven_bound(const Plan& plan, const proofs::Chain& chain, Faults& faults
     case CertificateKind::Search:
     case CertificateKind::DtFm:
     case CertificateKind::Load:
+    case CertificateKind::Window:
       break;
   }
   faults = faults_of_rungs(certificate, chain.devices);
@@ -331,6 +332,12 @@ CertificateCheck check_certificate(const Plan& plan, const Workload& workload, c
                                          is_dtfm ? "dtfm or none" : "another than dtfm", name_of(plan.goal.objective)));
     } else if (kind == CertificateKind::DtFm) {
       proven = proven_dtfm_bound(plan, workload, cluster, effort, check.faults);
+    } else if (uses_machines(plan) != (kind == CertificateKind::Window) && kind != CertificateKind::None) {
+      check.faults.push_back(fmt::format("certificate.kind: claims {}; it is {}", name_of(kind),
+                                         uses_machines(plan) ? "window or none where a stage has a residence"
+                                                             : "window only where a stage has a residence"));
+    } else if (kind == CertificateKind::Window) {
+      proven = proofs::window_bound(plan, workload, cluster);
     } else if (kind == CertificateKind::Load) {
       proven = proven_load_bound(plan, workload, cluster, effort, check.faults);
     } else {

@@ -316,6 +316,9 @@ double phase_flow_bound(const Chain& chain, const Certificate& certificate, std:
 /// no other faults.
 bool refutes_by_loads(const Plan& plan, const Workload& workload, const Cluster& cluster, Effort& effort);
 
+/// The bound of a certificate of kind `window`, from the inputs alone.
+double window_bound(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
 /// The factor c such that the objective is at least c x the largest compute of a stage + beta x the sum of all. It is
 /// alpha, or less for objective `step`, whose turns may be shorter than the compute.
 double least_turns(const Chain& chain);

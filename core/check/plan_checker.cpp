@@ -7,6 +7,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
+#include "core/check/residence_checker.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -119,7 +120,8 @@ class Checker {
     for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
     std::unordered_map<std::string, std::size_t> stage_of_device;
     // With replicas, a device may have neighbouring stages, so that pipelines have their own cuts.
-    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() && !has_shared_stages(plan_);
+    const bool is_for_chains =
+        chain_schedule(plan_.goal.schedule).has_value() && !has_shared_stages(plan_) && !uses_machines(plan_);
     std::size_t next_layer = 0;
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
@@ -168,6 +170,7 @@ class Checker {
     if (plan_.goal.microbatches < 1) fault("microbatches: 0; a step has at least 1");
     if (next_layer <= workload_.layers.size()) check_shards();
     if (next_layer == workload_.layers.size()) check_ties();
+    if (next_layer == workload_.layers.size()) check_residences(plan_, workload_, cluster_, number_, claims_);
     check_schedule();
     if (plan_.recompute != workload_.recompute) {
       fault("recompute: lists {}, not the {} that recompute in the given workload",
@@ -294,6 +297,7 @@ class Checker {
   /// Checks that layers that share a matrix are in one stage, whose every replica has the matrix once.
   void check_ties()
   {
+    const auto pipeline_stage = pipeline_stages(plan_);
     const auto stage_of = [this](std::size_t layer) {
       const auto& stages = plan_.stages;
       return static_cast<std::size_t>(std::find_if(stages.begin(), stages.end(),
@@ -304,6 +308,10 @@ class Checker {
       const auto& tied_to = workload_.layers[layer].tied_to;
       if (!tied_to || stage_of(layer) == stage_of(*tied_to)) continue;
       const std::size_t index = stage_of(layer);
+      if (pipeline_stage[index] == pipeline_stage[stage_of(*tied_to)] && uses_machines(plan_)) {
+        check_tied_residence(plan_, layer, index, stage_of(*tied_to), number_, claims_);
+        continue;
+      }
       const Stage& here = plan_.stages[index];
       const Stage& there = plan_.stages[stage_of(*tied_to)];
       const bool is_on_device = there.is_on_one_device() && devices_in(here) != devices_in(there);

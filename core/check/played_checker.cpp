@@ -7,6 +7,7 @@
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
+#include "core/check/tier_memory.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/nominal_rates.hpp"
@@ -116,7 +117,8 @@ class PlayedChecker {
     check_resident();
     if (!claims_.empty()) return claims_.take();
     collect_transfers();
-    const PlayedProgram played = play_program(program_, nominal_rates(plan_, workload_, cluster_));
+    const PlayedProgram played =
+        play_program(program_, nominal_rates(plan_, workload_, cluster_), counted_step(plan_).played());
     check_memory(played);
     check_claims(played);
     return claims_.take();
@@ -258,36 +260,148 @@ class PlayedChecker {
   /// optimizers and buffers, of which the replicas of a stage may divide some.
   void check_resident()
   {
-    const Boundaries cuts = boundaries_of(workload_);
-    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
     std::vector<double> found(devices_.size(), 0);
-    for (const auto& holder : holders_) {
-      const Stage& stage = plan_.stages[holder.stage];
-      const auto replicas = static_cast<double>(stage.replicas.size());
-      const bool divides_parameters = plan_.sync.sharded == Sharding::Parameters;
-      const bool divides_gradients = divides_parameters || plan_.sync.sharded == Sharding::Gradients;
-      const bool divides_optimizer = divides_gradients || plan_.sync.sharded == Sharding::Optimizer;
-      const double each = bytes.parameter / (divides_parameters ? replicas : 1) +
-                          bytes.gradient / (divides_gradients ? replicas : 1) +
-                          bytes.optimizer / (divides_optimizer ? replicas : 1);
-      const bool is_sky = workload_.memory_model == MemoryModel::Sky;
-      const std::size_t after = stage.last_layer + 1;
-      const Bytes buffers = cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
-                            cuts.gradient[after] + workload_.recompute_buffer;
-      for (const auto& part : holder.parts) {
-        for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-          const Layer& layer = workload_.layers[k];
-          found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(holder, part, layer) * each;
-        }
-        if (!is_sky) found[part.rank] += buffers.value / blocks_of(holder);
+    for (const auto& holder : holders_) add_resident(holder, found);
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      std::array<double, tier_count> needed{};
+      needed[static_cast<std::size_t>(Tier::Device)] = found[rank];
+      if (uses_machine(rank)) needed = memory_of_tiers(rank);
+      for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
+        const double held = program_.resident(rank, tier).value;
+        const double need = needed[static_cast<std::size_t>(tier)];
+        if (held == need || agree(held, need)) continue;
+        const auto [is, should_be] = distinct_texts(held, need);
+        claims_.fault("device {}: its program holds {} B of {} memory throughout; its stages need {} B",
+                      shown(devices_[rank]), is, name_of(tier), should_be);
       }
     }
-    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      const double held = program_.resident(rank, Tier::Device).value;
-      if (agree(held, found[rank])) continue;
-      const auto [is, should_be] = distinct_texts(held, found[rank]);
-      claims_.fault("device {}: its program holds {} B throughout; its stages need {} B", shown(devices_[rank]), is,
-                    should_be);
+  }
+
+  bool uses_machine(std::size_t rank) const
+  {
+    return std::any_of(holders_.begin(), holders_.end(), [&](const Holder& holder) {
+      return holder.is_on(rank) && !plan_.stages[holder.stage].residence.is_on_device();
+    });
+  }
+
+  /// What a device and its machine hold throughout for stages that do not all live on the device. On the device: what
+  /// stays there, places for what passes, and what crosses the cuts to other devices. On the host: what the machine
+  /// updates, gradients that wait for that, and optimizer states on their way from and to the disk.
+  std::array<double, tier_count> memory_of_tiers(std::size_t rank) const
+  {
+    constexpr double waiting_gradients = 3;
+    constexpr double staged_states = 3;
+    const Boundaries cuts = boundaries_of(workload_);
+    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    double device = workload_.recompute_buffer.value;
+    double host = 0;
+    double disk = 0;
+    double passing_parameters = 0;  // of the largest part
+    double passing_gradients = 0;
+    double updated_gradients = 0;  // of the largest part that the machine updates
+    double all_updated_gradients = 0;
+    double staged = 0;
+    double updated = 0;  // parts, by the machine
+    double spilled = 0;  // parts, with their state on the disk
+    Residence common;
+    const auto is_here = [&](std::size_t stage) {
+      return stage < holder_of_.size() && holder_of_[stage].contains(rank);
+    };
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      if (!is_here(i)) continue;
+      const Stage& stage = plan_.stages[i];
+      if (i == 0 || !is_here(i - 1))
+        device += (cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer]).value;
+      if (!is_here(i + 1)) device += (cuts.output[stage.last_layer + 1] + cuts.gradient[stage.last_layer + 1]).value;
+      double count = 0;
+      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+        count += static_cast<double>(workload_.layers[k].parameters);
+      }
+      const Residence& residence = stage.residence;
+      const double parameters = count * bytes.parameter;
+      const double gradients = count * bytes.gradient;
+      const double state = count * bytes.optimizer;
+      if (residence.parameters == Tier::Device) {
+        device += parameters;
+      } else {
+        common.parameter_slots = residence.parameter_slots;
+        common.copies = residence.copies;
+        passing_parameters = std::max(passing_parameters, parameters + tied_parameters(stage) * bytes.parameter);
+      }
+      if (residence.gradients == Tier::Device) {
+        device += gradients;
+      } else {
+        common.gradient_slots = residence.gradient_slots;
+        passing_gradients = std::max(passing_gradients, gradients);
+      }
+      if (residence.optimizer == Tier::Device) {
+        device += state;
+        continue;
+      }
+      common.overlap = residence.overlap;
+      ++updated;
+      host += parameters;
+      updated_gradients = std::max(updated_gradients, gradients);
+      all_updated_gradients += gradients;
+      if (residence.optimizer == Tier::Host) {
+        host += state;
+      } else {
+        disk += state;
+        staged = std::max(staged, state);
+        ++spilled;
+      }
+    }
+    const bool agrees_first = needs_gradient_sync(workload_) && common.copies != Copies::Redundant;
+    const bool keeps_all =
+        agrees_first || common.overlap == UpdateOverlap::None || common.overlap == UpdateOverlap::Delayed;
+    device += static_cast<double>(common.parameter_slots) * passing_parameters;
+    device += static_cast<double>(common.gradient_slots) * passing_gradients;
+    const bool has_place_each = keeps_all || updated <= waiting_gradients;
+    host += has_place_each ? all_updated_gradients : updated_gradients * waiting_gradients;
+    host += staged * std::min(spilled, staged_states);
+    return {device, host, disk};
+  }
+
+  /// The parameters of layers before the stage that pass through the device, and of which it uses a matrix.
+  double tied_parameters(const Stage& stage) const
+  {
+    double count = 0;
+    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+      const auto& tied_to = workload_.layers[k].tied_to;
+      if (!tied_to || *tied_to >= stage.first_layer) continue;
+      for (const auto& other : plan_.stages) {
+        const bool has_it = other.first_layer <= *tied_to && *tied_to <= other.last_layer;
+        if (has_it && other.residence.parameters != Tier::Device) {
+          count += static_cast<double>(workload_.layers[*tied_to].parameters);
+        }
+      }
+    }
+    return count;
+  }
+
+  /// Adds what the parts of a holder hold on their devices throughout.
+  void add_resident(const Holder& holder, std::vector<double>& found) const
+  {
+    const Boundaries cuts = boundaries_of(workload_);
+    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    const Stage& stage = plan_.stages[holder.stage];
+    const auto replicas = static_cast<double>(stage.replicas.size());
+    const bool divides_parameters = plan_.sync.sharded == Sharding::Parameters;
+    const bool divides_gradients = divides_parameters || plan_.sync.sharded == Sharding::Gradients;
+    const bool divides_optimizer = divides_gradients || plan_.sync.sharded == Sharding::Optimizer;
+    const double each = bytes.parameter / (divides_parameters ? replicas : 1) +
+                        bytes.gradient / (divides_gradients ? replicas : 1) +
+                        bytes.optimizer / (divides_optimizer ? replicas : 1);
+    const bool is_sky = workload_.memory_model == MemoryModel::Sky;
+    const std::size_t after = stage.last_layer + 1;
+    const Bytes buffers = cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
+                          cuts.gradient[after] + workload_.recompute_buffer;
+    for (const auto& part : holder.parts) {
+      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+        const Layer& layer = workload_.layers[k];
+        found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(holder, part, layer) * each;
+      }
+      if (!is_sky) found[part.rank] += buffers.value / blocks_of(holder);
     }
   }
 
@@ -362,25 +476,24 @@ class PlayedChecker {
 
   void check_memory(const PlayedProgram& played)
   {
-    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      const double peak = played.peak_memory[rank][static_cast<std::size_t>(Tier::Device)].value;
-      const Bytes memory = cluster_.devices[device_of_rank_[rank]].memory;
-      if (peak > memory.value * (1 + claim_tolerance)) {
-        const auto [needs, has] = distinct_texts(peak / 0x1p30, memory.value / 0x1p30, 6);
-        claims_.fault("device {}: its stages need {} GiB under schedule {}, and it has {} GiB", shown(devices_[rank]),
+    const auto memories = tier_memories(plan_, cluster_, played);
+    for (const auto& [name, tier, need, memory] : memories) {
+      if (need.value > memory.value * (1 + claim_tolerance)) {
+        const auto [needs, has] = distinct_texts(need.value / 0x1p30, memory.value / 0x1p30, 6);
+        claims_.fault("{} {}: its stages need {} GiB under schedule {}, and it has {} GiB", name_of(tier), shown(name),
                       needs, shown(text_of(plan_.goal.schedule)), has);
       }
-      if (plan_.predicted) claims_.check_peak_memory(devices_[rank], peak);
+      if (plan_.predicted) claims_.check_peak_memory(name, need.value);
     }
     const std::size_t claimed = plan_.predicted ? plan_.predicted->peak_memory.size() : 0;
-    if (claimed > devices_.size()) {
-      claims_.fault("predicted.peak_memory_bytes: {}; the plan has {}", counted(claimed, "device"), devices_.size());
+    if (claimed > memories.size()) {
+      claims_.fault("predicted.peak_memory_bytes: {}; the plan uses {}", counted(claimed, "name"), memories.size());
     }
   }
 
   void check_claims(const PlayedProgram& played)
   {
-    const double step = played.periods.front().end.value;
+    const double step = played.periods[counted_step(plan_).before].step_time.value;
     const bool is_dtfm = plan_.goal.objective == Objective::DtFm;
     const double objective = is_dtfm ? dtfm_cost(plan_, workload_, cluster_) : step;
     claims_.check("objective_s", plan_.objective, objective);
@@ -512,13 +625,16 @@ class PlayedChecker {
              last_weight + static_cast<double>(users - 1) * each;
     };
     double earliest = 0;
-    for (std::size_t i = 0; i < holders_.size(); ++i) {
+    // Steps that overlap may fill the pipeline while the one before drains it.
+    const bool flows = counted_step(plan_).overlaps();
+    for (std::size_t i = 0; i < holders_.size() && !flows; ++i) {
       const Holder& holder = holders_[i];
       double each = std::max(holder.forward, holder.next_backward);
       if (!is_free) each = std::max(each, holder.input.data);
       earliest = std::max(earliest, with_busy_lane(i, around[i].between, holder.microbatches, each));
     }
     for (const auto& passage : passages_) {
+      if (flows) break;
       const double each = is_free ? 0 : std::max(passage.output.data, passage.gradient.data);
       earliest =
           std::max(earliest, with_busy_lane(passage.from, time_beyond(passage, around), passage.microbatches, each));
@@ -541,8 +657,42 @@ class PlayedChecker {
         forward_sums += static_cast<double>(holder.microbatches) * holder.forward_sum;
         backward_sums += static_cast<double>(holder.microbatches) * holder.backward_sum;
       }
+      if (flows) {
+        earliest = std::max(earliest, all);
+        continue;
+      }
       earliest = std::max({earliest, begin + all, begin + dependent + back + last_weight});
       if (!is_free) earliest = std::max({earliest, begin + forward_sums, begin + backward_sums});
+    }
+    return std::max(earliest, earliest_by_machines());
+  }
+
+  /// A time that no step is below because of what the machines do: all updates of a device one after another, and every
+  /// gradient and parameter once between device and host.
+  double earliest_by_machines() const
+  {
+    if (!uses_machines(plan_)) return 0;
+    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    double earliest = 0;
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      double parameters = 0;
+      double work = 0;
+      for (const auto& holder : holders_) {
+        const Stage& stage = plan_.stages[holder.stage];
+        if (!holder.is_on(rank) || stage.residence.optimizer == Tier::Device) continue;
+        for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+          const Layer& layer = workload_.layers[k];
+          parameters += static_cast<double>(layer.parameters);
+          work += layer.update
+                      ? layer.update->value
+                      : static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer);
+        }
+      }
+      if (parameters == 0) continue;
+      const MachineRates rates = machine_rates(plan_, cluster_.devices[device_of_rank_[rank]], cluster_);
+      const double fastest = std::max(rates.update_speed.value, rates.busy_update_speed.value);
+      earliest = std::max({earliest, work / fastest, parameters * bytes.parameter / rates.in.bandwidth.value,
+                           parameters * bytes.gradient / rates.out.bandwidth.value});
     }
     return earliest;
   }

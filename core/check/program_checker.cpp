@@ -102,7 +102,8 @@ class LaneChecker {
       return add("lane 0 has a channel or another engine; it computes on the device");
     }
     if (lane.channel.has_value() != (lane.engine == Engine::Network)) {
-      return add(lane.channel ? "a channel and engine device; a lane with a channel has engine network"
+      return add(lane.channel ? fmt::format("a channel and engine {}; a lane with a channel has engine network",
+                                            name_of(lane.engine))
                               : "engine network and no channel; it needs one");
     }
     if (!lane.channel) return;
@@ -260,11 +261,20 @@ class InstructionChecker {
   std::string fault_of_opcode(const Instruction& instruction, const Spot& spot, const Channel* channel) const
   {
     const Opcode opcode = instruction.opcode;
-    if (channel == nullptr && !is_computation(opcode)) {
-      return fmt::format("{} in a lane without a channel", name_of(opcode));
+    if (channel != nullptr && instruction.payload == Payload::Optimizer) {
+      return fmt::format("{} of an optimizer; its state goes between host and disk only", name_of(opcode));
     }
-    if (channel != nullptr && is_computation(opcode)) {
+    if (channel != nullptr && (is_computation(opcode) || is_copy(opcode))) {
       return fmt::format("{} in a lane with a channel", name_of(opcode));
+    }
+    if (channel == nullptr) {
+      if (!is_computation(opcode) && !is_copy(opcode)) {
+        return fmt::format("{} in a lane without a channel", name_of(opcode));
+      }
+      const Engine engine = program_.lanes(spot.rank)[spot.lane].engine;
+      if (!is_done_by(engine, opcode)) {
+        return fmt::format("{} in a lane of engine {}", name_of(opcode), name_of(engine));
+      }
     }
     if (use_ == ProgramUse::Evaluation && is_computation(opcode) && opcode != Opcode::Forward) {
       return fmt::format("{} in an evaluation, which has only forwards", name_of(opcode));
@@ -277,6 +287,25 @@ class InstructionChecker {
     if (is_first == (opcode == Opcode::Send)) return {};
     return fmt::format("{} at the {} end of its channel; the sender is first", name_of(opcode),
                        is_first ? "first" : "second");
+  }
+
+  /// Whether a lane of an engine other than the network may have the instruction.
+  static bool is_done_by(Engine engine, Opcode opcode)
+  {
+    switch (opcode) {
+      case Opcode::Load:
+        return engine == Engine::CopyIn;
+      case Opcode::Store:
+        return engine == Engine::CopyOut;
+      case Opcode::Read:
+        return engine == Engine::DiskRead;
+      case Opcode::Write:
+        return engine == Engine::DiskWrite;
+      case Opcode::Update:
+        return engine == Engine::Device || engine == Engine::Host;
+      default:
+        return engine == Engine::Device;
+    }
   }
 
   std::string fault_of_wait(const Wait& wait, const Spot& spot) const
@@ -346,6 +375,8 @@ class InstructionChecker {
         holding.gather_channels.insert(channel);
         return;
       }
+      case Payload::Optimizer:
+        return;  // refused as a fault
       case Payload::Activation:
       case Payload::Gradient: {
         tasks_.meetings[instruction.stage].insert(channel);

@@ -1,10 +1,12 @@
 #include "core/check/program_tasks.hpp"
+#include "core/check/program_tiers.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -84,6 +86,14 @@ class OrderChecker : public WalkVisitor {
       }
     }
     memory_.resize(program.ranks());
+    tiers_.resize(program.ranks());
+    for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+      const auto& lanes = program.lanes(rank);
+      const bool uses_machine = std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) {
+        return lane.engine != Engine::Device && lane.engine != Engine::Network;
+      });
+      if (uses_machine) tiers_[rank].emplace(program, rank);
+    }
   }
 
   void execute(const Turn& turn) override
@@ -112,6 +122,9 @@ class OrderChecker : public WalkVisitor {
         });
       }
     }
+    for (const auto& rank : tiers_) {
+      if (rank) rank->add_faults(faults_);
+    }
     return faults_.lines();
   }
 
@@ -121,6 +134,7 @@ class OrderChecker : public WalkVisitor {
     LaneClocks& clocks = clocks_[turn.at.rank][turn.at.lane];
     clocks.begin(turn, clocks_[turn.at.rank]);
     check_needs(turn, clocks.begun());
+    if (tiers_[turn.at.rank]) tiers_[turn.at.rank]->note(turn, clocks.begun());
     change_memory(turn, turn.instruction.acquires, 1);
   }
   void complete(const Turn& turn)
@@ -140,6 +154,9 @@ class OrderChecker : public WalkVisitor {
         return check_task(turn, begun);
       case Opcode::Update:
         return check_update(turn, begun);
+      case Opcode::Store:
+        if (instruction.payload != Payload::ParameterGradient) return;
+        return check_counts(turn, begun, holding_of(turn).syncs, "sync of its gradients");
       case Opcode::Send:
         return check_send(turn, begun);
       default:
@@ -269,6 +286,7 @@ class OrderChecker : public WalkVisitor {
   void check_update(const Turn& turn, const Clock& begun)
   {
     const Holding& holding = *tasks_.find_holding(turn.instruction.stage, static_cast<std::uint32_t>(turn.at.rank));
+    if (program_.lanes(turn.at.rank)[turn.at.lane].engine == Engine::Host) return;  // TierOrder checks it
     check_counts(turn, begun, holding.backwards, "last backward");
     check_counts(turn, begun, holding.syncs, "sync of its gradients");
     const LaneCounts& facts = tasks_.facts[turn.at.rank];
@@ -417,7 +435,8 @@ class OrderChecker : public WalkVisitor {
   bool has_facts_ = false;
   std::vector<std::vector<LaneClocks>> clocks_;  // by rank and lane
   std::vector<std::array<MemoryState, tier_count>> memory_;
-  std::set<const Holding*> gathered_before_;  // whose forwards wait for a gather of the period before
+  std::vector<std::optional<TierOrder>> tiers_;  // by rank; of those that use their machine
+  std::set<const Holding*> gathered_before_;     // whose forwards wait for a gather of the period before
   ProgramFaults faults_;
 };
 

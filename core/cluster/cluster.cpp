@@ -114,9 +114,39 @@ FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype)
   return fastest;
 }
 
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json machine_to_json(const Machine& machine)
+{
+  Json entry = {{"name", machine.name},
+                {"memory_bytes", machine.memory.value},
+                {"update_flops_per_s", machine.update_speed.value},
+                {"busy_update_flops_per_s", machine.busy_update_speed.value},
+                {"disk", nullptr}};
+  if (machine.disk) {
+    entry["disk"] = {{"name", machine.disk->name},
+                     {"capacity_bytes", machine.disk->capacity.value},
+                     {"read_bytes_per_s", machine.disk->read.value},
+                     {"write_bytes_per_s", machine.disk->write.value}};
+  }
+  return entry;
+}
+
+Json link_to_json(const MachineLink& link, const Cluster& cluster)
+{
+  return {{"name", cluster.machines[link.machine].name},
+          {"in_latency_s", link.in.latency.value},
+          {"in_bytes_per_s", link.in.bandwidth.value},
+          {"out_latency_s", link.out.latency.value},
+          {"out_bytes_per_s", link.out.bandwidth.value}};
+}
+
+}  // namespace
+
 std::string cluster_to_json(const Cluster& cluster)
 {
-  using Json = nlohmann::ordered_json;
   Json devices = Json::array();
   for (const auto& device : cluster.devices) {
     Json entry = {{"name", device.name},
@@ -128,6 +158,9 @@ std::string cluster_to_json(const Cluster& cluster)
       entry[fmt::format("speed_{}_flops_per_s", name_of(dtype))] = speed.value;
     }
     entry["price_usd_per_hour"] = device.price_usd_per_hour ? Json(*device.price_usd_per_hour) : Json(nullptr);
+    if (!cluster.machines.empty()) {
+      entry["machine"] = device.machine ? link_to_json(*device.machine, cluster) : Json(nullptr);
+    }
     devices.push_back(std::move(entry));
   }
   const std::size_t endpoints = cluster.devices.size() + (cluster.data_server ? 1 : 0);
@@ -145,12 +178,16 @@ std::string cluster_to_json(const Cluster& cluster)
     latency.push_back(std::move(latency_row));
     bandwidth.push_back(std::move(bandwidth_row));
   }
-  const Json document = {{"schema", "isobar-cluster/1"},
-                         {"name", cluster.name},
-                         {"devices", std::move(devices)},
-                         {"data_server", cluster.data_server ? Json(*cluster.data_server) : Json(nullptr)},
-                         {"latency_s", std::move(latency)},
-                         {"bandwidth_bytes_per_s", std::move(bandwidth)}};
+  Json document = {{"schema", "isobar-cluster/1"},
+                   {"name", cluster.name},
+                   {"devices", std::move(devices)},
+                   {"data_server", cluster.data_server ? Json(*cluster.data_server) : Json(nullptr)},
+                   {"latency_s", std::move(latency)},
+                   {"bandwidth_bytes_per_s", std::move(bandwidth)}};
+  if (!cluster.machines.empty()) {
+    document["machines"] = Json::array();
+    for (const auto& machine : cluster.machines) document["machines"].push_back(machine_to_json(machine));
+  }
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 

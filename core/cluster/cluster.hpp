@@ -12,20 +12,6 @@
 
 namespace isobar {
 
-/// One processor that can hold layers: one GPU, or one CPU socket.
-struct Device {
-  std::string name;
-  std::string type;      ///< such as "V100-SXM2-16GB"; empty if the platform does not give it
-  std::string site;      ///< devices of one site are close to each other; empty if the platform does not give it
-  FlopsPerSecond speed;  ///< sustained rate in float32
-  std::map<DType, FlopsPerSecond> speed_in;  ///< rates in other dtypes, if the platform gives them
-  Bytes memory;
-  std::optional<double> price_usd_per_hour;
-
-  /// The sustained rate in `dtype`: the platform's rate for it, else `speed`.
-  FlopsPerSecond speed_at(DType dtype) const;
-};
-
 /// The path of a transfer between two endpoints, without contention.
 struct Path {
   Seconds latency;
@@ -35,6 +21,57 @@ struct Path {
   Seconds transfer_time(Bytes size) const { return latency + data_time(size); }
   /// The time that the bytes take to leave, and to arrive: how long a transfer occupies its lane.
   Seconds data_time(Bytes size) const { return size / bandwidth; }
+};
+
+/// A disk of a machine. Reads and writes at the same time share the larger of the two rates.
+struct Disk {
+  std::string name;
+  Bytes capacity;
+  BytesPerSecond read;
+  BytesPerSecond write;
+};
+
+/// What devices are in: its memory, processor and disk hold and update what they do not.
+struct Machine {
+  std::string name;
+  Bytes memory;
+  FlopsPerSecond update_speed;       ///< of updates while none of its devices computes
+  FlopsPerSecond busy_update_speed;  ///< while one of them does
+  std::optional<Disk> disk;          ///< none: the platform gives it none with a capacity
+};
+
+/// The machine that a device is in, and the copies between them.
+struct MachineLink {
+  std::size_t machine = 0;  ///< index in Cluster::machines
+  Path in;                  ///< from the machine's memory to the device
+  Path out;                 ///< back
+};
+
+/// What was measured of a training system on the machines of a platform, in place of what the platform says. A plan
+/// names the system (Plan::system).
+struct MeasuredSystem {
+  std::optional<FlopsPerSecond> update_speed = {};
+  std::optional<FlopsPerSecond> busy_update_speed = {};
+  std::optional<BytesPerSecond> copy_bandwidth = {};  ///< in each direction
+  Seconds backward_delay = {};                        ///< added to each load of parameters for a backward pass
+  Bytes workspace = {};                               ///< that a device needs besides what a plan counts
+  double reserved_fraction = 1;  ///< memory that the allocator of the device reserves / memory in use; 1 or more
+  double host_fraction = 1;      ///< memory of the machine that is taken / what a plan counts there; 1 or more
+};
+
+/// One processor that can hold layers: one GPU, or one CPU socket.
+struct Device {
+  std::string name;
+  std::string type;      ///< such as "V100-SXM2-16GB"; empty if the platform does not give it
+  std::string site;      ///< devices of one site are close to each other; empty if the platform does not give it
+  FlopsPerSecond speed;  ///< sustained rate in float32
+  std::map<DType, FlopsPerSecond> speed_in;  ///< rates in other dtypes, if the platform gives them
+  Bytes memory;
+  std::optional<double> price_usd_per_hour;
+  std::optional<MachineLink> machine = {};  ///< none: it can use its own memory alone
+
+  /// The sustained rate in `dtype`: the platform's rate for it, else `speed`.
+  FlopsPerSecond speed_at(DType dtype) const;
 };
 
 /// The network between the endpoints of a cluster: devices 0..n-1 and, if there is one, data server n.
@@ -75,7 +112,9 @@ class MatrixNetwork : public Network {
 struct Cluster {
   std::string name;
   std::vector<Device> devices;
-  std::optional<std::string> data_server;  ///< sends the input of each micro-batch; none: input is local
+  std::vector<Machine> machines = {};
+  std::map<std::string, MeasuredSystem> systems = {};  ///< by name
+  std::optional<std::string> data_server;              ///< sends the input of each micro-batch; none: input is local
   std::shared_ptr<const Network> network;
   /// The largest factor by which a profile of the platform speeds anything up over its nominal value; infinity if
   /// unknown. Lower bounds on simulated time are divided by it.

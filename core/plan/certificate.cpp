@@ -6,13 +6,14 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<CertificateKind, 7> kinds = {{{CertificateKind::None, "none"},
+constexpr NameTable<CertificateKind, 8> kinds = {{{CertificateKind::None, "none"},
                                                   {CertificateKind::Fractional, "fractional"},
                                                   {CertificateKind::Path, "path"},
                                                   {CertificateKind::Search, "search"},
                                                   {CertificateKind::PhaseFlow, "phase-flow"},
                                                   {CertificateKind::DtFm, "dtfm"},
-                                                  {CertificateKind::Load, "load"}}};
+                                                  {CertificateKind::Load, "load"},
+                                                  {CertificateKind::Window, "window"}}};
 
 }  // namespace
 

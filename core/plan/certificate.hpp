@@ -19,14 +19,18 @@ enum class CertificateKind {
   Search,     ///< the same multipliers; a search finds nothing below the bound; searched again
   PhaseFlow,  ///< an integer program over the phases of a repeating chain has no solution at a limit; solved again
   // Of other plans:
-  DtFm,  ///< a search over the groups of replicas finds no lower cost of communication; searched again
-  Load   ///< multipliers on the load of each device; recomputed by one pass over the cuts
+  DtFm,   ///< a search over the groups of replicas finds no lower cost of communication; searched again
+  Load,   ///< multipliers on the load of each device; recomputed by one pass over the cuts
+  Window  ///< work, copies and updates of a device with its machine; recomputed from the inputs alone
 };
 
-/// "none", "fractional", "path", "search", "phase-flow", "dtfm", "load".
+/// "none", "fractional", "path", "search", "phase-flow", "dtfm", "load", "window".
 std::string_view name_of(CertificateKind kind);
 std::optional<CertificateKind> certificate_kind_from_name(std::string_view name);
 std::vector<std::string> certificate_kind_names();
+
+/// In how many equal parts the bound of kind `window` divides the memory of a device for layers that stay on it.
+inline constexpr std::size_t window_bound_parts = 1'024;
 
 /// Largest number of combinations of uses of a group's device kinds in a run for which the kinds are counted
 /// separately.

@@ -2,10 +2,41 @@
 
 #include "core/errors.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
 namespace isobar {
+
+MeasuredSystem measured_system(const Plan& plan, const Cluster& cluster)
+{
+  if (!plan.system) return {};
+  const auto measured = cluster.systems.find(*plan.system);
+  return measured == cluster.systems.end() ? MeasuredSystem{} : measured->second;
+}
+
+MachineRates machine_rates(const Plan& plan, const Device& device, const Cluster& cluster)
+{
+  ensure(device.machine.has_value(), "a device whose machine is used is in one");
+  const Machine& machine = cluster.machines.at(device.machine->machine);
+  const MeasuredSystem measured = measured_system(plan, cluster);
+  const auto copy = [&](const Path& path) {
+    return CopyRate{path.latency, std::min(path.bandwidth, measured.copy_bandwidth.value_or(path.bandwidth))};
+  };
+  MachineRates rates;
+  rates.machine = device.machine->machine;
+  rates.in = copy(device.machine->in);
+  rates.out = copy(device.machine->out);
+  if (machine.disk) {
+    rates.read = {Seconds(0), machine.disk->read};
+    rates.write = {Seconds(0), machine.disk->write};
+  }
+  rates.update_speed = measured.update_speed.value_or(machine.update_speed);
+  rates.busy_update_speed =
+      measured.busy_update_speed.value_or(measured.update_speed.value_or(machine.busy_update_speed));
+  rates.backward_delay = measured.backward_delay;
+  return rates;
+}
 
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
@@ -17,6 +48,8 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
     endpoint_of_rank.push_back(*index);
     rates.speeds.push_back(cluster.devices[*index].speed_at(workload.dtype));
     rates.sites.push_back(cluster.devices[*index].site);
+    const bool uses_machine = cluster.devices[*index].machine.has_value();
+    rates.machines.push_back(uses_machine ? machine_rates(plan, cluster.devices[*index], cluster) : MachineRates{});
   }
   if (plan.data_server) {
     endpoint_of_rank.push_back(cluster.data_server_index());

@@ -7,6 +7,12 @@
 
 namespace isobar {
 
+/// The rates at which a device of a plan uses the machine that it is in: those measured of the plan's system where
+/// the platform has them, else the platform's. Requires a device with a machine.
+MachineRates machine_rates(const Plan& plan, const Device& device, const Cluster& cluster);
+/// The same constants of the plan's system; without any where the platform has none.
+MeasuredSystem measured_system(const Plan& plan, const Cluster& cluster);
+
 /// The rates of a plan's ranks on a cluster: its devices, then the data server. Transfers take their path's latency and
 /// bandwidth, or no time if they are free (Goal::has_free_transfers). Keeps no reference to its arguments.
 /// @throws std::logic_error for a device that the cluster lacks.

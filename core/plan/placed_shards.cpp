@@ -68,10 +68,21 @@ std::vector<std::size_t> pipeline_stages(const Plan& plan)
 
 std::vector<std::size_t> numbers_in_file(const Plan& plan)
 {
+  const auto& stages = plan.stages;
   const auto pipeline_stage = pipeline_stages(plan);
+  // Parts on the device before those that are not, and which a file counts as resident parts of the same stage.
+  std::vector<bool> leads(stages.size(), false);
+  for (std::size_t i = stages.size(); i-- > 1;) {
+    const bool is_led_to = leads[i] || !stages[i].residence.is_on_device();
+    leads[i - 1] = is_led_to && stages[i - 1].residence.is_on_device() && pipeline_stage[i] == pipeline_stage[i - 1];
+  }
   std::vector<std::size_t> numbers;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const bool is_part = i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] && has_shards({plan.stages[i]});
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const bool moves_alike =
+        i > 0 &&
+        (leads[i - 1] || (!stages[i].residence.is_on_device() && stages[i].residence == stages[i - 1].residence));
+    const bool is_part =
+        i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] && (has_shards({stages[i]}) || moves_alike);
     numbers.push_back(i == 0 ? 0 : numbers.back() + (is_part ? 0 : 1));
   }
   return numbers;
@@ -93,6 +104,12 @@ bool has_shards(const std::vector<Stage>& stages)
 bool has_shared_stages(const std::vector<Stage>& stages)
 {
   return has_replicas(stages) || has_shards(stages);
+}
+
+bool uses_machines(const Plan& plan)
+{
+  return std::any_of(plan.stages.begin(), plan.stages.end(),
+                     [](const Stage& stage) { return !stage.residence.is_on_device(); });
 }
 
 bool takes_whole_runs(const Plan& plan)
@@ -253,6 +270,14 @@ std::optional<std::string> why_not_divided(const Sync& sync, const Stage& stage,
     return "parameters, which replicas gather for each micro-batch, needs replicas that take as many; use gradients";
   }
   return std::nullopt;
+}
+
+void require_on_devices(const Plan& plan, const std::string& file, const std::string& command)
+{
+  if (!uses_machines(plan)) return;
+  throw InputError(file, fmt::format("residence: stages that live elsewhere than on their devices, which {} does not "
+                                     "know yet; isobar verify, simulate and report do",
+                                     command));
 }
 
 void require_single_devices(const Plan& plan, const std::string& file, const std::string& command)

@@ -46,6 +46,9 @@ inline bool has_shared_stages(const Plan& plan)
   return has_shared_stages(plan.stages);
 }
 
+/// Whether a part lives elsewhere than on its device.
+bool uses_machines(const Plan& plan);
+
 /// Whether each device has one run of neighbouring layers, of which all pass each of its micro-batches one after
 /// another: one stage, or neighbouring ones with as many micro-batches, which the schedules of a chain take as one.
 bool takes_whole_runs(const Plan& plan);
@@ -89,6 +92,8 @@ std::vector<std::string> sites_of(const Stage& stage, std::size_t shard);
 /// Why the replicas of a stage, which lie in these sites, cannot divide what `sync` says; none if they can.
 std::optional<std::string> why_not_divided(const Sync& sync, const Stage& stage, const std::vector<std::string>& sites);
 
+/// @throws InputError naming `command` for a plan in which a stage lives elsewhere than on its devices.
+void require_on_devices(const Plan& plan, const std::string& file, const std::string& command);
 /// @throws InputError naming `command` for a plan in which a stage has several devices.
 void require_single_devices(const Plan& plan, const std::string& file, const std::string& command);
 

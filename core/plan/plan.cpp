@@ -2,6 +2,9 @@
 
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "core/plan/placed_shards.hpp"
+
+#include <fmt/format.h>
 
 #include <fmt/format.h>
 
@@ -174,11 +177,20 @@ std::vector<std::string> devices_of(const Plan& plan)
   return devices;
 }
 
+CountedStep counted_step(const Plan& plan)
+{
+  for (const auto& stage : plan.stages) {
+    const CountedStep counted = counted_step(stage.residence.overlap);
+    if (stage.residence.optimizer != Tier::Device && counted.overlaps()) return counted;
+  }
+  return {};
+}
+
 bool is_chain(const Plan& plan)
 {
   const bool has_single_devices =
       std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) { return stage.is_on_one_device(); });
-  return has_single_devices && devices_of(plan).size() == plan.stages.size() &&
+  return has_single_devices && !uses_machines(plan) && !plan.system && devices_of(plan).size() == plan.stages.size() &&
          chain_schedule(plan.goal.schedule).has_value();
 }
 

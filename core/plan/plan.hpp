@@ -7,6 +7,7 @@
 #include "core/plan/shard_grid.hpp"
 #include "core/plan/sharding.hpp"
 #include "core/program/program.hpp"
+#include "core/program/residence.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -127,6 +128,7 @@ struct Stage {
   ShardGrid grid = {};  ///< of the shards of each replica
   /// How a file says that its layers are divided, the first that fits a layer; none: each by the split that it has.
   std::vector<NamedSplit> splits = {};
+  Residence residence = {};
 
   /// The one shard of the one replica of a stage on one device.
   const Shard& shard() const { return replicas.front().shards.front(); }
@@ -200,6 +202,9 @@ struct Plan {
   std::vector<Stage> stages;           ///< in layer order; empty when infeasible
   Sync sync;                           ///< of stages with several replicas
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
+  /// The training system that the plan imitates, if its measured constants count where a platform has them
+  /// (Cluster::systems).
+  std::optional<std::string> system;
   /// Samples of a micro-batch, if not those of the workload file; see with_micro_batch.
   std::optional<std::uint64_t> micro_batch;
   std::vector<std::string> without;        ///< devices of the platform that were left out; all claims are for the rest
@@ -233,9 +238,13 @@ const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_fi
 /// The devices of a plan by rank: in the order of their first appearance in the stages. Of a chain, that of the stages.
 std::vector<std::string> devices_of(const Plan& plan);
 
-/// True for a plan whose stages have a device each, none of them twice, and whose schedule has a recurrence
-/// (ChainSchedule). Its times and memory follow from the cost model; those of other plans from their Program.
+/// True for a plan whose stages have a device each, none of them twice, with all that they hold on it, and whose
+/// schedule has a recurrence (ChainSchedule). Its times and memory follow from the cost model; those of other plans
+/// from their Program.
 bool is_chain(const Plan& plan);
+
+/// Which of several steps in a row has the plan's step time.
+CountedStep counted_step(const Plan& plan);
 
 /// plan.json (docs/formats/plan.md), schema isobar-plan/1 or, for plans that it cannot express, isobar-plan/2.
 /// Deterministic except for "wall".

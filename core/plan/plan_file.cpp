@@ -58,6 +58,36 @@ Json to_json_1(const Stage& stage)
           {"last_layer", stage.last_layer}};
 }
 
+Json to_json(const Residence& residence, std::size_t resident_parts)
+{
+  Json object = {{"parameters", name_of(residence.parameters)},
+                 {"gradients", name_of(residence.gradients)},
+                 {"optimizer", name_of(residence.optimizer)}};
+  if (residence.activations != Tier::Device) object["activations"] = name_of(residence.activations);
+  if (resident_parts > 0) object["resident_parts"] = resident_parts;
+  if (residence.parameter_slots > 0) object["parameter_slots"] = residence.parameter_slots;
+  if (residence.gradient_slots > 0) object["gradient_slots"] = residence.gradient_slots;
+  if (residence.optimizer != Tier::Device) object["overlap"] = name_of(residence.overlap);
+  if (residence.copies != Copies::Lean) object["copies"] = name_of(residence.copies);
+  return object;
+}
+
+/// What a file says of a stage whose parts, first..last of the plan's stages, do not all live on their devices.
+void describe_residence(const std::vector<Stage>& stages, std::size_t first, std::size_t last, Json& object)
+{
+  if (stages[last].residence.is_on_device()) return;
+  bool has_one_layer_each = true;
+  std::size_t resident = 0;
+  Json cuts = Json::array();
+  for (std::size_t i = first; i <= last; ++i) {
+    has_one_layer_each = has_one_layer_each && stages[i].first_layer == stages[i].last_layer;
+    if (i > first) cuts.push_back(stages[i].first_layer);
+    if (stages[i].residence.is_on_device()) ++resident;
+  }
+  if (last > first) object["cuts"] = has_one_layer_each ? Json("layers") : std::move(cuts);
+  object["residence"] = to_json(stages[last].residence, resident);
+}
+
 Json to_json_2(const Stage& stage, std::uint64_t microbatches)
 {
   Json replicas = Json::array();
@@ -342,13 +372,17 @@ Json lasting_part_of(const Plan& plan)
   const bool is_1 = fits_schema_1(plan);
   Json stages = Json::array();
   const auto numbers = numbers_in_file(plan);
+  std::size_t first_part = 0;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
-    if (i > 0 && numbers[i] == numbers[i - 1]) {
-      stages.back()["last_layer"] = stage.last_layer;
-      continue;
+    const bool is_part = i > 0 && numbers[i] == numbers[i - 1];
+    if (!is_part) {
+      stages.push_back(is_1 ? to_json_1(stage) : to_json_2(stage, plan.goal.microbatches));
+      first_part = i;
     }
-    stages.push_back(is_1 ? to_json_1(stage) : to_json_2(stage, plan.goal.microbatches));
+    stages.back()["last_layer"] = stage.last_layer;
+    const bool is_last_part = i + 1 == plan.stages.size() || numbers[i + 1] != numbers[i];
+    if (is_last_part) describe_residence(plan.stages, first_part, i, stages.back());
   }
   const auto gap = plan.gap_fraction();
   Json document = {{"schema", is_1 ? schema_1 : schema_2},
@@ -366,6 +400,7 @@ Json lasting_part_of(const Plan& plan)
     if (plan.sync.bucket > Bytes(0)) document["sync"]["bucket_bytes"] = plan.sync.bucket.value;
   }
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
+  if (plan.system) document["system"] = *plan.system;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
   if (!plan.without.empty()) document["without"] = plan.without;
   if (plan.data_server) document["data_server"] = *plan.data_server;
@@ -464,6 +499,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
       reader.add_fault("recompute", "is not ascending; list each layer once, in order");
     }
   }
+  plan.system = reader.optional_text("system");
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
   if (reader.optional("without")) {
     plan.without = read_list<std::string>(

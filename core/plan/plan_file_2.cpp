@@ -69,12 +69,29 @@ std::vector<Stage> parts_of(const Stage& stage, const std::vector<std::uint64_t>
   return parts;
 }
 
-/// Reads the first layers of a stage's parts but the first, whose replicas add up the gradients of one part while
-/// another is in its backward pass.
+/// Cuts that make a part of each layer.
+std::vector<std::uint64_t> cuts_of_layers(MappingReader& reader, const Stage& stage)
+{
+  std::vector<std::uint64_t> cuts;
+  if (stage.last_layer >= most_layers) {
+    reader.add_fault("last_layer", fmt::format("{}; a workload has at most {} layers", stage.last_layer, most_layers));
+    return cuts;
+  }
+  for (std::uint64_t layer = stage.first_layer + 1; layer <= stage.last_layer; ++layer) cuts.push_back(layer);
+  return cuts;
+}
+
+/// Reads the first layers of a stage's parts but the first: its replicas add up the gradients of one part while
+/// another is in its backward pass, and parts go to the device and leave it one by one.
 std::vector<std::uint64_t> read_cuts(MappingReader& reader, const Stage& stage, FaultList& faults)
 {
   if (reader.optional("cuts") == nullptr) return {};
-  if (stage.replicas.size() < 2) {
+  const bool moves = reader.optional("residence") != nullptr;
+  if (moves && reader.optional("cuts")->kind == DocumentNode::Kind::Scalar) {
+    reader.required_choice("cuts", {"layers"});
+    return cuts_of_layers(reader, stage);
+  }
+  if (stage.replicas.size() < 2 && !moves) {
     reader.add_fault("cuts", "the stage has one replica, so that nothing happens between its parts; leave them out");
     return {};
   }
@@ -99,13 +116,7 @@ std::vector<std::uint64_t> read_cuts_of_shards(MappingReader& reader, const Stag
   if (reader.optional("cuts") != nullptr) {
     reader.add_fault("cuts", "the stage has several shards, which make a part of each layer; leave them out");
   }
-  std::vector<std::uint64_t> cuts;
-  if (stage.last_layer >= most_layers) {
-    reader.add_fault("last_layer", fmt::format("{}; a workload has at most {} layers", stage.last_layer, most_layers));
-    return cuts;
-  }
-  for (std::uint64_t layer = stage.first_layer + 1; layer <= stage.last_layer; ++layer) cuts.push_back(layer);
-  return cuts;
+  return cuts_of_layers(reader, stage);
 }
 
 /// Reads how the shards of a replica divide the layers: "splits": {"*": "2.5d"}, "grid": [4, 2, 2], or by the names of
@@ -162,6 +173,45 @@ void read_splits(MappingReader& reader, Stage& stage, FaultList& faults)
   }
 }
 
+/// Reads where the parts of a stage live; the first resident_parts of them, on the device.
+void read_residence(MappingReader& reader, std::vector<Stage>& parts, FaultList& faults)
+{
+  if (reader.optional("residence") == nullptr) return;
+  std::uint64_t resident = 0;
+  const auto residence = read_mapping<Residence>(reader, "residence", faults, [&](MappingReader& keys) {
+    Residence read;
+    const auto tier = [&](const char* key) {
+      const auto name = keys.optional_choice(key, tier_names());
+      return name ? tier_from_name(*name).value_or(Tier::Device) : Tier::Device;
+    };
+    read.parameters = tier("parameters");
+    read.gradients = tier("gradients");
+    read.optimizer = tier("optimizer");
+    read.activations = tier("activations");
+    resident = keys.optional_count("resident_parts").value_or(0);
+    read.parameter_slots = keys.optional_count("parameter_slots", 0, most_layers).value_or(0);
+    read.gradient_slots = keys.optional_count("gradient_slots", 0, most_layers).value_or(0);
+    if (const auto name = keys.optional_choice("overlap", update_overlap_names())) {
+      read.overlap = update_overlap_from_name(*name).value_or(read.overlap);
+    }
+    if (const auto name = keys.optional_choice("copies", copies_names())) {
+      read.copies = copies_from_name(*name).value_or(read.copies);
+    }
+    if (!faults.empty()) return read;
+    if (const auto fault = fault_of(read)) keys.add_fault(fault->key, fault->text);
+    if (resident >= parts.size()) {
+      keys.add_fault("resident_parts", fmt::format("{} of {}; those that stay are fewer, or the residence is left out",
+                                                   resident, counted(parts.size(), "part")));
+    }
+    return read;
+  });
+  if (residence.is_on_device()) {
+    if (faults.empty()) reader.add_fault("residence", "everything is on the device; leave it out");
+    return;
+  }
+  for (std::size_t i = resident; i < parts.size(); ++i) parts[i].residence = residence;
+}
+
 std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
   Stage stage;
@@ -183,12 +233,19 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
                                              counted(taken, "micro-batch", "es"), *microbatches));
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
-  refuse(reader, {"residence"});
   read_splits(reader, stage, faults);
   const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
   if (fault) reader.add_fault(fault->key, fault->text);
-  if (has_shards({stage})) return parts_of(stage, read_cuts_of_shards(reader, stage));
-  return parts_of(stage, read_cuts(reader, stage, faults));
+  if (has_shards({stage})) {
+    if (reader.optional("residence") != nullptr) {
+      reader.add_fault("residence",
+                       "the stage has several shards, which keep everything on their devices; leave it out");
+    }
+    return parts_of(stage, read_cuts_of_shards(reader, stage));
+  }
+  auto parts = parts_of(stage, read_cuts(reader, stage, faults));
+  read_residence(reader, parts, faults);
+  return parts;
 }
 
 /// A number of a schedule, or several: "chunks": 2, "warm_up": [3, 2, 1, 0].

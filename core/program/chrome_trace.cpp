@@ -128,6 +128,9 @@ void ChromeTraceWriter::record(const TraceEvent& event)
       event.position, instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
   if (is_computation(instruction.opcode)) {
     details += fmt::format(R"(,"flops":{},"memory_bytes":{})", instruction.work.value, event.memory.value);
+  } else if (is_copy(instruction.opcode)) {
+    details += fmt::format(R"(,"payload":"{}","pass":"{}","bytes":{})", name_of(instruction.payload),
+                           name_of(instruction.pass), instruction.size.value);
   } else {
     details += fmt::format(R"(,"channel":{},"payload":"{}","bytes":{})", channel_of(event),
                            name_of(instruction.payload), instruction.size.value);

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <utility>
 
 namespace isobar {
@@ -17,6 +19,9 @@ namespace isobar {
 namespace {
 
 constexpr Seconds never{std::numeric_limits<double>::infinity()};
+/// An update that ends when a computation begins does not reach into it, whatever the last digits say: else the two
+/// would move each other in every round.
+constexpr double rounding = 1e-12;
 
 /// The times of a lane, in seconds.
 struct LaneTimes {
@@ -88,11 +93,49 @@ struct RankTimes {
   RankMemory memory;
 };
 
+/// A time in which a device of a machine computes.
+struct Interval {
+  double begin = 0;
+  double end = 0;
+
+  bool operator==(const Interval&) const = default;
+};
+/// The times in which the devices of each machine compute, ascending and apart.
+using BusyTimes = std::map<std::size_t, std::vector<Interval>>;
+
+/// Joins intervals that overlap or touch.
+void join(std::vector<Interval>& intervals)
+{
+  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
+  std::vector<Interval> joined;
+  for (const auto& each : intervals) {
+    if (!joined.empty() && each.begin <= joined.back().end) {
+      joined.back().end = std::max(joined.back().end, each.end);
+    } else {
+      joined.push_back(each);
+    }
+  }
+  intervals = std::move(joined);
+}
+
+bool has_two_update_rates(const PlayerRates& rates)
+{
+  return std::any_of(rates.machines.begin(), rates.machines.end(),
+                     [](const MachineRates& rank) { return rank.update_speed != rank.busy_update_speed; });
+}
+
 class ProgramPlayer : public WalkVisitor {
  public:
+  /// `busy` is of the last time that the program was played.
   ProgramPlayer(const Program& program, const PlayerRates& rates, const ProgramWalk& walk, std::uint64_t periods,
-                const PlayedSink& sink)
-      : program_(program), rates_(rates), sink_(sink), lanes_(walk.lanes()), channels_(program.channels().size())
+                const PlayedSink& sink, const BusyTimes& busy)
+      : program_(program),
+        rates_(rates),
+        sink_(sink),
+        busy_(busy),
+        notes_busy_times_(has_two_update_rates(rates)),
+        lanes_(walk.lanes()),
+        channels_(program.channels().size())
   {
     played_.periods.resize(periods);
     for (auto& period : played_.periods) period.ranks.assign(program.ranks(), {never, Seconds(0), Seconds(0)});
@@ -135,8 +178,15 @@ class ProgramPlayer : public WalkVisitor {
   void execute(const Turn& turn) override
   {
     const Instruction& instruction = turn.instruction;
-    ensure(is_computation(instruction.opcode), "a transfer in a lane without a channel");
     const double begin = ready(turn);
+    if (instruction.opcode >= Opcode::Update) {
+      const Engine engine = program_.lanes(turn.at.rank)[turn.at.lane].engine;
+      if (engine != Engine::Device) {
+        const double end = begin + time_on_machine(turn, engine, begin);
+        return complete(turn, begin, end, end);
+      }
+    }
+    ensure(is_computation(instruction.opcode), "a transfer in a lane without a channel");
     double duration = 0;
     if (instruction.work.value > 0) {
       ensure(turn.at.rank < rates_.speeds.size() && rates_.speeds[turn.at.rank].value > 0,
@@ -145,6 +195,7 @@ class ProgramPlayer : public WalkVisitor {
     }
     const double end = begin + duration;
     complete(turn, begin, end, end);
+    if (notes_busy_times_ && duration > 0) new_busy_[rates_.machines.at(turn.at.rank).machine].push_back({begin, end});
     PlayedRank& rank = played_.periods[turn.period].ranks[turn.at.rank];
     rank.begin = std::min(rank.begin, Seconds(begin));
     rank.end = std::max(rank.end, Seconds(end));
@@ -162,6 +213,12 @@ class ProgramPlayer : public WalkVisitor {
       const double end = begin + collective_duration(number, turns);
       for (const Turn* turn : turns) complete(*turn, begin, end, end);
     }
+  }
+
+  BusyTimes take_busy_times()
+  {
+    for (auto& [machine, intervals] : new_busy_) join(intervals);
+    return std::move(new_busy_);
   }
 
   PlayedProgram result()
@@ -197,6 +254,57 @@ class ProgramPlayer : public WalkVisitor {
       time = std::max(time, lane.ends.at(turn.period - wait.periods_back - lane.first_period).at(wait.count - 1));
     }
     return time;
+  }
+
+  /// How long a copy, an access of the disk or an update by the machine takes.
+  double time_on_machine(const Turn& turn, Engine engine, double begin) const
+  {
+    ensure(turn.at.rank < rates_.machines.size(), "a rank that uses a machine needs its rates");
+    const MachineRates& machine = rates_.machines[turn.at.rank];
+    const Instruction& instruction = turn.instruction;
+    switch (instruction.opcode) {
+      case Opcode::Load: {
+        const bool is_slow = instruction.payload == Payload::Parameter && instruction.pass == Opcode::Backward;
+        return (machine.in.time_of(instruction.size) + (is_slow ? machine.backward_delay : Seconds(0))).value;
+      }
+      case Opcode::Store:
+        return machine.out.time_of(instruction.size).value;
+      case Opcode::Read:
+        return machine.read.time_of(instruction.size).value;
+      case Opcode::Write:
+        return machine.write.time_of(instruction.size).value;
+      default:
+        ensure(engine == Engine::Host && instruction.opcode == Opcode::Update, "an instruction in a lane of others");
+        return update_time(machine, instruction.work, begin);
+    }
+  }
+
+  /// An update is slower while a device of the machine computes.
+  double update_time(const MachineRates& machine, Flops work, double begin) const
+  {
+    if (work.value <= 0) return 0;
+    ensure(machine.update_speed.value > 0 && machine.busy_update_speed.value > 0, "a machine that updates has a rate");
+    double left = work.value;
+    double time = begin;
+    const auto found = busy_.find(machine.machine);
+    if (found != busy_.end() && machine.update_speed != machine.busy_update_speed) {
+      const auto& intervals = found->second;
+      auto interval = std::upper_bound(intervals.begin(), intervals.end(), begin,
+                                       [](double at, const Interval& each) { return at < each.end; });
+      for (; interval != intervals.end(); ++interval) {
+        const double idle = std::max(0.0, interval->begin - time);
+        if (idle * machine.update_speed.value >= left * (1 - rounding)) break;
+        left -= idle * machine.update_speed.value;
+        time += idle;
+        const double busy = interval->end - time;
+        if (busy * machine.busy_update_speed.value >= left * (1 - rounding)) {
+          return time + left / machine.busy_update_speed.value - begin;
+        }
+        left -= busy * machine.busy_update_speed.value;
+        time = interval->end;
+      }
+    }
+    return time + left / machine.update_speed.value - begin;
   }
 
   /// The turn takes from `begin` to `end`; its lane reaches the next one at `next`.
@@ -270,6 +378,9 @@ class ProgramPlayer : public WalkVisitor {
   const Program& program_;
   const PlayerRates& rates_;
   const PlayedSink& sink_;
+  const BusyTimes& busy_;
+  bool notes_busy_times_;
+  BusyTimes new_busy_;
   std::vector<LaneTimes> lanes_;  // by number
   std::vector<RankTimes> ranks_;
   std::vector<ChannelTimes> channels_;
@@ -285,6 +396,22 @@ Seconds PlayedPeriod::window() const
   return largest;
 }
 
+namespace {
+
+/// Whether a machine updates anything.
+bool uses_host(const Program& program)
+{
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    const auto& lanes = program.lanes(rank);
+    if (std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.engine == Engine::Host; })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
 PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods,
                            const PlayedSink& sink)
 {
@@ -293,10 +420,23 @@ PlayedProgram play_program(const Program& program, const PlayerRates& rates, std
     throw InputError(fmt::format("program: {} instructions in a period; at most {} can be played", instructions,
                                  most_played_instructions));
   }
-  ProgramWalk walk(program);
-  ProgramPlayer player(program, rates, walk, periods, sink);
-  if (const auto deadlock = walk.run(periods, player)) throw InputError("program: " + *deadlock);
-  return player.result();
+  const auto play = [&](const PlayedSink& to, BusyTimes& busy) {
+    ProgramWalk walk(program);
+    ProgramPlayer player(program, rates, walk, periods, to, busy);
+    if (const auto deadlock = walk.run(periods, player)) throw InputError("program: " + *deadlock);
+    PlayedProgram result = player.result();
+    busy = player.take_busy_times();
+    return result;
+  };
+  BusyTimes busy;
+  if (!has_two_update_rates(rates) || !uses_host(program)) return play(sink, busy);
+  // Each round makes at least one more time final.
+  for (std::uint64_t round = 0; round <= periods * instructions; ++round) {
+    const BusyTimes before = busy;
+    play({}, busy);
+    if (busy == before) return play(sink, busy);
+  }
+  throw std::logic_error("updates and computations that keep moving each other");
 }
 
 }  // namespace isobar

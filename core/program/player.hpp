@@ -15,13 +15,34 @@ namespace isobar {
 
 struct Turn;
 
+/// How fast a rank copies in one direction. A copy occupies its lane until its last byte has arrived.
+struct CopyRate {
+  Seconds latency;
+  BytesPerSecond bandwidth;
+
+  Seconds time_of(Bytes size) const { return latency + size / bandwidth; }
+};
+
+/// The rates at which a rank uses the machine that its device is in.
+struct MachineRates {
+  std::size_t machine = 0;           ///< which one it is; ranks may have the same
+  CopyRate in;                       ///< to the device
+  CopyRate out;                      ///< from the device
+  CopyRate read;                     ///< from the disk
+  CopyRate write;                    ///< to the disk
+  FlopsPerSecond update_speed;       ///< of updates while no rank of the machine computes on its device
+  FlopsPerSecond busy_update_speed;  ///< while one does
+  Seconds backward_delay;            ///< added to each load of parameters for a backward pass
+};
+
 /// The rates by which a program is played: nominal ones, without contention.
 struct PlayerRates {
   std::vector<FlopsPerSecond> speeds;  ///< by rank; unused for a rank that computes nothing
   /// The times of a transfer of `size` bytes from one rank to another; none: transfers take no time. Called once per
   /// channel and size, not per message.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
-  std::vector<std::string> sites = {};  ///< by rank, for hierarchical collectives; may be empty without them
+  std::vector<std::string> sites = {};      ///< by rank, for hierarchical collectives; may be empty without them
+  std::vector<MachineRates> machines = {};  ///< by rank; may be empty for a program that uses devices alone
 };
 
 /// The computations of a rank in one period.
@@ -68,9 +89,14 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 ///   reach their next instruction.
 /// - A lane goes from its last instruction of a period to the first of the next one as within a period, unless another
 ///   lane of its rank has not ended the period before.
+/// - A copy or disk access begins when its lane is free and its waits are over, and takes its lane's CopyRate. So do
+///   updates in lanes of engine Host, at the machine's two rates, as if no other rank's updates shared it.
 /// - Memory is acquired at the begin of an instruction (of a transfer: when it is ready) and released at its end. At
 ///   equal times an instruction comes after those that it waits for, so that what they release is free. The simulator
 ///   does the same: each activity that ends releases its memory before those that it lets begin acquire theirs.
+///
+/// A program with updates at two rates is played again until the computations that slow them down no longer change:
+/// mostly a few times, and never more often than it has instructions.
 ///
 /// O(instructions) time, and O(n log n) for the n instructions with memory of a rank that has several lanes of such
 /// instructions. Memory of two periods of instructions, and of as many more as waits look back. Deterministic.

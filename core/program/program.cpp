@@ -7,24 +7,36 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<Opcode, 12> opcodes = {{{Opcode::Forward, "Forward"},
+constexpr NameTable<Opcode, 16> opcodes = {{{Opcode::Forward, "Forward"},
                                             {Opcode::Backward, "Backward"},
                                             {Opcode::BackwardInput, "BackwardInput"},
                                             {Opcode::BackwardWeight, "BackwardWeight"},
                                             {Opcode::Update, "Update"},
                                             {Opcode::Send, "Send"},
                                             {Opcode::Recv, "Recv"},
+                                            {Opcode::Load, "Load"},
+                                            {Opcode::Store, "Store"},
+                                            {Opcode::Read, "Read"},
+                                            {Opcode::Write, "Write"},
                                             {Opcode::AllReduce, "AllReduce"},
                                             {Opcode::ReduceScatter, "ReduceScatter"},
                                             {Opcode::AllGather, "AllGather"},
                                             {Opcode::AllToAll, "AllToAll"},
                                             {Opcode::Broadcast, "Broadcast"}}};
-constexpr NameTable<Payload, 5> payloads = {{{Payload::Activation, "activation"},
+constexpr NameTable<Payload, 6> payloads = {{{Payload::Activation, "activation"},
                                              {Payload::Gradient, "gradient"},
                                              {Payload::ParameterGradient, "parameter gradient"},
                                              {Payload::Parameter, "parameter"},
-                                             {Payload::GradientFacts, "gradient facts"}}};
+                                             {Payload::GradientFacts, "gradient facts"},
+                                             {Payload::Optimizer, "optimizer"}}};
 constexpr NameTable<Tier, tier_count> tiers = {{{Tier::Device, "device"}, {Tier::Host, "host"}, {Tier::Disk, "disk"}}};
+constexpr NameTable<Engine, 7> engines = {{{Engine::Device, "device"},
+                                           {Engine::Network, "network"},
+                                           {Engine::Host, "host"},
+                                           {Engine::CopyIn, "copy in"},
+                                           {Engine::CopyOut, "copy out"},
+                                           {Engine::DiskRead, "disk read"},
+                                           {Engine::DiskWrite, "disk write"}}};
 constexpr NameTable<Algorithm, 5> algorithms = {{{Algorithm::Ring, "ring"},
                                                  {Algorithm::Hierarchical, "hierarchical"},
                                                  {Algorithm::Tree, "tree"},
@@ -45,9 +57,17 @@ std::string_view name_of(Tier tier)
 {
   return name_in(tiers, tier);
 }
+std::string_view name_of(Engine engine)
+{
+  return name_in(engines, engine);
+}
 std::string_view name_of(Algorithm algorithm)
 {
   return name_in(algorithms, algorithm);
+}
+std::optional<Tier> tier_from_name(std::string_view name)
+{
+  return value_in(tiers, name);
 }
 std::optional<Opcode> opcode_from_name(std::string_view name)
 {

@@ -24,6 +24,10 @@ enum class Opcode : std::uint8_t {
   Update,
   Send,
   Recv,
+  Load,   ///< from the machine to the device
+  Store,  ///< back
+  Read,   ///< from the machine's disk to its memory
+  Write,  ///< back
   AllReduce,
   ReduceScatter,
   AllGather,
@@ -31,17 +35,19 @@ enum class Opcode : std::uint8_t {
   Broadcast
 };
 
-/// What a transfer or a collective carries.
+/// What a transfer, a collective or a copy carries.
 enum class Payload : std::uint8_t {
   Activation,
   Gradient,  ///< of activations
   ParameterGradient,
   Parameter,
-  GradientFacts  ///< what clipping and loss scaling need to know of all gradients
+  GradientFacts,  ///< what clipping and loss scaling need to know of all gradients
+  Optimizer       ///< the optimizer's state
 };
 
-/// What a lane occupies. The lanes of a rank that have the same engine share it.
-enum class Engine : std::uint8_t { Device, Network };
+/// What a lane occupies. The lanes of a rank that have the same engine share it. Host is the processor of the machine
+/// that the device is in; copies go between its memory and the device.
+enum class Engine : std::uint8_t { Device, Network, Host, CopyIn, CopyOut, DiskRead, DiskWrite };
 
 /// Where memory is allocated.
 enum class Tier : std::uint8_t { Device, Host, Disk };
@@ -53,9 +59,11 @@ enum class Algorithm : std::uint8_t { Ring, Hierarchical, Tree, Direct, Server }
 std::string_view name_of(Opcode opcode);        ///< "Forward", "Send", …
 std::string_view name_of(Payload payload);      ///< "activation", "parameter gradient", …
 std::string_view name_of(Tier tier);            ///< "device", "host", "disk"
+std::string_view name_of(Engine engine);        ///< "device", "network", "host", "copy in", …
 std::string_view name_of(Algorithm algorithm);  ///< "ring", "hierarchical", …
-/// The opcode with that name; none for an unknown name.
+/// The value with that name; none for an unknown name.
 std::optional<Opcode> opcode_from_name(std::string_view name);
+std::optional<Tier> tier_from_name(std::string_view name);
 
 /// Index of a lane of a rank. Lane 0 is its compute lane, which may be empty.
 using LaneId = std::uint16_t;
@@ -66,8 +74,8 @@ inline constexpr LaneId compute_lane = 0;
 struct Lane {
   std::string name;  ///< unique in its rank: "compute", "send activation", …
   Engine engine = Engine::Device;
-  std::optional<std::size_t> channel;  ///< index in Program::channels; none for a lane that meets no other rank
-  std::optional<ShardRole> role = {};  ///< of collectives among shards for a micro-batch each
+  std::optional<std::size_t> channel = {};  ///< index in Program::channels; none for a lane that meets no other rank
+  std::optional<ShardRole> role = {};       ///< of collectives among shards for a micro-batch each
 };
 
 /// One end of a channel.
@@ -134,14 +142,16 @@ struct Hold {
 /// One piece of work of one rank.
 struct Instruction {
   Opcode opcode = Opcode::Forward;
-  Payload payload = Payload::Activation;  ///< of transfers and collectives
+  Payload payload = Payload::Activation;  ///< of transfers, collectives and copies
+  Opcode pass = Opcode::Forward;          ///< of copies: Forward, Backward or Update, for or after which they are
   LaneId lane = compute_lane;
   std::uint32_t stage = 0;
   std::uint64_t microbatch = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
   Flops work;                  ///< of computations
-  Bytes size;                  ///< of transfers; of collectives the data of each rank (see rounds_of)
+  std::uint32_t place = 0;     ///< of the device's: for loaded parameters, or where stored gradients were
+  Bytes size;                  ///< of transfers and copies; of collectives the data of each rank (see rounds_of)
   Waits waits;                 ///< in addition to the lane's order
   Hold acquires;               ///< memory allocated at the start
   Hold releases;               ///< memory freed at the end
@@ -152,15 +162,27 @@ constexpr bool is_transfer(Opcode opcode)
 {
   return opcode == Opcode::Send || opcode == Opcode::Recv;
 }
+/// True for Load, Store, Read and Write.
+constexpr bool is_copy(Opcode opcode)
+{
+  return opcode >= Opcode::Load && opcode <= Opcode::Write;
+}
 /// True for AllReduce, ReduceScatter, AllGather, AllToAll and Broadcast.
 constexpr bool is_collective(Opcode opcode)
 {
   return opcode >= Opcode::AllReduce;
 }
-/// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which have work.
+/// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which have work. An Update may be in a lane of
+/// engine Host; all others are in the compute lane.
 constexpr bool is_computation(Opcode opcode)
 {
   return opcode <= Opcode::Update;
+}
+
+/// True for what the device of a rank computes, and not its machine.
+constexpr bool is_on_device(const Instruction& instruction)
+{
+  return instruction.lane == compute_lane && is_computation(instruction.opcode);
 }
 
 /// One period of a plan, usually a step, as lanes of instructions. A rank is a device of the plan, numbered by its

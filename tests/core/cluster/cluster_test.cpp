@@ -6,6 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
+#include <optional>
+
 namespace isobar {
 namespace {
 
@@ -34,6 +38,47 @@ TEST(WithoutDevices, KeepsTheOthersWithTheirPaths)
       EXPECT_EQ(rest.network->path_with(from, to, link, 2).bandwidth, 2 * whole.path(kept[from], kept[to]).bandwidth);
     }
   }
+}
+
+/// Devices d0, d1 and d2, of which d0 and d2 are in a machine each.
+Cluster devices_in_machines()
+{
+  Cluster cluster = testing_support::cluster({1, 2, 3});
+  const Disk disk{"nvme", Bytes(1e12), BytesPerSecond(2e9), BytesPerSecond(1e9)};
+  cluster.machines = {{"cpu0", Bytes(64e9), FlopsPerSecond(4e9), FlopsPerSecond(2e9), std::nullopt},
+                      {"cpu1", Bytes(32e9), FlopsPerSecond(1e9), FlopsPerSecond(1e9), disk}};
+  const Path in{Seconds(1e-5), BytesPerSecond(12e9)};
+  const Path out{Seconds(2e-5), BytesPerSecond(6e9)};
+  cluster.devices[0].machine = MachineLink{0, in, out};
+  cluster.devices[2].machine = MachineLink{1, in, out};
+  return cluster;
+}
+
+TEST(WithoutDevices, KeepsTheMachinesOfTheOthers)
+{
+  const auto rest = without_devices(devices_in_machines(), {"d0"}, "--without");
+  ASSERT_EQ(rest.devices.size(), 2U);
+  EXPECT_FALSE(rest.devices[0].machine.has_value());
+  EXPECT_EQ(rest.machines.at(rest.devices[1].machine->machine).name, "cpu1");
+}
+
+TEST(ClusterToJson, HasTheMachinesOfDevices)
+{
+  const auto json = nlohmann::json::parse(cluster_to_json(devices_in_machines()));
+  EXPECT_EQ(json["machines"], nlohmann::json::parse(R"([
+    {"name": "cpu0", "memory_bytes": 64e9, "update_flops_per_s": 4e9, "busy_update_flops_per_s": 2e9, "disk": null},
+    {"name": "cpu1", "memory_bytes": 32e9, "update_flops_per_s": 1e9, "busy_update_flops_per_s": 1e9,
+     "disk": {"name": "nvme", "capacity_bytes": 1e12, "read_bytes_per_s": 2e9, "write_bytes_per_s": 1e9}}])"));
+  EXPECT_EQ(json["devices"][0]["machine"], nlohmann::json::parse(R"({"name": "cpu0", "in_latency_s": 1e-5,
+    "in_bytes_per_s": 12e9, "out_latency_s": 2e-5, "out_bytes_per_s": 6e9})"));
+  EXPECT_TRUE(json["devices"][1]["machine"].is_null());
+}
+
+TEST(ClusterToJson, SaysNothingOfMachinesWhereThereAreNone)
+{
+  const auto json = nlohmann::json::parse(cluster_to_json(testing_support::cluster({1, 2})));
+  EXPECT_FALSE(json.contains("machines"));
+  EXPECT_FALSE(json["devices"][0].contains("machine"));
 }
 
 TEST(WithoutDevices, NamesTheExistingDevices)

@@ -1,0 +1,116 @@
+#include "core/check/residence_checker.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/program/residence.hpp"
+
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+namespace isobar {
+
+namespace {
+
+/// Adds what a stage says of its device to `known`; the key that earlier stages have with another value, if any.
+std::optional<const char*> key_that_differs(const Residence& residence, Residence& known)
+{
+  if (residence.parameters != Tier::Device) {
+    const bool is_first = known.parameters == Tier::Device;
+    if (!is_first && residence.parameter_slots != known.parameter_slots) return "parameter_slots";
+    if (!is_first && residence.copies != known.copies) return "copies";
+    known.parameters = residence.parameters;
+    known.parameter_slots = residence.parameter_slots;
+    known.copies = residence.copies;
+  }
+  if (residence.gradients != Tier::Device) {
+    if (known.gradients != Tier::Device && residence.gradient_slots != known.gradient_slots) return "gradient_slots";
+    known.gradients = residence.gradients;
+    known.gradient_slots = residence.gradient_slots;
+  }
+  if (residence.optimizer != Tier::Device) {
+    if (known.optimizer != Tier::Device && residence.overlap != known.overlap) return "overlap";
+    known.optimizer = residence.optimizer;
+    known.overlap = residence.overlap;
+  }
+  return std::nullopt;
+}
+
+/// Checks that a device has the machine and the disk that a residence needs; false if not.
+bool check_machine(const Residence& residence, const std::string& name, std::size_t number, const Cluster& cluster,
+                   Claims& claims)
+{
+  const auto index = cluster.device_index(name);
+  if (!index) return true;  // a fault of its own
+  const Device& device = cluster.devices[*index];
+  if (!device.machine) {
+    claims.fault("stages[{}].residence: device {} has no machine on platform {}; give it the prop host", number,
+                 shown(name), cluster.name);
+    return false;
+  }
+  const Machine& machine = cluster.machines.at(device.machine->machine);
+  if (residence.optimizer != Tier::Disk || machine.disk) return true;
+  claims.fault(
+      "stages[{}].residence.optimizer: disk, and machine {} of device {} has none with a capacity on platform {}",
+      number, shown(machine.name), shown(name), cluster.name);
+  return false;
+}
+
+}  // namespace
+
+void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                      const std::vector<std::size_t>& number, Claims& claims)
+{
+  std::unordered_map<std::string, Residence> of_device;  // what its stages so far say
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Stage& stage = plan.stages[i];
+    const Residence& residence = stage.residence;
+    if (residence.is_on_device()) continue;
+    if (const auto found = fault_of(residence)) {
+      claims.fault("stages[{}].residence.{}: {}", number[i], found->key, found->text);
+      return;
+    }
+    if (workload.memory_model == MemoryModel::Sky) {
+      claims.fault("stages[{}].residence: memory_model sky does not tell parameters from activations; use training",
+                   number[i]);
+      return;
+    }
+    if (plan.sync.sharded != Sharding::None && stage.replicas.size() > 1) {
+      claims.fault("stages[{}].residence: sync.sharded is {}, which divides what the device holds; leave one out",
+                   number[i], name_of(plan.sync.sharded));
+      return;
+    }
+    for (const auto& replica : stage.replicas) {
+      if (replica.shards.size() > 1) {
+        claims.fault("stages[{}].residence: its {} keep everything on their devices; leave it out", number[i],
+                     counted(replica.shards.size(), "shard"));
+        return;
+      }
+      const std::string& device = replica.shards.front().device;
+      if (!check_machine(residence, device, number[i], cluster, claims)) return;
+      const auto key = key_that_differs(residence, of_device[device]);
+      if (!key) continue;
+      claims.fault("stages[{}].residence.{}: another one than an earlier stage of device {} has; it is of the device",
+                   number[i], *key, shown(device));
+      return;
+    }
+  }
+}
+
+void check_tied_residence(const Plan& plan, std::size_t layer, std::size_t index, std::size_t owner,
+                          const std::vector<std::size_t>& number, Claims& claims)
+{
+  const Residence& here = plan.stages[index].residence;
+  if (plan.stages[owner].residence.parameters == Tier::Device) return;
+  if (here.parameters == Tier::Device) {
+    claims.fault(
+        "stages[{}].residence.parameters: host, and layer {} of stages[{}] on the device uses its matrix; write device",
+        number[owner], layer, number[index]);
+  } else if (counted_step(here.overlap).overlaps()) {
+    claims.fault(
+        "stages[{}].residence.overlap: {}, and layer {} uses a matrix of stages[{}], which passes too; use step or "
+        "none",
+        number[index], name_of(here.overlap), layer, number[owner]);
+  }
+}
+
+}  // namespace isobar

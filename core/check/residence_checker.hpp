@@ -1,0 +1,23 @@
+#pragma once
+
+#include "core/check/claims.hpp"
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace isobar {
+
+/// Checks that the stages of a plan, which hold every layer, can live where it says, and that those of a device agree
+/// on how; `number`: of each stage in a file. Only the plan checker uses it.
+void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                      const std::vector<std::size_t>& number, Claims& claims);
+
+/// Checks that the matrix that `layer` of stage `index` uses, of stage `owner` on the same devices, is where both can
+/// use it.
+void check_tied_residence(const Plan& plan, std::size_t layer, std::size_t index, std::size_t owner,
+                          const std::vector<std::size_t>& number, Claims& claims);
+
+}  // namespace isobar
