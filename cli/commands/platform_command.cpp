@@ -94,6 +94,25 @@ struct ShowCommand {
   bool json = false;
 };
 
+/// The machines of a cluster: their memory, their rates of updates and their disk.
+std::string table_of_machines(const Cluster& cluster, results::TableWidth width)
+{
+  const std::vector<std::string> header = {"machine", "memory", "updates", "while computing",
+                                           "disk",    "reads",  "writes"};
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& machine : cluster.machines) {
+    std::vector<std::string> row = {machine.name, text_of(machine.memory), text_of(machine.update_speed),
+                                    text_of(machine.busy_update_speed)};
+    if (const auto& disk = machine.disk) {
+      row.insert(row.end(), {text_of(disk->capacity), text_of(disk->read), text_of(disk->write)});
+    } else {
+      row.insert(row.end(), 3, "–");
+    }
+    rows.push_back(std::move(row));
+  }
+  return results::table_of(header, std::move(rows), 1, {6, 5}, width);
+}
+
 std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
 {
   std::set<DType> dtypes;
@@ -103,6 +122,8 @@ std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
   std::vector<std::string> header = {"device", "type", "site", "float32"};
   for (const auto dtype : dtypes) header.emplace_back(name_of(dtype));
   header.insert(header.end(), {"memory", "USD/h", "to the next", "latency"});
+  const bool has_machines = !cluster.machines.empty();
+  if (has_machines) header.insert(header.end(), {"machine", "to it", "from it"});
   std::vector<std::vector<std::string>> rows;
   for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
     const Device& device = cluster.devices[i];
@@ -118,6 +139,12 @@ std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
     row.insert(row.end(), {text_of(device.memory),
                            device.price_usd_per_hour ? fmt::format("{:.2f}", *device.price_usd_per_hour) : "–",
                            alone ? "–" : text_of(path.bandwidth), alone ? "–" : text_of(path.latency)});
+    if (const auto& link = device.machine) {
+      row.insert(row.end(),
+                 {cluster.machines[link->machine].name, text_of(link->out.bandwidth), text_of(link->in.bandwidth)});
+    } else if (has_machines) {
+      row.insert(row.end(), 3, "–");
+    }
     rows.push_back(std::move(row));
   }
   // The rates of other dtypes, the last first; then price, latency and bandwidth to the next.
@@ -125,15 +152,19 @@ std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
   for (std::size_t i = dtypes.size(); i > 0; --i) least_important_first.push_back(3 + i);
   const std::size_t memory = 4 + dtypes.size();
   least_important_first.insert(least_important_first.end(), {memory + 1, memory + 3, memory + 2});
+  if (has_machines) least_important_first.insert(least_important_first.end(), {memory + 5, memory + 6});
   const std::string server =
       cluster.data_server ? fmt::format("data server: {}\n", on_one_line(*cluster.data_server)) : "";
-  return fmt::format("{}: {}\n{}\n{}", on_one_line(cluster.name), counted(cluster.devices.size(), "device"), server,
-                     results::table_of(header, std::move(rows), 3, least_important_first, width));
+  return fmt::format("{}: {}{}\n{}\n{}{}", on_one_line(cluster.name), counted(cluster.devices.size(), "device"),
+                     has_machines ? " in " + counted(cluster.machines.size(), "machine") : "", server,
+                     results::table_of(header, std::move(rows), 3, least_important_first, width),
+                     has_machines ? "\n" + table_of_machines(cluster, width) : "");
 }
 
 void add_show(CLI::App& parent, Action& action)
 {
-  auto* command = parent.add_subcommand("show", "show the devices of a platform file and the paths between them");
+  auto* command =
+      parent.add_subcommand("show", "show the devices and machines of a platform file and the paths between them");
   auto options = std::make_shared<ShowCommand>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "PLATFORM", options->platform, "SimGrid platform file (XML)")->required();

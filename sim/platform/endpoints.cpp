@@ -1,10 +1,12 @@
 #include "sim/platform/endpoints.hpp"
 
 #include "core/errors.hpp"
+#include "sim/platform/limits.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace isobar::sim {
 
@@ -20,29 +22,100 @@ std::string place_of_host(const std::string& file, const ScannedHost& host)
   return fmt::format("{}:{}: host {}", file, host.line, host.name);
 }
 
-Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string& file)
-{
-  Endpoints endpoints;
-  std::vector<std::string> faults;
-  for (const auto& host : hosts) {
-    if (host.props.memory && host.computes) endpoints.devices.push_back(&host);
-    if (!host.props.data_server) continue;
-    if (host.props.memory) {
-      faults.push_back(place_of_host(file, host) +
-                       ": is a device (it has memory) and the data server; remove the prop memory or the role");
-    } else if (endpoints.data_server != nullptr) {
-      faults.push_back(fmt::format("{}: is a second data server; {} in line {} is the first", place_of_host(file, host),
-                                   endpoints.data_server->name, endpoints.data_server->line));
+namespace {
+
+/// Chooses the endpoints of one platform file and collects its faults.
+class Choice {
+ public:
+  Choice(const std::vector<ScannedHost>& hosts, const std::string& file) : hosts_(hosts), file_(file)
+  {
+    for (const auto& host : hosts) names_.insert(host.name);
+  }
+
+  Endpoints choose()
+  {
+    for (const auto& host : hosts_) {
+      if (host.props.host) add_named_machine(host, *host.props.host);
+    }
+    for (const auto& host : hosts_) {
+      if (host.props.role == Role::Machine || named_.contains(host.name)) {
+        add_machine(host);
+      } else if (host.props.memory && host.computes) {
+        endpoints_.devices.push_back(&host);
+      }
+      if (host.props.role == Role::DataServer) add_data_server(host);
+    }
+    if (!faults_.empty()) throw InputError(faults_);
+    if (endpoints_.devices.empty()) {
+      throw InputError(fmt::format("{}:1", file_),
+                       "no host is a device; give hosts the prop memory, here or in a devices file");
+    }
+    return std::move(endpoints_);
+  }
+
+ private:
+  void refuse(const ScannedHost& host, const std::string& what)
+  {
+    faults_.push_back(place_of_host(file_, host) + ": " + what);
+  }
+
+  void add_named_machine(const ScannedHost& device, const std::string& name)
+  {
+    if (!names_.contains(name)) {
+      refuse(device, fmt::format("prop host: there is no host {}; name the one that the device is in", shown(name)));
+    } else if (name == device.name) {
+      refuse(device, "prop host: names the device itself; name the host whose memory it can use");
+    } else if (!device.props.memory) {
+      refuse(device, "prop host has no effect without the prop memory: only a device is in a machine");
     } else {
-      endpoints.data_server = &host;
+      named_.insert(name);
     }
   }
-  if (!faults.empty()) throw InputError(faults);
-  if (endpoints.devices.empty()) {
-    throw InputError(fmt::format("{}:1", file),
-                     "no host is a device; give hosts the prop memory, here or in a devices file");
+
+  void add_machine(const ScannedHost& host)
+  {
+    endpoints_.machines.push_back(&host);
+    if (!host.props.memory) {
+      refuse(host, "is a machine without memory; give it the prop memory, the size of its RAM");
+    }
+    if (host.props.host) refuse(host, "is a machine, which cannot be in another; remove its prop host");
+    if (host.speeds.size() > 2) {
+      refuse(host, fmt::format("is a machine with {} speeds; it has one rate of updates, or two: while one of its "
+                               "devices computes, and while none does",
+                               host.speeds.size()));
+    }
+    if (!std::ranges::all_of(host.speeds, [](FlopsPerSecond speed) { return is_rate(speed.value); })) {
+      refuse(host, "is a machine whose rate of updates is not 1 to 1e30 FLOP/s; its speed is that rate");
+    }
   }
-  return endpoints;
+
+  void add_data_server(const ScannedHost& host)
+  {
+    if (named_.contains(host.name)) {
+      refuse(host, "is a machine (a prop host names it) and the data server; remove the prop host or the role");
+    } else if (host.props.memory) {
+      refuse(host, "is a device (it has memory) and the data server; remove the prop memory or the role");
+    } else if (endpoints_.data_server != nullptr) {
+      refuse(host, fmt::format("is a second data server; {} in line {} is the first", endpoints_.data_server->name,
+                               endpoints_.data_server->line));
+    } else {
+      endpoints_.data_server = &host;
+    }
+  }
+
+  const std::vector<ScannedHost>& hosts_;
+  const std::string& file_;
+  Endpoints endpoints_;
+  std::unordered_set<std::string> names_;  // of all hosts
+  std::unordered_set<std::string> named_;  // by a prop `host`
+  std::vector<std::string> faults_;
+};
+
+}  // namespace
+
+Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string& file)
+{
+  return Choice(hosts, file).choose();
 }
 
 Endpoints endpoints_without(Endpoints endpoints, const std::vector<std::string>& left_out)

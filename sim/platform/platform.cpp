@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "sim/platform/endpoints.hpp"
 #include "sim/platform/engine_loader.hpp"
+#include "sim/platform/machines.hpp"
 #include "sim/platform/platform_notes.hpp"
 #include "sim/platform/routes.hpp"
 #include "sim/platform/scaling.hpp"
@@ -12,10 +13,13 @@
 #include "sim/platform/trial_load.hpp"
 #include "sim/scan/devices_file.hpp"
 #include "sim/scan/prescan.hpp"
+#include "sim/scan/systems_file.hpp"
 
 #include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
+#include <map>
 
 namespace isobar::sim {
 
@@ -43,10 +47,11 @@ std::optional<std::filesystem::path> find_profile_file(const std::filesystem::pa
   return std::nullopt;
 }
 
-std::optional<std::filesystem::path> devices_file_beside(const std::filesystem::path& platform)
+/// NAME + `ending` next to NAME.xml, if it exists.
+std::optional<std::filesystem::path> file_beside(const std::filesystem::path& platform, const char* ending)
 {
   auto file = platform;
-  file.replace_extension(".devices.yaml");
+  file.replace_extension(ending);
   if (std::filesystem::exists(file)) return file;
   return std::nullopt;
 }
@@ -56,7 +61,7 @@ std::optional<std::filesystem::path> devices_file_beside(const std::filesystem::
 Platform Platform::load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file,
                         const std::vector<std::string>& left_out)
 {
-  return load_text(read_file(file), file, devices_file ? devices_file : devices_file_beside(file), left_out);
+  return load_text(read_file(file), file, devices_file ? devices_file : file_beside(file, ".devices.yaml"), left_out);
 }
 
 Platform Platform::from_text(const std::string& xml, const std::string& name)
@@ -88,26 +93,41 @@ Platform Platform::load_text(const std::string& xml, const std::filesystem::path
     files.push_back(devices_file->string());
     content += text;
   }
+  std::map<std::string, MeasuredSystem> systems;
+  if (const auto systems_file = file_beside(file, ".systems.yaml")) {
+    const std::string text = read_file(*systems_file);
+    systems = systems_from_yaml(text, systems_file->string());
+    files.push_back(systems_file->string());
+    content += text;
+  }
   for (const auto& profile : scan.profiles) content += profile;
   const auto endpoints = endpoints_of(scan.hosts, name);
+  const auto used = endpoints_without(endpoints, left_out);
   const TextInMemory text(scan.without_config);
   const EngineSource source = {text.path(), file.parent_path().string()};
-  load_in_child(name, source, scan, endpoints_without(endpoints, left_out));
+  load_in_child(name, source, scan, used);
 
   load_into_engine(source);
   loaded = true;
   Platform platform;
   platform.hash_ = fingerprint(content);
   platform.files_ = std::move(files);
-  platform.notes_ = platform_notes(scan, name);
   platform.routes_ = std::make_shared<const Routes>(scan);
   Cluster& cluster = platform.cluster_;
   cluster.name = file.stem().string();
-  for (const auto* host : endpoints.devices) cluster.devices.push_back(device_of(*host));
+  const auto links = machine_links(name, used, *platform.routes_, [](const std::string&) {});
+  std::size_t next = 0;  // of the used ones
+  for (const auto* host : endpoints.devices) {
+    cluster.devices.push_back(device_of(*host));
+    if (next < links.size() && used.devices[next] == host) cluster.devices.back().machine = links[next++];
+  }
+  for (const auto* host : endpoints.machines) cluster.machines.push_back(machine_of(*host));
+  cluster.systems = std::move(systems);
   if (endpoints.data_server != nullptr) cluster.data_server = endpoints.data_server->name;
   platform.network_ = std::make_shared<const SimGridNetwork>(endpoints.all(), platform.routes_);
   cluster.network = platform.network_;
   cluster.profile_speedup = scan.profile_speedup;
+  platform.notes_ = platform_notes(scan, used, links, name);
   return platform;
 }
 
@@ -121,6 +141,9 @@ void Platform::scale(Property property, double factor, const std::optional<std::
   } else {
     scale_links(cluster_, *routes_, property, factor, name);
     network_->forget_paths();
+    for (auto& device : cluster_.devices) {
+      if (device.machine) device.machine = current_link(*routes_, cluster_, device);
+    }
   }
 }
 

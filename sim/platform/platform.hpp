@@ -26,7 +26,8 @@ enum class Property : std::uint8_t { Speed, Memory, Bandwidth, Latency };
 class Platform {
  public:
   /// Loads a platform file. Devices are the hosts with a `memory` prop, in the order of the file; `devices_file` adds
-  /// props by patterns of names (default: NAME.devices.yaml next to NAME.xml, if it exists). Routes of the devices in
+  /// props by patterns of names (default: NAME.devices.yaml next to NAME.xml, if it exists). What was measured of
+  /// systems comes from NAME.systems.yaml, if it exists. Routes of the devices in
   /// `left_out` are not checked: the caller removes these devices with `leave_out`, which refuses unknown names.
   /// @throws InputError "file:line: …" for every fault; std::logic_error for a second Platform in this process.
   static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {},
@@ -49,12 +50,13 @@ class Platform {
   void leave_out(const std::vector<std::string>& devices, const std::string& where);
   /// Routes between hosts, as the simulator needs them (sim/platform/routes.hpp).
   const Routes& routes() const { return *routes_; }
-  /// Fingerprint of the platform file, its devices file and its profile files.
+  /// Fingerprint of the platform file, its devices file, its systems file and its profile files.
   const std::string& hash() const { return hash_; }
   /// Paths of these files, as found from the working folder.
   const std::vector<std::string>& files() const { return files_; }
-  /// The ignored parts of the platform file, one line each, "file:line: …": `<config>`, because Isobar sets SimGrid's
-  /// options and lets no platform file write anything, and hosts with memory and a speed of 0.
+  /// Notes on the platform file, one line each, "file:line: …". They list its ignored parts: `<config>`, because Isobar
+  /// sets SimGrid's options and lets no platform file write anything, hosts with memory and a speed of 0, and disks of
+  /// machines without a capacity. They also name the machines of devices that name none.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

@@ -30,23 +30,9 @@ class RouteCheck {
   {
     // Devices are checked in their order, so the fault is in the line of `to`, the later one.
     const std::string place = place_of_host(file_, to);
-    const Route route = find(place, from, to);
-    if (!(route.latency.value >= 0 && route.latency <= most_latency)) {
-      throw InputError(place, fmt::format("the latency from {} is {:.6g} s; it must be 0 to {:.0e} s", from.name,
-                                          route.latency.value, most_latency.value));
-    }
-    for (const auto* link : route.links) {
-      if (!is_rate(link->get_bandwidth())) {
-        throw InputError(place,
-                         fmt::format("link {} on the route from {} has {:.6g} B/s; a bandwidth must be 1 to 1e30 B/s",
-                                     link->get_name(), from.name, link->get_bandwidth()));
-      }
-      if (link->get_sharing_policy() == sg4::Link::SharingPolicy::WIFI) {
-        throw InputError(place,
-                         fmt::format("link {} on the route from {} is WIFI; a platform file cannot set its rates",
-                                     link->get_name(), from.name));
-      }
-    }
+    checked_route(routes_, from, to, place,
+                  fmt::format("{}: no route from {}; every pair of devices needs one", place, from.name),
+                  expect_fault_);
   }
 
   void check_all_pairs(const std::vector<const ScannedHost*>& hosts) const
@@ -59,27 +45,49 @@ class RouteCheck {
   }
 
  private:
-  Route find(const std::string& place, const ScannedHost& from, const ScannedHost& to) const
-  {
-    const std::string missing = fmt::format("{}: no route from {}; every pair of devices needs one", place, from.name);
-    expect_fault_(missing);
-    const auto* engine = sg4::Engine::get_instance();
-    Route route;
-    try {
-      route = routes_.between(*engine->host_by_name(from.name), *engine->host_by_name(to.name));
-    } catch (const std::exception& error) {
-      throw InputError(fmt::format("{} (SimGrid: {})", missing, first_line_of_simgrid(error.what())));
-    }
-    if (route.missing()) throw InputError(missing);
-    return route;
-  }
-
   const std::string& file_;
   const Routes& routes_;
   const ExpectFault& expect_fault_;
 };
 
+/// @throws InputError without a route.
+Route found_route(const Routes& routes, const ScannedHost& from, const ScannedHost& to, const std::string& missing)
+{
+  const auto* engine = sg4::Engine::get_instance();
+  Route route;
+  try {
+    route = routes.between(*engine->host_by_name(from.name), *engine->host_by_name(to.name));
+  } catch (const std::exception& error) {
+    throw InputError(fmt::format("{} (SimGrid: {})", missing, first_line_of_simgrid(error.what())));
+  }
+  if (route.missing()) throw InputError(missing);
+  return route;
+}
+
 }  // namespace
+
+Route checked_route(const Routes& routes, const ScannedHost& from, const ScannedHost& to, const std::string& place,
+                    const std::string& missing, const ExpectFault& expect_fault)
+{
+  expect_fault(missing);
+  Route route = found_route(routes, from, to, missing);
+  if (!(route.latency.value >= 0 && route.latency <= most_latency)) {
+    throw InputError(place, fmt::format("the latency from {} is {:.6g} s; it must be 0 to {:.0e} s", from.name,
+                                        route.latency.value, most_latency.value));
+  }
+  for (const auto* link : route.links) {
+    if (!is_rate(link->get_bandwidth())) {
+      throw InputError(place,
+                       fmt::format("link {} on the route from {} has {:.6g} B/s; a bandwidth must be 1 to 1e30 B/s",
+                                   link->get_name(), from.name, link->get_bandwidth()));
+    }
+    if (link->get_sharing_policy() == sg4::Link::SharingPolicy::WIFI) {
+      throw InputError(place, fmt::format("link {} on the route from {} is WIFI; a platform file cannot set its rates",
+                                          link->get_name(), from.name));
+    }
+  }
+  return route;
+}
 
 void check_speeds(const std::string& file, const Endpoints& endpoints)
 {

@@ -11,6 +11,11 @@ namespace isobar::sim {
 /// Takes the fault to report if SimGrid ends the process before the next call.
 using ExpectFault = std::function<void(const std::string& fault)>;
 
+/// Looks up a route and checks that its latency and bandwidths are within limits. `place` is that of faults, `missing`
+/// the whole fault without a route. @throws InputError.
+Route checked_route(const Routes& routes, const ScannedHost& from, const ScannedHost& to, const std::string& place,
+                    const std::string& missing, const ExpectFault& expect_fault);
+
 /// Checks that SimGrid made each device and that its speed is a rate (sim/platform/limits.hpp).
 /// @throws InputError "file:line: host NAME: …" for the first fault.
 void check_speeds(const std::string& file, const Endpoints& endpoints);

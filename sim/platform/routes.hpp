@@ -1,7 +1,9 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
 #include "core/units.hpp"
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -22,6 +24,8 @@ struct Route {
   BytesPerSecond bandwidth;                ///< of the narrowest link; infinite without links
   BytesPerSecond rate_cap;                 ///< flows x window / round-trip time; infinite where no link has a window
 
+  /// What a transfer gets over it.
+  Path path() const { return {latency, std::min(bandwidth, rate_cap)}; }
   /// Whether SimGrid has no route: no link and no latency.
   bool missing() const { return links.empty() && latency.value == 0; }
 };

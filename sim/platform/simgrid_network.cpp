@@ -62,8 +62,7 @@ Route SimGridNetwork::route(std::size_t from, std::size_t to) const
 
 Path SimGridNetwork::find(std::size_t from, std::size_t to) const
 {
-  const auto found = route(from, to);
-  return {found.latency, std::min(found.bandwidth, found.rate_cap)};
+  return route(from, to).path();
 }
 
 }  // namespace isobar::sim

@@ -2,6 +2,7 @@
 
 #include "core/base/child_process.hpp"
 #include "core/errors.hpp"
+#include "sim/platform/machines.hpp"
 #include "sim/platform/platform_check.hpp"
 #include "sim/platform/routes.hpp"
 #include "sim/platform/simgrid_message.hpp"
@@ -73,7 +74,9 @@ void load_and_check(const std::string& file, const EngineSource& source, const P
   }
   const Routes routes(scan);
   check_speeds(file, endpoints);
-  check_routes(file, endpoints, routes, [&record](const std::string& fault) { record.expect(fault); });
+  const ExpectFault expect_fault = [&record](const std::string& fault) { record.expect(fault); };
+  check_routes(file, endpoints, routes, expect_fault);
+  machine_links(file, endpoints, routes, expect_fault);
 }
 
 }  // namespace

@@ -65,22 +65,23 @@ class Scanner {
     PlatformNames::RouteLines routes;
   };
 
-  void add_host(const pugi::xml_node& node, const std::string& name, const Zone& zone, const Props& props,
-                bool computes = true)
+  void add_host(const pugi::xml_node& node, const Zone& zone, ScannedHost host)
   {
+    const std::string& name = host.name;
     names_.add_netpoint(node, name, NetpointKind::Host);
     if (scan_.hosts.size() == most_hosts) {
       reader_.add_fault(node, fmt::format("more hosts than the {} that a platform may have", most_hosts));
     }
     if (scan_.hosts.size() >= most_hosts) return;
-    ScannedHost host{name, reader_.line_of(node), zone.index, props, computes};
+    host.line = reader_.line_of(node);
+    host.zone = zone.index;
     if (!host.props.site && !zone.site.empty()) host.props.site = zone.site;
     scan_.hosts.push_back(std::move(host));
   }
 
   // Props.
 
-  Props read_props(const pugi::xml_node& node, std::optional<PropHolder> holder)
+  Props read_props(const pugi::xml_node& node, PropHolder holder)
   {
     Props props;
     std::set<std::string> seen;
@@ -90,9 +91,9 @@ class Scanner {
         reader_.faults().add(reader_.line_of(prop), "",
                              fmt::format("{} {}: prop {}: given twice; SimGrid would keep the first", node.name(),
                                          attribute(node, "id"), id));
-      } else if (holder && !is_foreign_prop(*holder, id, attribute(prop, "value"))) {
+      } else if (!is_foreign_prop(holder, id, attribute(prop, "value"))) {
         try {
-          read_prop(props, *holder, id, attribute(prop, "value"));
+          read_prop(props, holder, id, attribute(prop, "value"));
         } catch (const std::invalid_argument& fault) {
           reader_.faults().add(reader_.line_of(prop), "",
                                fmt::format("{} {}: prop {}: {}", node.name(), attribute(node, "id"), id, fault.what()));
@@ -294,27 +295,34 @@ class Scanner {
       names_.add_netpoint(node, attribute(node, "id"), NetpointKind::Host);  // so that routes find it
       return;
     }
-    const bool computes = reader_.host_speed(node) > 0;
+    ScannedHost host;
+    host.name = attribute(node, "id");
+    host.speeds = reader_.host_speeds(node);
+    host.computes = host.speeds.at(reader_.power_state(node, host.speeds.size())).value > 0;
     reader_.check_cores(node);
     if (!attribute(node, "coordinates").empty()) reader_.check_coordinates(node);
     profiles_.scan_host(node);
-    for (const auto& disk : node.children("disk")) {
-      for (const char* rate : {"read_bw", "write_bw"}) {
-        if (reader_.has_all(disk, {rate})) reader_.bandwidth(disk, rate);
-      }
-      read_props(disk, std::nullopt);
-    }
-    add_host(node, attribute(node, "id"), zone, read_props(node, PropHolder::Host), computes);
+    for (const auto& disk : node.children("disk")) host.disks.push_back(scan_disk(disk));
+    host.props = read_props(node, PropHolder::Host);
+    add_host(node, zone, std::move(host));
+  }
+
+  ScannedDisk scan_disk(const pugi::xml_node& node)
+  {
+    const auto rate = [&](const char* name) {
+      return reader_.has_all(node, {name}) ? reader_.bandwidth(node, name) : BytesPerSecond(1);
+    };
+    return {attribute(node, "id"), read_props(node, PropHolder::Disk).capacity, rate("read_bw"), rate("write_bw")};
   }
 
   void scan_peer(const pugi::xml_node& node, const Zone& zone)
   {
     if (!reader_.has_all(node, {"id", "speed", "bw_in", "bw_out"}) || !only_in(node, zone, "Vivaldi")) return;
     const std::string name = attribute(node, "id");
-    reader_.check_speeds(node, 0);
+    const auto speeds = reader_.speeds(node);
     reader_.check_coordinates(node);
     profiles_.scan_host(node);
-    add_host(node, name, zone, {});
+    add_host(node, zone, {.name = name, .speeds = speeds});
     names_.add_link(node, "link_" + name + "_UP", Seconds(0), reader_.bandwidth(node, "bw_out"), false);
     names_.add_link(node, "link_" + name + "_DOWN", Seconds(0), reader_.bandwidth(node, "bw_in"), false);
   }
@@ -345,12 +353,12 @@ class Scanner {
     if (!reader_.has_all(node, {"id", "prefix", "suffix", "radical", "speed", "bw", "lat"}) ||
         !only_in(node, zone, "Cluster"))
       return;
-    reader_.check_speeds(node, 0);
+    const auto speeds = reader_.speeds(node);
     const BytesPerSecond rate = reader_.bandwidth(node, "bw");
     const Seconds delay = reader_.latency(node, "lat");
     for (const auto number : radical(node)) {
       const std::string host = fmt::format("{}{}{}", attribute(node, "prefix"), number, attribute(node, "suffix"));
-      add_host(node, host, zone, {});
+      add_host(node, zone, {.name = host, .speeds = speeds});
       names_.add_link(node, "link_" + host + "_UP", delay, rate, false);
       names_.add_link(node, "link_" + host + "_DOWN", delay, rate, false);
     }
@@ -363,7 +371,7 @@ class Scanner {
     names_.add_netpoint(node, id, NetpointKind::Zone);
     const Props props = read_props(node, PropHolder::Cluster);
     const Zone zone = new_zone(node, parent, props);
-    reader_.check_speeds(node, 0);
+    const auto speeds = reader_.speeds(node);
     reader_.check_cores(node);
     const BytesPerSecond rate = reader_.bandwidth(node, "bw");
     const Seconds delay = reader_.latency(node, "lat");
@@ -390,7 +398,10 @@ class Scanner {
     const bool split_duplex = sharing.empty() || is_one_of(sharing, {"SPLITDUPLEX", "FULLDUPLEX"});
     if (flat && backbone) names_.add_link(node, id + "_backbone", backbone->latency, backbone->bandwidth, false);
     for (const auto number : numbers) {
-      add_host(node, fmt::format("{}{}{}", attribute(node, "prefix"), number, attribute(node, "suffix")), zone, props);
+      add_host(node, zone,
+               {.name = fmt::format("{}{}{}", attribute(node, "prefix"), number, attribute(node, "suffix")),
+                .props = props,
+                .speeds = speeds});
       if (!flat) continue;
       const std::string link = fmt::format("{}_link_{}", id, number);
       names_.add_link(node, link, delay, rate, split_duplex);

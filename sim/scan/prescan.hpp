@@ -12,13 +12,23 @@
 
 namespace isobar::sim {
 
+/// A disk of a host.
+struct ScannedDisk {
+  std::string name;
+  std::optional<Bytes> capacity;
+  BytesPerSecond read;
+  BytesPerSecond write;
+};
+
 /// A host of a platform file, from any element that creates one.
 struct ScannedHost {
   std::string name;
   int line = 0;
-  std::size_t zone = 0;  ///< index of its zone or cluster, in the order of the file
-  Props props;           ///< without a `site` of its own, that of the nearest enclosing zone
-  bool computes = true;  ///< false: its speed is 0
+  std::size_t zone = 0;                     ///< index of its zone or cluster, in the order of the file
+  Props props;                              ///< without a `site` of its own, that of the nearest enclosing zone
+  bool computes = true;                     ///< false: its speed is 0
+  std::vector<FlopsPerSecond> speeds = {};  ///< by power state
+  std::vector<ScannedDisk> disks = {};      ///< in the order of the file
 };
 
 /// What a platform file contains that SimGrid does not read, or no longer knows after loading.

@@ -2,6 +2,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/names.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -16,7 +17,7 @@ namespace isobar::sim {
 namespace {
 
 constexpr std::uint64_t most_flows = 1'000'000;
-constexpr auto data_server_role = "data-server";
+constexpr NameTable<Role, 2> roles = {{{Role::DataServer, "data-server"}, {Role::Machine, "machine"}}};
 constexpr std::string_view speed_prefix = "speed.";
 
 std::string text_value(const std::string& value)
@@ -51,10 +52,13 @@ bool read_host_prop(Props& props, const std::string& id, const std::string& valu
   } else if (id == "price") {
     props.price_usd_per_hour = price_from_text(value);
   } else if (id == "role") {
-    if (value != data_server_role) {
-      throw std::invalid_argument(fmt::format("\"{}\" is not a role; the only one is \"data-server\"", value));
+    props.role = value_in(roles, value);
+    if (!props.role) {
+      throw std::invalid_argument(
+          fmt::format("\"{}\" is not a role; write \"{}\"", value, fmt::join(names_in(roles), "\" or \"")));
     }
-    props.data_server = true;
+  } else if (id == "host") {
+    props.host = text_value(value);
   } else if (id.starts_with(speed_prefix)) {
     const auto dtype = dtype_from_name(std::string_view(id).substr(speed_prefix.size()));
     if (!dtype) {
@@ -76,6 +80,8 @@ bool read_known_prop(Props& props, const std::string& id, const std::string& val
     props.flows = count_of_flows(value);
   } else if (id == "window") {
     props.window = more_than_zero(bytes_from_text(value), value);
+  } else if (id == "capacity") {
+    props.capacity = more_than_zero(bytes_from_text(value), value);
   } else {
     return read_host_prop(props, id, value);
   }
@@ -86,6 +92,7 @@ std::string_view place_of(const std::string& id)
 {
   if (id == "site") return "a host, a zone or a cluster";
   if (id == "flows" || id == "window") return "a link, a zone or a cluster";
+  if (id == "capacity") return "a disk";
   return "a host or a cluster";
 }
 
@@ -105,9 +112,10 @@ void check_spelling(PropHolder holder, const std::string& id)
 
 std::vector<std::string> prop_names(PropHolder holder)
 {
+  if (holder == PropHolder::Disk) return {"capacity"};
   std::vector<std::string> names;
   if (holder == PropHolder::Host || holder == PropHolder::Cluster) {
-    names = {"memory", "device", "price", "role"};
+    names = {"memory", "device", "price", "role", "host"};
     for (const auto& dtype : dtype_names()) names.push_back("speed." + dtype);
   }
   if (holder != PropHolder::Link) names.push_back("site");
@@ -117,7 +125,7 @@ std::vector<std::string> prop_names(PropHolder holder)
 
 bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value)
 {
-  if (id == "role") return value != data_server_role && nearest_word(value, {data_server_role}).empty();
+  if (id == "role") return !value_in(roles, value) && nearest_word(value, names_in(roles)).empty();
   const auto allowed = prop_names(holder);
   if (id.starts_with(speed_prefix) || std::find(allowed.begin(), allowed.end(), id) != allowed.end()) return false;
   try {
@@ -149,9 +157,11 @@ void overlay(Props& below, const Props& above)
   if (above.site) below.site = above.site;
   for (const auto& [dtype, speed] : above.speed_in) below.speed_in[dtype] = speed;
   if (above.price_usd_per_hour) below.price_usd_per_hour = above.price_usd_per_hour;
-  below.data_server = below.data_server || above.data_server;
+  if (above.role) below.role = above.role;
+  if (above.host) below.host = above.host;
   if (above.flows) below.flows = above.flows;
   if (above.window) below.window = above.window;
+  if (above.capacity) below.capacity = above.capacity;
 }
 
 }  // namespace isobar::sim

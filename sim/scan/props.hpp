@@ -10,6 +10,9 @@
 
 namespace isobar::sim {
 
+/// What a host is besides a device.
+enum class Role { DataServer, Machine };
+
 /// Isobar's `<prop>`s of one element of a platform file, or of one entry of a devices file (docs/formats/platform.md).
 struct Props {
   std::optional<Bytes> memory;
@@ -17,13 +20,15 @@ struct Props {
   std::optional<std::string> site;
   std::map<DType, FlopsPerSecond> speed_in;
   std::optional<double> price_usd_per_hour;
-  bool data_server = false;
+  std::optional<Role> role;
+  std::optional<std::string> host;  ///< name of the machine that a device is in
   std::optional<double> flows;
   std::optional<Bytes> window;
+  std::optional<Bytes> capacity;  ///< of a disk
 };
 
 /// Kinds of elements that may have props of Isobar.
-enum class PropHolder { Host, Link, Zone, Cluster };
+enum class PropHolder { Host, Link, Zone, Cluster, Disk };
 
 /// Reads a prop into `props`. Returns whether it is one of Isobar's; props of other programs are ignored.
 /// @throws std::invalid_argument for a value that cannot be read, a prop on an element where it has no effect, and a
@@ -31,7 +36,7 @@ enum class PropHolder { Host, Link, Zone, Cluster };
 bool read_prop(Props& props, PropHolder holder, const std::string& id, const std::string& value);
 
 /// Whether a prop belongs to another program although its name is one of Isobar's. That is a role that is not similar
-/// to `data-server`, such as Batsim's `master`. On an element where the prop has no effect, it is also a value that
+/// to one of Isobar's, such as Batsim's `master`. On an element where the prop has no effect, it is also a value that
 /// Isobar cannot read, such as memory="128".
 bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value);
 

@@ -102,36 +102,36 @@ std::optional<PlatformScan::Link> ElementReader::made_link(const pugi::xml_node&
   return PlatformScan::Link{delay, rate};
 }
 
-std::size_t ElementReader::power_state(const pugi::xml_node& node)
+std::size_t ElementReader::power_state(const pugi::xml_node& node, std::size_t states)
 {
   const std::string text = node.attribute("pstate") ? attribute(node, "pstate") : "0";
   const auto state = whole_number(text == "0.0" ? "0" : text);
-  if (!state) add_fault(node, fmt::format("pstate \"{}\" is not a whole number", text));
-  return state.value_or(0);
-}
-
-void ElementReader::check_speeds(const pugi::xml_node& node, std::size_t used)
-{
-  used_speed(node, used, Least::MoreThanZero);
-}
-
-double ElementReader::host_speed(const pugi::xml_node& node)
-{
-  return used_speed(node, power_state(node), Least::Zero);
-}
-
-double ElementReader::used_speed(const pugi::xml_node& node, std::size_t used, Least least)
-{
-  const auto speeds = split(attribute(node, "speed"), ",");
-  double speed = 1;
-  for (std::size_t i = 0; i < speeds.size(); ++i) {
-    const double one = quantity(node, "speed", trimmed(speeds[i]), speed_units(), i == used ? least : Least::Zero, 1);
-    if (i == used) speed = one;
+  if (!state) {
+    add_fault(node, fmt::format("pstate \"{}\" is not a whole number", text));
+  } else if (*state >= states) {
+    add_fault(node, fmt::format("pstate {} is not one of its {} speeds, counted from 0", *state, states));
   }
-  if (used >= speeds.size()) {
-    add_fault(node, fmt::format("pstate {} is not one of its {} speeds, counted from 0", used, speeds.size()));
+  return state && *state < states ? *state : 0;
+}
+
+std::vector<FlopsPerSecond> ElementReader::speeds(const pugi::xml_node& node)
+{
+  return read_speeds(node, Least::MoreThanZero);
+}
+
+std::vector<FlopsPerSecond> ElementReader::host_speeds(const pugi::xml_node& node)
+{
+  return read_speeds(node, Least::Zero);
+}
+
+std::vector<FlopsPerSecond> ElementReader::read_speeds(const pugi::xml_node& node, Least least_of_first)
+{
+  std::vector<FlopsPerSecond> speeds;
+  for (const auto& text : split(attribute(node, "speed"), ",")) {
+    const Least least = speeds.empty() ? least_of_first : Least::Zero;
+    speeds.emplace_back(quantity(node, "speed", trimmed(text), speed_units(), least, 1));
   }
-  return speed;
+  return speeds;
 }
 
 void ElementReader::check_cores(const pugi::xml_node& node)

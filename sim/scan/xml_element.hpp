@@ -49,18 +49,18 @@ class ElementReader {
   std::optional<PlatformScan::Link> made_link(const pugi::xml_node& node, const char* bandwidth_name,
                                               const char* latency_name = nullptr);
 
-  /// Index of the power state that a host starts in.
-  std::size_t power_state(const pugi::xml_node& node);
-  /// Checks the speeds of all power states. Only the `used` one must be more than 0: a booting host has none.
-  void check_speeds(const pugi::xml_node& node, std::size_t used);
-  /// The speed of a host in the power state that it starts in, in FLOP/s; 0 for a host that computes nothing.
-  double host_speed(const pugi::xml_node& node);
+  /// Index of the power state that a host starts in, one of `states`.
+  std::size_t power_state(const pugi::xml_node& node, std::size_t states);
+  /// The speeds of an element by power state, at least one. The first must be more than 0.
+  std::vector<FlopsPerSecond> speeds(const pugi::xml_node& node);
+  /// The speeds of a host. Any may be 0: some hosts compute nothing, and one that boots has no speed.
+  std::vector<FlopsPerSecond> host_speeds(const pugi::xml_node& node);
   void check_cores(const pugi::xml_node& node);
   void check_coordinates(const pugi::xml_node& node);
 
  private:
   enum class Least { Zero, MoreThanZero };
-  double used_speed(const pugi::xml_node& node, std::size_t used, Least least);
+  std::vector<FlopsPerSecond> read_speeds(const pugi::xml_node& node, Least least_of_first);
   double quantity(const pugi::xml_node& node, const char* name, const std::string& text, const SimGridUnits& units,
                   Least least, double fallback);
 

@@ -20,6 +20,23 @@ class Platform(CommandTest):
         self.assertEqual(len(cluster["latency_s"]), 4)
         self.assertAlmostEqual(cluster["latency_s"][0][1], 0.002)
 
+    def test_shows_the_machines_and_the_machine_of_each_device(self):
+        text = self.run_isobar("platform", "show", "platforms/two_t4_nvme.xml", "--wide").stdout
+        self.assertIn("two_t4_nvme: 2 devices in 1 machine\n", text)
+        self.assertRegex(text, r"gpu0 .* cpu +12.0 GB/s +12.0 GB/s\n")
+        self.assertRegex(text, r"machine +memory +updates +while computing +disk +reads +writes\n")
+        self.assertRegex(text, r"cpu +64.0 GiB +4.88 GFLOP/s +4.88 GFLOP/s +931 GiB +2.50 GB/s +1.25 GB/s\n")
+        machines = self.json_of("platform", "show", "platforms/stronghold_v100.xml")["machines"]
+        self.assertEqual([machine["busy_update_flops_per_s"] for machine in machines], [2.16e9])
+
+    def test_a_machine_that_a_device_does_not_name_is_noted(self):
+        text = (ROOT / "platforms/stronghold_v100.xml").read_text().replace('<prop id="host" value="cpu"/>', "")
+        platform = self.write("unnamed.xml", text)
+        line = text.splitlines().index('    <host id="v100" speed="11.45Tf">') + 1
+        shown = self.run_isobar("platform", "show", platform)
+        self.assertEqual(shown.stderr, f"isobar: {platform}:{line}: host v100: no prop host, taken to be in the nearest "
+                                       "machine, cpu\n")
+
     def test_a_configuration_of_the_file_writes_nothing_and_is_noted(self):
         trace = self.folder / "written.trace"
         config = ('<config id="General"><prop id="tracing" value="yes"/><prop id="tracing/platform" value="yes"/>'

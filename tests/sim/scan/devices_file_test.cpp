@@ -61,7 +61,7 @@ TEST(DevicesFile, LetsLaterPatternsWinPropByProp)
   EXPECT_EQ(hosts[1].props.site, "Oslo");
   EXPECT_EQ(hosts[1].props.speed_in.at(DType::Float16), FlopsPerSecond(100e12));
   EXPECT_FALSE(hosts[2].props.memory);
-  EXPECT_TRUE(hosts[2].props.data_server);
+  EXPECT_EQ(hosts[2].props.role, Role::DataServer);
 }
 
 TEST(DevicesFile, ReportsEachFault)
@@ -72,9 +72,10 @@ TEST(DevicesFile, ReportsEachFault)
   EXPECT_EQ(message_of("gpu-0:\n  memory: 80\n"),
             "d.yaml:2: gpu-0.memory: \"80\" is not a size; write a number and a unit, such as \"80 GB\"");
   EXPECT_EQ(message_of("gpu-0:\n  memroy: 80 GB\n"), "d.yaml:2: gpu-0.memroy: unknown; did you mean memory?");
-  EXPECT_EQ(message_of("gpu-0:\n  colour: red\n"),
-            "d.yaml:2: gpu-0.colour: unknown; a device has memory, device, price, role, speed.float32, speed.bf16, "
-            "speed.fp16, site");
+  EXPECT_EQ(
+      message_of("gpu-0:\n  colour: red\n"),
+      "d.yaml:2: gpu-0.colour: unknown; a device has memory, device, price, role, host, speed.float32, speed.bf16, "
+      "speed.fp16, site");
   EXPECT_EQ(message_of("gpu-0:\n  window: 1 MB\n"),
             "d.yaml:2: gpu-0.window: has no effect here; it belongs to a link, a zone or a cluster");
   EXPECT_EQ(message_of("gpu-0:\n  memory: [1 GB]\n"),

@@ -54,7 +54,7 @@ TEST(ScanPlatform, IgnoresRolesAndSizesOfOtherPrograms)
       "<host id=\"c\" speed=\"1Tf\"><prop id=\"role\" value=\"data-server\"/></host>\n</zone>\n</platform>\n");
   ASSERT_EQ(found.hosts.size(), 3U);
   for (const auto& host : found.hosts) {
-    EXPECT_EQ(host.props.data_server, host.name == "c") << host.name;
+    EXPECT_EQ(host.props.role == Role::DataServer, host.name == "c") << host.name;
     EXPECT_FALSE(host.props.memory) << host.name;
   }
 }
