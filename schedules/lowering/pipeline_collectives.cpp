@@ -317,6 +317,7 @@ void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workl
     // The syncs of a rank come one after another.
     for (std::size_t i = first_of_stage_[first]; i < first_of_stage_[bucket.front() + 1]; ++i) {
       works_[i].update_waits.add(last_sync_[works_[i].rank]);
+      works_[i].synced = last_sync_[works_[i].rank];
     }
   }
 }

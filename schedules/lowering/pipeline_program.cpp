@@ -22,6 +22,14 @@ ShardPass pass_that_makes(Payload payload)
   return payload == Payload::Activation ? ShardPass::Forward : ShardPass::InputGradient;
 }
 
+/// Whether the parameters of a layer are elsewhere than on the device between passes.
+bool passes(const Plan& plan, std::size_t layer)
+{
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+    return stage.first_layer <= layer && layer <= stage.last_layer && stage.residence.parameters != Tier::Device;
+  });
+}
+
 }  // namespace
 
 PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders)
@@ -37,10 +45,6 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
   lanes_.resize(orders_.size() + (plan.data_server ? 1 : 0));
   records_.resize(lanes_.size());
   for (std::size_t rank = 0; rank < lanes_.size(); ++rank) add_lane(rank, {"compute", Engine::Device, {}}, {});
-  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
-    const std::size_t updates = is_training_ ? parts_of_rank_[rank].size() : 0;
-    records_[rank][compute_lane].length = orders_[rank].length() + updates;
-  }
   const Boundaries boundaries = boundaries_of(workload);
   find_shard_lanes(workload, boundaries);
   const auto hops = hops_of(boundaries, plan.data_server.has_value());
@@ -56,7 +60,12 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
     add_gathers_for_tasks(plan, "gather for forwards", &StageWork::forwards, &StageWork::forward_gather);
     add_gathers_for_tasks(plan, "gather for backwards", &StageWork::backwards, &StageWork::backward_gather);
   }
-  if (!is_training_) return;
+  if (is_training_) add_syncs(plan, workload);
+  add_tiers(plan, workload);
+}
+
+void PipelineProgram::add_syncs(const Plan& plan, const Workload& workload)
+{
   const bool has_facts = needs_gradient_sync(workload) && orders_.size() > 1;
   add_shared_gradient_sums();
   add_gradient_syncs(plan, workload);
@@ -74,7 +83,9 @@ Bytes PipelineProgram::resident(std::size_t rank, Tier tier) const
 {
   ensure(rank < ranks(), "a rank beyond the program's");
   Bytes sum;
-  if (tier != Tier::Device || rank >= parts_of_rank_.size()) return sum;
+  if (rank >= parts_of_rank_.size()) return sum;
+  if (tiers_[rank] != nullptr) return tier_memory_[rank][static_cast<std::size_t>(tier)];
+  if (tier != Tier::Device) return sum;
   for (const std::size_t part : parts_of_rank_[rank]) sum += works_[part].resident;
   return sum;
 }
@@ -91,6 +102,8 @@ Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
       return sync(rank, lane, record);
     case LaneKind::ParameterGather:
       return gather(rank, lane, record, position);
+    case LaneKind::Tier:
+      return tier(rank, lane, record, position);
     case LaneKind::Shards:
       return collective_of_shards(rank, lane, record, position);
     case LaneKind::SharedGradientSum:
@@ -302,8 +315,15 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
 {
   const Order& order = orders_[rank];
   const bool is_update = position >= order.length();
-  const Task task =
-      is_update ? Task{Opcode::Update, static_cast<std::uint32_t>(position - order.length()), 0} : order.at(position);
+  const TierLanes* const tiers = tiers_[rank].get();
+  Task task;
+  if (is_update) {
+    const std::uint64_t index = position - order.length();
+    task = {Opcode::Update,
+            tiers != nullptr ? tiers->parts_updated_on_device()[index] : static_cast<std::uint32_t>(index), 0};
+  } else {
+    task = order.at(position);
+  }
   const StageWork& stage = works_[parts_of_rank_[rank][task.part]];
   Instruction instruction = stage.make(task.opcode);
   instruction.microbatch = stage.forwards.of_step(task.microbatch);
@@ -342,7 +362,89 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
       break;
   }
   if (stage.is_divided) divide(stage, task, position, instruction);
+  if (tiers != nullptr && !is_update) {
+    for (const Wait& wait : tiers->waits_of(position)) instruction.waits.add(wait);
+  }
   return instruction;
+}
+
+Instruction PipelineProgram::tier(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const
+{
+  Instruction instruction = tiers_[rank]->lanes()[record.work].instructions[position];
+  instruction.lane = lane;
+  if (instruction.payload == Payload::Activation) {
+    const std::size_t part = first_of_stage_[instruction.stage];
+    for (std::size_t i = part; i < first_of_stage_[instruction.stage + 1]; ++i) {
+      if (works_[i].rank == rank) instruction.microbatch = works_[i].forwards.of_step(instruction.microbatch);
+    }
+  }
+  return instruction;
+}
+
+std::size_t PipelineProgram::updates_of(std::size_t rank) const
+{
+  if (!is_training_) return 0;
+  return tiers_[rank] != nullptr ? tiers_[rank]->parts_updated_on_device().size() : parts_of_rank_[rank].size();
+}
+
+void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
+{
+  tiers_.resize(orders_.size());
+  tier_memory_.resize(orders_.size());
+  const Boundaries boundaries = boundaries_of(workload);
+  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+    TieredRank tiered;
+    bool is_tiered = false;
+    Bytes buffers = workload.recompute_buffer;
+    for (const std::size_t index : parts_of_rank_[rank]) {
+      const StageWork& work = works_[index];
+      TieredPart part;
+      part.residence = plan.stages[work.index].residence;
+      is_tiered = is_tiered || !part.residence.is_on_device();
+      part.stage = work.index;
+      part.first_layer = work.first_layer;
+      part.last_layer = work.last_layer;
+      part.parameters = Bytes(work.parameters * bytes.parameter);
+      part.gradients = Bytes(work.parameters * bytes.gradient);
+      part.optimizer = Bytes(work.parameters * bytes.optimizer);
+      for (std::size_t layer = work.first_layer; layer <= work.last_layer; ++layer) {
+        const auto& tied_to = workload.layers[layer].tied_to;
+        if (!tied_to || *tied_to >= work.first_layer || !passes(plan, *tied_to)) continue;
+        part.tied += Bytes(static_cast<double>(workload.layers[*tied_to].parameters) * bytes.parameter);
+      }
+      part.activations = work.activations;
+      part.update = work.update;
+      part.synced = work.synced;
+      tiered.parts.push_back(part);
+      // What crosses a cut between two parts of the rank is in the activations of the later one.
+      const auto is_here = [&](std::size_t stage) {
+        return std::any_of(parts_of_rank_[rank].begin(), parts_of_rank_[rank].end(),
+                           [&](std::size_t other) { return works_[other].index == stage; });
+      };
+      const auto add_cut = [&](std::size_t layer) { buffers += boundaries.output[layer] + boundaries.gradient[layer]; };
+      if (work.index == 0 || !is_here(work.index - 1)) add_cut(work.first_layer);
+      if (work.index + 1 == patterns_.size() || !is_here(work.index + 1)) add_cut(work.last_layer + 1);
+    }
+    if (is_tiered) {
+      tiered.first_lane = static_cast<LaneId>(lanes_[rank].size());
+      tiered.needs_facts = needs_gradient_sync(workload);
+      if (tiered.needs_facts && orders_.size() > 1)
+        tiered.facts = works_[parts_of_rank_[rank].front()].update_waits.begin()[0];
+      tiers_[rank] = std::make_unique<const TierLanes>(orders_[rank], tiered);
+      tier_memory_[rank] = memory_of_tiers(tiered);
+      tier_memory_[rank][static_cast<std::size_t>(Tier::Device)] += buffers;
+      for (std::size_t i = 0; i < tiers_[rank]->lanes().size(); ++i) {
+        const TierLane& lane = tiers_[rank]->lanes()[i];
+        LaneRecord record;
+        record.kind = LaneKind::Tier;
+        record.work = static_cast<std::uint32_t>(i);
+        record.length = lane.instructions.size();
+        add_lane(rank, lane.lane, record);
+      }
+    }
+    records_[rank][compute_lane].length = orders_[rank].length() + updates_of(rank);
+  }
 }
 
 Instruction PipelineProgram::transfer(LaneId lane, const LaneRecord& record, std::uint64_t position) const

@@ -9,12 +9,14 @@
 #include "core/program/program.hpp"
 #include "schedules/lowering/series.hpp"
 #include "schedules/lowering/task_subset.hpp"
+#include "schedules/lowering/tiers.hpp"
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -102,6 +104,7 @@ struct StageWork {
   Bytes resident;
   Bytes unsummed_gradients;           // held from the first backward until the sum of the gradients
   std::uint64_t first_backward = 0;   // its position in the compute lane
+  Wait synced;                        // for its gradient sync; of no completion without one
   Waits sync_waits;                   // of what adds up its gradients over the replicas
   std::size_t last_synced_layer = 0;  // of its gradient sync, which may be that of stages after it too
   Waits update_waits;
@@ -149,6 +152,7 @@ enum class LaneKind : std::uint8_t {
   GradientSync,
   FactsSync,
   ParameterGather,
+  Tier,
   Shards,
   SharedGradientSum
 };
@@ -183,6 +187,12 @@ class PipelineProgram : public Program {
 
  private:
   void add_works(const Plan& plan, const Workload& workload);
+
+  /// Adds the lanes on which replicas add up gradients, all ranks meet, and parameters are gathered after updates.
+  void add_syncs(const Plan& plan, const Workload& workload);
+
+  /// Adds the lanes of ranks of which a stage lives elsewhere than on the device, and finds what they hold throughout.
+  void add_tiers(const Plan& plan, const Workload& workload);
 
   /// Finds before and after which tasks the shards of a replica that has several meet.
   void find_shard_lanes(const Workload& workload, const Boundaries& boundaries);
@@ -350,6 +360,11 @@ class PipelineProgram : public Program {
 
   /// The parameters of a replica's part go to the others once they are updated, or for each task that uses them. Then
   /// they come while the task before runs, unless it is of the same stage.
+  Instruction tier(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
+
+  /// The parts that the compute lane of a rank updates.
+  std::size_t updates_of(std::size_t rank) const;
+
   Instruction gather(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
 
   std::vector<Order> orders_;                                // by rank
@@ -364,8 +379,10 @@ class PipelineProgram : public Program {
   std::vector<std::map<ShardKind, ShardLane>> shard_lanes_;  // by rank
   std::vector<std::vector<std::size_t>> summed_;  // by rank: indices in works_ of what its shared gradient sums are for
   std::vector<Waits> last_gradients_;             // by rank: for the last collectives of gradients among shards
-  std::deque<Waits> sync_waits_;                  // of records
-  std::deque<Series> parts_of_series_;            // of hops between stages with other patterns
+  std::vector<std::unique_ptr<const TierLanes>> tiers_;     // by rank; null where all is on the device
+  std::vector<std::array<Bytes, tier_count>> tier_memory_;  // by rank
+  std::deque<Waits> sync_waits_;                            // of records
+  std::deque<Series> parts_of_series_;                      // of hops between stages with other patterns
   std::deque<Route> routes_;
   std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
   Sharding sharded_ = Sharding::None;

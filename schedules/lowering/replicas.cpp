@@ -109,8 +109,16 @@ class Pipelines {
   std::uint64_t look_ups_ = 0;
 };
 
-/// An order over other parts: each task of part k becomes one of each of `parts[k]`, forwards ascending and backwards
-/// descending.
+/// The tasks that a task becomes: one of each of `parts`, forwards ascending and backwards descending.
+std::vector<Slot> slots_over(const Slot& slot, std::vector<std::uint32_t> parts)
+{
+  if (slot.first.opcode != Opcode::Forward) std::reverse(parts.begin(), parts.end());
+  std::vector<Slot> slots(parts.size(), slot);
+  for (std::size_t i = 0; i < parts.size(); ++i) slots[i].first.part = parts[i];
+  return slots;
+}
+
+/// An order over other parts: each task of part k becomes one of each of `parts[k]`.
 Order over_parts(const Order& order, const std::vector<std::vector<std::uint32_t>>& parts)
 {
   std::vector<Run> runs;
@@ -118,12 +126,19 @@ Order over_parts(const Order& order, const std::vector<std::vector<std::uint32_t
     Run& run = runs.emplace_back();
     run.times = times;
     for (const auto& slot : slots) {
-      std::vector<std::uint32_t> becomes = parts.at(slot.first.part);
-      if (slot.first.opcode != Opcode::Forward) std::reverse(becomes.begin(), becomes.end());
-      for (const std::uint32_t part : becomes) {
-        run.slots.push_back(slot);
-        run.slots.back().first.part = part;
-      }
+      for (const auto& each : slots_over(slot, parts.at(slot.first.part))) run.slots.push_back(each);
+    }
+  }
+  return Order(std::move(runs));
+}
+
+/// The same where each part takes all micro-batches of a loop before the next part takes them.
+Order part_by_part(const Order& order, const std::vector<std::vector<std::uint32_t>>& parts)
+{
+  std::vector<Run> runs;
+  for (const auto& [times, slots] : order.runs()) {
+    for (const auto& slot : slots) {
+      for (const auto& each : slots_over(slot, parts.at(slot.first.part))) runs.push_back({times, {each}});
     }
   }
   return Order(std::move(runs));
@@ -137,12 +152,14 @@ class ReplicaOrders {
         devices_(devices_of(plan)),
         pipelines_(plan),
         pipeline_stage_(pipeline_stages(plan)),
+        uses_machine_(devices_.size()),
         shards_of_(devices_.size()),
         orders_(devices_.size()),
         is_ordered_(devices_.size())
   {
     std::size_t first = 0;  // shard of the replica
     for (const auto& placed : placed_shards(plan)) {
+      if (!plan.stages[placed.stage].residence.is_on_device()) uses_machine_[placed.rank] = true;
       if (placed.shard == 0) {
         first = placed.rank;
         shards_of_[first].clear();
@@ -244,7 +261,12 @@ class ReplicaOrders {
       for (const std::size_t rank : ranks) own.push_back((*warm_up)[rank]);
     }
     const auto orders = schedule_.orders(shape, choice);
-    for (std::size_t i = 0; i < ranks.size(); ++i) set_order(ranks[i], over_parts(orders[i], becomes[i]));
+    // What passes through the device then does so once a step.
+    const bool is_by_part = chain_schedule(choice_) == ChainSchedule::GPipe;
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const bool moves = is_by_part && uses_machine_[ranks[i]];
+      set_order(ranks[i], moves ? part_by_part(orders[i], becomes[i]) : over_parts(orders[i], becomes[i]));
+    }
   }
 
   /// Orders a pipeline in which a stage has several replicas, each replica by itself.
@@ -354,6 +376,7 @@ class ReplicaOrders {
   std::vector<std::string> devices_;
   Pipelines pipelines_;
   std::vector<std::size_t> pipeline_stage_;          // of each stage
+  std::vector<bool> uses_machine_;                   // by rank
   std::vector<std::vector<std::size_t>> shards_of_;  // by rank of a first shard: the ranks of all
   std::vector<std::uint32_t> part_of_;               // of each placed replica
   std::vector<Order> orders_;                        // by rank
@@ -383,7 +406,7 @@ std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan)
 
 std::vector<Order> orders_of(const Plan& plan)
 {
-  if (has_shared_stages(plan)) return ReplicaOrders(plan).orders();
+  if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).orders();
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
 }
 
