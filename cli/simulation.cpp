@@ -67,23 +67,26 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
     sinks.push_back(&writer.emplace(trace_stream, *program, hosts, sites));
   }
   Tee tee(sinks);
-  const auto report =
-      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), iterations, &tee);
+  const CountedStep counted = counted_step(plan);
+  const std::uint64_t all = counted.before + iterations + counted.after;
+  const auto report = sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), all, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError(trace_file, "cannot write the trace; is the disk full?");
   }
 
   results::Result result;
-  result.step_times = report.step_times;
   const Seconds total = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0));
-  result.step_time = total / static_cast<double>(iterations);
+  result.step_times.assign(report.step_times.begin() + static_cast<std::ptrdiff_t>(counted.before),
+                           report.step_times.end() - static_cast<std::ptrdiff_t>(counted.after));
+  result.step_time =
+      std::accumulate(result.step_times.begin(), result.step_times.end(), Seconds(0)) / static_cast<double>(iterations);
   result.step_bound = plan.step_bound.value();
-  result.stages = meter.stages(plan, iterations, result.step_time);
+  result.stages = meter.stages(plan, all, result.step_time);
   result.utilization = results::utilization_of(workload, inputs.profile_fingerprint.has_value(), cluster, result.stages,
                                                plan.goal.microbatches, result.step_time);
   for (const auto& link : report.links) {
-    result.links.push_back({link.name, link.bytes / static_cast<double>(iterations), link.busy_time / total});
+    result.links.push_back({link.name, link.bytes / static_cast<double>(all), link.busy_time / total});
   }
   result.activities = report.activities;
   result.network = sim::network_settings();

@@ -1,6 +1,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "exec/commands.hpp"
 #include "exec/device/device.hpp"
 #include "exec/net/network_options.hpp"
@@ -75,7 +76,10 @@ ExitCode doctor(CommandOptions options)
   if (const auto& rank = options.doctor.rank) {
     options.doctor.tcp = tcp_options_of(options.network, secret_of(options.network), *rank, options.doctor.ranks);
   }
-  if (!options.plan.empty()) options.doctor.plan = schedules::read_scheduled_plan(options.plan);
+  if (!options.plan.empty()) {
+    options.doctor.plan = schedules::read_scheduled_plan(options.plan);
+    require_on_devices(*options.doctor.plan, options.plan, "isobar doctor");
+  }
   if (!options.workload.empty()) {
     const auto& plan = options.doctor.plan;
     const auto& settings = plan ? settings_of(*plan, options.plan, options.settings) : options.settings;

@@ -3,6 +3,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/model/workload.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/walk.hpp"
 #include "exec/commands.hpp"
@@ -69,6 +70,7 @@ ExitCode run(RunCommandOptions options)
     fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));
     return ExitCode::Infeasible;
   }
+  require_on_devices(plan, options.plan, "isobar run");
   check_plan(plan, workload, workload_hash, options);
   const std::vector<std::string> output_files = {options.output, options.trace, options.log.json_lines,
                                                  options.log.prometheus};

@@ -461,7 +461,7 @@ class PlayedExplainer {
     if (part.to) sum.to = names_[*part.to];
     sum.time += part.time;
     if (!part.to) {
-      devices_[sum.from] += part.time;
+      if (part.kind == PlayedPath::Kind::Compute) devices_[sum.from] += part.time;
       return;
     }
     std::vector<std::string> route;

@@ -28,7 +28,7 @@ struct Explanation {
   };
   /// A part of the critical path of a step (critical_path.hpp).
   struct PathPart {
-    enum class Kind { Compute, Data, Latency };
+    enum class Kind { Compute, Data, Latency, Copy, Update };
     Kind kind = Kind::Compute;
     std::optional<std::size_t> stage;   ///< computes or sends; none: the data server
     std::optional<Payload> collective;  ///< what the collective carries that it belongs to, if any

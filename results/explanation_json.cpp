@@ -24,7 +24,7 @@ Json to_json(const Explanation::Bottleneck& bottleneck)
 
 Json to_json(const Explanation::StepPath& step)
 {
-  constexpr const char* kinds[] = {"compute", "data", "latency"};
+  constexpr const char* kinds[] = {"compute", "data", "latency", "copy", "update"};
   Json parts = Json::array();
   for (const auto& part : step.parts) {
     parts.push_back({{"kind", kinds[static_cast<std::size_t>(part.kind)]},

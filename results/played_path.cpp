@@ -82,7 +82,10 @@ class PathFinder {
     Point begin = point;
     begin.is_end = false;
     begin.time = played(point.lane, point.position).begin;
-    if (is_computation(at.opcode)) {
+    if (is_copy(at.opcode) || (is_computation(at.opcode) && !is_on_device(at))) {
+      const auto kind = is_copy(at.opcode) ? PlayedPath::Kind::Copy : PlayedPath::Kind::Update;
+      add({kind, point.lane.rank, std::nullopt, at.stage, std::nullopt, point.time - begin.time});
+    } else if (is_computation(at.opcode)) {
       add({PlayedPath::Kind::Compute, point.lane.rank, std::nullopt, at.stage, std::nullopt, point.time - begin.time});
     } else if (is_transfer(at.opcode)) {
       const auto ends = ends_of(point.lane);

@@ -14,9 +14,10 @@ namespace isobar::results {
 /// Critical path of the first period of a program: the chain of computations, transfers and collectives from its begin
 /// to its end, each of which begins when the one before ends.
 struct PlayedPath {
-  enum class Kind { Compute, Data, Latency };
+  enum class Kind { Compute, Data, Latency, Copy, Update };
   /// A piece of the path. A transfer has one for its bytes and one for its latency; so has each round of a collective,
-  /// of its longest flow.
+  /// of its longest flow. Copies are those between a device and its machine, and of the machine's disk; updates those
+  /// by the machine.
   struct Part {
     Kind kind = Kind::Compute;
     std::size_t from = 0;           ///< rank that computes or sends

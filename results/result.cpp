@@ -78,7 +78,7 @@ void StageMeter::record(const TraceEvent& event)
   Sums& sums = rank.stages[event.instruction.stage];
   const Seconds duration = event.end - event.begin;
   const Opcode opcode = event.instruction.opcode;
-  if (is_computation(opcode)) sums.compute += duration;
+  if (is_on_device(event.instruction)) sums.compute += duration;
   if (opcode == Opcode::Send || is_collective(opcode)) sums.send += duration;
   rank.peak_memory = std::max(rank.peak_memory, event.memory);
 }

@@ -78,6 +78,7 @@ void read_grid(const DocumentNode& node, FaultList& faults, BaselineMeta& meta)
       grid.add_fault("schedule", without_place("schedule", fault));
     }
   }
+  meta.recompute = grid.optional_text("recompute").value_or(meta.recompute);
   meta.microbatches = grid.optional_count("microbatches", 1, most_microbatches_by_recurrence);
   meta.seed = grid.optional_count("seed").value_or(1);
   grid.refuse_unknown();
@@ -246,6 +247,7 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
   if (meta.communication) grid["communication"] = name_of(*meta.communication);
   if (meta.schedule) grid["schedule"] = text_of(*meta.schedule);
   if (meta.microbatches) grid["microbatches"] = *meta.microbatches;
+  if (meta.recompute != BaselineMeta{}.recompute) grid["recompute"] = meta.recompute;
   if (meta.seed != 1) grid["seed"] = meta.seed;
   Json document = {{"schema", schema}, {"grid", std::move(grid)}};
   if (!meta.budgets.empty()) document["budgets"] = object_of(meta.budgets);

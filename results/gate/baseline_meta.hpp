@@ -43,6 +43,7 @@ struct BaselineMeta {
   std::optional<Communication> communication;  ///< none: the objective's default; likewise the next two
   std::optional<ScheduleChoice> schedule;
   std::optional<std::uint64_t> microbatches;
+  std::string recompute = "none";  ///< layers of every row, as --recompute takes them
   std::uint64_t seed = 1;
   std::map<std::string, std::uint64_t> budgets;  ///< work limit of a search, by allocator
   std::map<std::string, std::uint64_t>

@@ -33,7 +33,8 @@ void StepRecorder::record(const TraceEvent& event)
   if (event.step > 0 || instruction.opcode == Opcode::Recv) return;
   ++recorded_.instructions;
   if (recorded_.events.size() < most_) recorded_.events.push_back(event);
-  if (is_computation(instruction.opcode) || instruction.payload == Payload::GradientFacts) return;
+  if (is_computation(instruction.opcode) || is_copy(instruction.opcode)) return;
+  if (instruction.payload == Payload::GradientFacts) return;
   const Channel& channel = channels_[recorded_.lanes[event.rank][instruction.lane].channel.value()];
   if (instruction.opcode == Opcode::Send) {
     recorded_.sent[{event.rank, other_end(channel, event.rank, instruction.lane).rank}] += instruction.size;

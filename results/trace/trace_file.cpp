@@ -78,7 +78,8 @@ EventOfSchema1 event_of_schema_1(const Json& json)
   result.event = event_of(json, tracks_of_schema_1.size());
   Instruction& instruction = result.event.instruction;
   const Json& details = json.at("args");
-  if (is_collective(instruction.opcode) && instruction.opcode != Opcode::AllReduce) {
+  const bool is_other_collective = is_collective(instruction.opcode) && instruction.opcode != Opcode::AllReduce;
+  if (is_other_collective || is_copy(instruction.opcode)) {
     throw InputError(fmt::format("cat: {}: not an instruction of isobar-trace/1", name_of(instruction.opcode)));
   }
   if (is_transfer(instruction.opcode)) {
@@ -166,11 +167,15 @@ class Schema2Reader {
     }
     const Json& details = json.at("args");
     event.position = count_of(details, "position", any);
-    Use use{kind_of(instruction.opcode), 0, 0};
+    Use use{kind_of(instruction.opcode), 0, 0, engine_of(instruction)};
     if (use.kind == Kind::Computation) {
       read_work(event, details);
     } else {
-      use.channel = count_of(details, "channel", most_ranks);
+      if (use.kind == Kind::Copy) {
+        instruction.pass = opcode_of(details.at("pass"));
+      } else {
+        use.channel = count_of(details, "channel", most_ranks);
+      }
       instruction.payload = payload_of(details.at("payload"));
       instruction.size = Bytes(details.at("bytes").get<double>());
     }
@@ -190,25 +195,43 @@ class Schema2Reader {
   }
 
  private:
-  enum class Kind { Computation, Send, Receive, Collective };
+  enum class Kind { Computation, Send, Receive, Collective, Copy };
   /// What all instructions of a track have in common.
   struct Use {
     Kind kind = Kind::Computation;
     std::size_t channel = 0;
     std::size_t peer = 0;
+    Engine engine = Engine::Device;
   };
+
+  static Engine engine_of(const Instruction& instruction)
+  {
+    switch (instruction.opcode) {
+      case Opcode::Load:
+        return Engine::CopyIn;
+      case Opcode::Store:
+        return Engine::CopyOut;
+      case Opcode::Read:
+        return Engine::DiskRead;
+      case Opcode::Write:
+        return Engine::DiskWrite;
+      default:
+        return instruction.lane == compute_lane ? Engine::Device : Engine::Host;
+    }
+  }
 
   static Kind kind_of(Opcode opcode)
   {
     if (is_computation(opcode)) return Kind::Computation;
     if (is_collective(opcode)) return Kind::Collective;
+    if (is_copy(opcode)) return Kind::Copy;
     return opcode == Opcode::Send ? Kind::Send : Kind::Receive;
   }
 
   static Payload payload_of(const std::string& name)
   {
-    constexpr std::array all = {Payload::Activation, Payload::Gradient, Payload::ParameterGradient, Payload::Parameter,
-                                Payload::GradientFacts};
+    constexpr std::array all = {Payload::Activation, Payload::Gradient,      Payload::ParameterGradient,
+                                Payload::Parameter,  Payload::GradientFacts, Payload::Optimizer};
     const auto found = std::find_if(all.begin(), all.end(), [&](Payload each) { return name_of(each) == name; });
     if (found == all.end()) throw InputError("payload: " + shown(name) + ": not a payload");
     return *found;
@@ -251,8 +274,12 @@ class Schema2Reader {
   void add_end(const End& end)
   {
     const auto& use = uses_[end.rank][end.lane];
-    if (!use || use->kind == Kind::Computation) return;
+    if (!use) return;
     Lane& lane = trace_.lanes[end.rank][end.lane];
+    if (use->kind == Kind::Computation || use->kind == Kind::Copy) {
+      lane.engine = use->engine;
+      return;
+    }
     lane.engine = Engine::Network;
     lane.channel = use->channel;
     if (trace_.channels.size() <= use->channel) trace_.channels.resize(use->channel + 1);

@@ -51,7 +51,8 @@ class RankMoments {
       for_each(lane, [&](const Instruction& instruction, std::uint64_t step, std::uint64_t position) {
         const auto span = timeline_.work(rank_, lane, step, position);
         all.push_back({span.begin, span.end});
-        (is_computation(instruction.opcode) ? compute : transfers).push_back(all.back());
+        if (is_on_device(instruction)) compute.push_back(all.back());
+        if (program_.lanes(rank_)[lane].channel) transfers.push_back(all.back());
       });
       lanes_.push_back(Intervals(std::move(all)) & whole);
     }

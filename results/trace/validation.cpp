@@ -90,7 +90,7 @@ Seconds compute_time(const Timeline& timeline, std::size_t rank)
     Seconds sum;
     for_each_instruction(timeline.program(), rank,
                          [&](LaneId lane, std::uint64_t position, const Instruction& instruction) {
-                           if (!is_computation(instruction.opcode)) return;
+                           if (!is_on_device(instruction)) return;
                            const auto work = timeline.work(rank, lane, step, position);
                            sum += work.end - work.begin;
                          });

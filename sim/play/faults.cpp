@@ -61,14 +61,24 @@ InputError off_fault(const SimulationState& state, const std::string& what, cons
 void require_host(const SimulationState& state, const LaneState& lane, const Turn& turn)
 {
   const RankState& rank = state.ranks[lane.rank];
-  if (!rank.host_is_on) throw off_fault(state, "host " + rank.host->get_name(), lane, turn);
+  if (!rank.host->is_on()) throw off_fault(state, "host " + rank.host->get_name(), lane, turn);
+}
+
+void require_machine(const SimulationState& state, const LaneState& lane, const Turn& turn)
+{
+  const RankState& rank = state.ranks[lane.rank];
+  if (rank.machine == nullptr) {
+    throw platform_fault(state.platform,
+                         fmt::format("device {} is in no machine, and {} needs one; name it with the prop host",
+                                     rank.host->get_name(), description(lane, turn)));
+  }
+  if (!rank.machine->host->is_on()) throw off_fault(state, "host " + rank.machine->host->get_name(), lane, turn);
 }
 
 void require_hop(const SimulationState& state, const LaneState& lane, const Turn& turn, const Hop& hop)
 {
-  for (const std::size_t end : {hop.from, hop.to}) {
-    const RankState& rank = state.ranks[end];
-    if (!rank.host_is_on) throw off_fault(state, "host " + rank.host->get_name(), lane, turn);
+  for (const auto* host : {hop.from, hop.to}) {
+    if (!host->is_on()) throw off_fault(state, "host " + host->get_name(), lane, turn);
   }
   for (const auto* link : hop.route.links) {
     if (!link->is_on()) throw off_fault(state, "link " + link->get_name(), lane, turn);
@@ -82,6 +92,8 @@ void throw_fault_of_failed_activity(const SimulationState& state, const Activity
   const Turn& turn = lane.under_way();
   if (stream != nullptr) {
     require_hop(state, lane, turn, *stream->hop);
+  } else if (lane.engine == Engine::Host || is_copy(turn.instruction.opcode)) {
+    require_machine(state, lane, turn);
   } else {
     require_host(state, lane, turn);
   }

@@ -16,6 +16,9 @@ InputError off_fault(const SimulationState& state, const std::string& what, cons
 /// @throws InputError when the host of the lane's rank is off.
 void require_host(const SimulationState& state, const LaneState& lane, const Turn& turn);
 
+/// @throws InputError when the device of the lane's rank is in no machine, and when that machine is off.
+void require_machine(const SimulationState& state, const LaneState& lane, const Turn& turn);
+
 /// @throws InputError when a host or a link of the hop is off.
 void require_hop(const SimulationState& state, const LaneState& lane, const Turn& turn, const Hop& hop);
 

@@ -1,5 +1,6 @@
 #include "sim/play/links.hpp"
 
+#include "core/base/quantity_text.hpp"
 #include "sim/play/faults.hpp"
 
 #include <fmt/format.h>
@@ -8,21 +9,29 @@
 
 namespace isobar::sim {
 
-const Hop& Links::hop(std::size_t from, std::size_t to)
+const Hop& Links::hop(sg4::Host& from, sg4::Host& to, BytesPerSecond most)
 {
-  auto [entry, is_new] = hops_.try_emplace({from, to});
+  auto [entry, is_new] = hops_.try_emplace({&from, &to});
   Hop& hop = entry->second;
   if (!is_new) return hop;
-  const sg4::Host& source = *state_.ranks[from].host;
-  const sg4::Host& destination = *state_.ranks[to].host;
-  hop.from = from;
-  hop.to = to;
-  hop.is_within_host = &source == &destination;
+  hop.from = &from;
+  hop.to = &to;
+  hop.is_within_host = &from == &to;
   if (hop.is_within_host) return hop;
-  hop.route = state_.platform.routes().between(source, destination);
+  hop.route = state_.platform.routes().between(from, to);
   if (hop.route.missing()) {
     throw platform_fault(state_.platform, fmt::format("no route from {} to {}; devices that exchange data need one",
-                                                      source.get_name(), destination.get_name()));
+                                                      from.get_name(), to.get_name()));
+  }
+  if (most < hop.route.path().bandwidth) {
+    if (hop.route.latency.value <= 0) {
+      throw platform_fault(
+          state_.platform,
+          fmt::format("the route from {} to {} has no latency, which SimGrid needs to limit its copies "
+                      "to {}; give a link of it one, such as 1us",
+                      from.get_name(), to.get_name(), text_of(most)));
+    }
+    hop.route.rate_cap = most;
   }
   for (auto* link : hop.route.links) {
     auto [state, is_first] = state_of_link_.try_emplace(link, nullptr);

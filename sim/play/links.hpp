@@ -3,7 +3,6 @@
 #include "sim/play/simulation.hpp"
 #include "sim/play/simulation_state.hpp"
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -13,13 +12,15 @@
 
 namespace isobar::sim {
 
-/// The hops between ranks, and the use of their links: bytes and busy time.
+/// The hops between hosts, and the use of their links: bytes and busy time.
 class Links {
  public:
   explicit Links(const SimulationState& state) : state_(state) {}
 
-  /// The hop from one rank to another. O(log(hops)). @throws InputError without a route between different hosts.
-  const Hop& hop(std::size_t from, std::size_t to);
+  /// The hop from one host to another, over which no flow gets more than `most`. O(log(hops)). Call with one `most` for
+  /// each two hosts. @throws InputError without a route between different hosts, and for a `most` below its bandwidth
+  /// if the route has no latency.
+  const Hop& hop(sg4::Host& from, sg4::Host& to, BytesPerSecond most);
 
   /// Counts data on the links of a hop from their first byte to the last, and reports the counts to the sink.
   void hold(const Hop& hop);
@@ -34,7 +35,7 @@ class Links {
   void report(const LinkState& link, Seconds time) const;
 
   const SimulationState& state_;
-  std::map<std::pair<std::size_t, std::size_t>, Hop> hops_;  // by rank of sender and receiver
+  std::map<std::pair<const sg4::Host*, const sg4::Host*>, Hop> hops_;
   std::deque<LinkState> links_;
   std::unordered_map<const sg4::Link*, LinkState*> state_of_link_;
 };

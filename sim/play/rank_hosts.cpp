@@ -1,9 +1,23 @@
 #include "core/errors.hpp"
+#include "core/plan/nominal_rates.hpp"
 #include "sim/play/simulation.hpp"
 
 #include <fmt/format.h>
 
 namespace isobar::sim {
+
+namespace {
+
+std::optional<RankMachine> rank_machine(const Plan& plan, const Device& device, const Cluster& cluster)
+{
+  if (!device.machine) return std::nullopt;
+  const Machine& machine = cluster.machines[device.machine->machine];
+  RankMachine result{machine.name, std::nullopt, machine_rates(plan, device, cluster)};
+  if (machine.disk) result.disk = machine.disk->name;
+  return result;
+}
+
+}  // namespace
 
 std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
@@ -14,7 +28,8 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
       throw InputError(cluster.name,
                        fmt::format("there is no device {}; the plan was made for another platform", name));
     }
-    ranks.push_back({name, cluster.devices[*device].speed_at(workload.dtype)});
+    ranks.push_back({name, cluster.devices[*device].speed_at(workload.dtype),
+                     rank_machine(plan, cluster.devices[*device], cluster)});
   }
   if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});
   return ranks;

@@ -4,9 +4,11 @@
 #include "core/errors.hpp"
 #include "sim/platform/simgrid_compat.hpp"
 #include "sim/play/collectives.hpp"
+#include "sim/play/copies.hpp"
 #include "sim/play/faults.hpp"
 #include "sim/play/lanes.hpp"
 #include "sim/play/links.hpp"
+#include "sim/play/machine_updates.hpp"
 #include "sim/play/simulation_state.hpp"
 #include "sim/play/standstill.hpp"
 #include "sim/play/streams.hpp"
@@ -33,6 +35,7 @@ std::vector<LaneState> lane_states(const Program& program, std::size_t rank)
   for (std::size_t lane = 0; lane < states.size(); ++lane) {
     states[lane].rank = rank;
     states[lane].id = static_cast<LaneId>(lane);
+    states[lane].engine = program.lanes(rank)[lane].engine;
     states[lane].length = program.length(rank, states[lane].id);
   }
   return states;
@@ -49,26 +52,49 @@ void connect(const Program& program, std::vector<RankState>& ranks)
   }
 }
 
-std::vector<RankState> rank_states(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks)
+sg4::Host* host_named(const Platform& platform, const std::string& name)
 {
+  auto* host = sg4::Engine::get_instance()->host_by_name_or_null(name);
+  if (host == nullptr) throw platform_fault(platform, fmt::format("there is no host {}", name));
+  hold_at_standstill(*host);  // a profile has set its values of time 0 already
+  return host;
+}
+
+/// The state of a machine, which the ranks in it share.
+MachineState* machine_state(SimulationState& state, const RankMachine& machine)
+{
+  for (auto& known : state.machines) {
+    if (known.host->get_name() == machine.host) return &known;
+  }
+  MachineState& added = state.machines.emplace_back();
+  added.host = host_named(state.platform, machine.host);
+  for (auto* disk : added.host->get_disks()) {
+    if (disk->get_name() == machine.disk) added.disk = disk;
+  }
+  return &added;
+}
+
+void add_ranks(SimulationState& simulation, const std::vector<RankHost>& ranks)
+{
+  const Program& program = simulation.program;
   ensure(ranks.size() == program.ranks(), "a simulation needs a host for each rank");
-  std::vector<RankState> states;
+  auto& states = simulation.ranks;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     RankState state;
-    state.host = sg4::Engine::get_instance()->host_by_name_or_null(ranks[rank].host);
-    if (state.host == nullptr) throw platform_fault(platform, fmt::format("there is no host {}", ranks[rank].host));
-    state.host_is_on = state.host->is_on();
+    state.host = host_named(simulation.platform, ranks[rank].host);
+    if (const auto& machine = ranks[rank].machine) {
+      state.machine = machine_state(simulation, *machine);
+      state.machine_rates = machine->rates;
+    }
     state.speed = ranks[rank].speed;
     for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
       state.memory_of(tier) = program.resident(rank, tier);
     }
     state.lanes = lane_states(program, rank);
-    hold_at_standstill(*state.host);  // a profile has set its values of time 0 already
     if (state.speed.value > 0) state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
     states.push_back(std::move(state));
   }
   connect(program, states);
-  return states;
 }
 
 /// A state machine per rank and lane. SimGrid drives it by the ends of activities, and by timers for messages whose
@@ -77,19 +103,16 @@ class Simulation {
  public:
   Simulation(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
              std::uint64_t iterations, TraceSink* sink)
-      : state_{platform, program, sink, rank_states(platform, program, ranks)}, lanes_(state_, iterations)
+      : state_{platform, program, sink}, lanes_(state_, iterations)
   {
+    add_ranks(state_, ranks);
     on_activity_completion(
         [this](const sg4::Activity& activity) { state_.guard.run([&] { activity_ended(activity); }); });
     sg4::Host::on_speed_change_cb(
         [this](const sg4::Host& host) { state_.guard.run([&] { hold_at_standstill(host); }); });
     sg4::Link::on_bandwidth_change_cb(
         [this](const sg4::Link& link) { state_.guard.run([&] { streams_.bandwidth_changed(link); }); });
-    on_host_switch([this](const sg4::Host& host) {
-      for (auto& rank : state_.ranks) {
-        if (rank.host == &host) rank.host_is_on = host.is_on();
-      }
-    });
+    on_host_switch([this](const sg4::Host& host) { state_.guard.run([&] { copies_.machine_switched(host); }); });
     on_link_switch([this](const sg4::Link& link) { state_.guard.run([&] { streams_.link_switched(link); }); });
   }
 
@@ -105,6 +128,7 @@ class Simulation {
     run_to_the_end();
     if (state_.guard.has_failed()) {
       streams_.remove_timers();
+      updates_.remove_timer();
       state_.guard.rethrow();
     }
     SimulationReport report;
@@ -158,7 +182,8 @@ class Simulation {
   {
     if (lane.state != TurnState::Ready) return;  // started from the other end
     const Opcode opcode = lane.turn.instruction.opcode;
-    if (is_computation(opcode)) return start_computation(lane);
+    if (is_computation(opcode)) return lane.engine == Engine::Host ? updates_.start(lane) : start_computation(lane);
+    if (is_copy(opcode)) return copies_.start(lane);
     if (is_transfer(opcode)) return transfers_.try_to_start(lane);
     collectives_.join(lane);
   }
@@ -177,6 +202,7 @@ class Simulation {
     exec->set_data(static_cast<ActivityOwner*>(&lane));
     lane.activity = exec;
     start_activity(exec);
+    updates_.device_begins(rank);
   }
 
   void activity_ended(const sg4::Activity& activity)
@@ -186,7 +212,7 @@ class Simulation {
     // SimGrid still uses the activity after this callback, but no longer that of the previous one.
     ended_.reset();
     if (owner->activity.get() != &activity) {
-      ended_ = streams_.release_cancelled(activity);
+      ended_ = state_.cancelled.release(activity);
       return;
     }
     ended_ = std::move(owner->activity);
@@ -195,15 +221,25 @@ class Simulation {
     if (owner->is_stream) {
       complete(static_cast<Stream&>(*owner));
     } else {
-      lanes_.complete(static_cast<LaneState&>(*owner));
+      complete(static_cast<LaneState&>(*owner));
     }
     start_what_can();
+  }
+
+  void complete(LaneState& lane)
+  {
+    if (is_copy(lane.turn.instruction.opcode)) return lanes_.complete(lane);
+    if (lane.engine == Engine::Host) return updates_.complete(lane);
+    updates_.device_ends(state_.ranks[lane.rank]);
+    lanes_.complete(lane);
   }
 
   void complete(Stream& stream)
   {
     if (stream.receiver != nullptr) {
       transfers_.complete(stream);
+    } else if (is_copy(stream.sender->turn.instruction.opcode)) {
+      copies_.complete(stream);
     } else {
       collectives_.complete(stream);
     }
@@ -224,6 +260,8 @@ class Simulation {
   Streams streams_{state_, links_};
   Transfers transfers_{state_, lanes_, streams_};
   Collectives collectives_{state_, lanes_, streams_};
+  Copies copies_{state_, lanes_, streams_};
+  MachineUpdates updates_{state_, lanes_};
   std::uint64_t activities_ = 0;  // completed
   std::uint64_t tried_ = 0;       // turns
   sg4::ActivityPtr ended_;

@@ -3,12 +3,14 @@
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/player.hpp"
 #include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 #include "core/units.hpp"
 #include "sim/platform/platform.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,14 +33,23 @@ struct SimulationReport {
   Seconds wall_time;             ///< of the engine's run only
 };
 
+/// The machine that a rank's device is in.
+struct RankMachine {
+  std::string host;                 ///< its name in the platform file
+  std::optional<std::string> disk;  ///< name of its disk; none without one
+  MachineRates rates;
+};
+
 /// Where a rank of a program runs.
 struct RankHost {
   std::string host;      ///< its name in the platform file
   FlopsPerSecond speed;  ///< of the device in the workload's dtype; unused for a rank that computes nothing
+  std::optional<RankMachine> machine = {};  ///< needed for copies, and for updates on the machine
 };
 
 /// Where the ranks of a plan's program run: its devices by rank (devices_of) at their rates in the workload's dtype,
-/// then the data server if the cluster has one. @throws InputError for a device that the cluster does not have.
+/// with their machines at the rates of the plan's system (machine_rates), then the data server if the cluster has one.
+/// @throws InputError for a device that the cluster does not have.
 std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// Plays a program on a platform for `iterations` periods. Periods flow: a lane goes from its last instruction of one
@@ -57,6 +68,11 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 ///
 /// A collective begins when all ends of its channel have reached it, and all complete it together. It is played as the
 /// rounds of flows of `rounds_of`; a flow takes one activity, whatever the number of its messages.
+///
+/// A Load or Store is a flow between the device and its machine, after the latency of their route; a Read or Write one
+/// of the machine's disk. Copies over the same links, and reads and writes of the same disk, share them. A system's
+/// copy_bandwidth limits its copies. An Update in a lane of engine Host runs on the machine, together with those of
+/// other ranks in it; it runs at `busy_update_speed` while a device of the machine computes, else at `update_speed`.
 ///
 /// A host or link whose profile falls to 0 stands still until the profile raises it again. The run fails when nothing
 /// has completed for a week of simulated time and for 1000 times the nominal duration of the work under way.

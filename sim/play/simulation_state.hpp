@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/errors.hpp"
+#include "core/program/player.hpp"
 #include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 #include "core/units.hpp"
@@ -7,12 +9,14 @@
 #include "sim/platform/routes.hpp"
 #include "sim/platform/simgrid_compat.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <exception>
 #include <string>
+#include <utility>
 #include <vector>
 
 /// What the parts of a simulation share while a program is played: ranks, their lanes, and the streams between them.
@@ -31,10 +35,10 @@ struct LinkState {
   std::size_t transfers = 0;  // that have data on the link
 };
 
-/// The route from one rank to another; looked up once.
+/// The route from one host to another; looked up once.
 struct Hop {
-  std::size_t from = 0;
-  std::size_t to = 0;
+  sg4::Host* from = nullptr;
+  sg4::Host* to = nullptr;
   bool is_within_host = false;  // no route; messages take no time
   Route route;
   std::vector<LinkState*> links;  // of route.links, in the same order
@@ -68,7 +72,7 @@ class MessageQueue {
   std::size_t first_ = 0;  // at most half of them are gone
 };
 
-/// Base of what SimGrid works on: a lane that computes, or a stream.
+/// Base of what SimGrid works on: a lane that computes, reads or writes, or a stream.
 struct ActivityOwner {
   explicit ActivityOwner(bool is_a_stream) : is_stream(is_a_stream) {}
 
@@ -76,13 +80,13 @@ struct ActivityOwner {
   sg4::ActivityPtr activity;
 };
 
-/// Messages from one rank to another, whose data flow one after the other: those of a lane that sends, or those of one
-/// flow of a collective.
+/// Messages from one host to another, whose data flow one after the other: those of a lane that sends, those of one
+/// flow of a collective, or the copies of a lane.
 struct Stream : ActivityOwner {
   Stream() : ActivityOwner(true) {}
 
   LaneState* sender = nullptr;
-  LaneState* receiver = nullptr;  // null: a flow of a collective
+  LaneState* receiver = nullptr;  // null: a flow of a collective, or a copy
   const Hop* hop = nullptr;
   MessageQueue on_the_way;
   Message arriving;            // its data is what the activity transfers
@@ -120,6 +124,7 @@ struct LaneState : ActivityOwner {
 
   std::size_t rank = 0;
   LaneId id = compute_lane;
+  Engine engine = Engine::Device;
   TurnState state = TurnState::Over;
   std::uint8_t waits_over = 0;  // waits of the turn
   std::uint64_t length = 0;     // of a period
@@ -131,16 +136,26 @@ struct LaneState : ActivityOwner {
   Bytes memory;                      // of the rank's device, at `begin`
   std::vector<Waiter> waiters;       // the first to be woken last
   LaneState* other_end = nullptr;    // of a channel of two
-  Stream* stream = nullptr;          // of a lane that has sent
+  Stream* stream = nullptr;          // of a lane that has sent or copied
+  FlopsPerSecond update_speed;       // of the update that the lane runs on a machine, with the machine to itself
   Collective* collective = nullptr;  // of a lane that has joined one
 
   /// The first instruction in transit, else the turn.
   const Turn& under_way() const { return in_transit > 0 ? first : turn; }
 };
 
+/// A machine that ranks are in.
+struct MachineState {
+  sg4::Host* host = nullptr;
+  sg4::Disk* disk = nullptr;         // null without one
+  std::size_t computing = 0;         // computations under way on its devices
+  std::vector<LaneState*> updating;  // lanes that run an update on it
+};
+
 struct RankState {
   sg4::Host* host = nullptr;
-  bool host_is_on = true;
+  MachineState* machine = nullptr;  // null: its device is in none
+  MachineRates machine_rates;
   double host_flops_per_flop = 0;  // host speed / device speed
   FlopsPerSecond speed;
   std::array<Bytes, tier_count> memory;
@@ -152,6 +167,28 @@ struct RankState {
   std::vector<LaneState*> held;
 
   Bytes& memory_of(Tier tier) { return memory[static_cast<std::size_t>(tier)]; }
+};
+
+/// Activities that were cancelled, until SimGrid drops them: it does so at the end of another one.
+class CancelledActivities {
+ public:
+  void cancel(sg4::ActivityPtr activity)
+  {
+    activities_.push_back(std::move(activity));
+    activities_.back()->cancel();
+  }
+  /// Removes an activity that SimGrid has ended. @throws std::logic_error for one that was not cancelled.
+  sg4::ActivityPtr release(const sg4::Activity& activity)
+  {
+    const auto found = std::find(activities_.begin(), activities_.end(), &activity);
+    ensure(found != activities_.end(), "an activity ended that was never started");
+    sg4::ActivityPtr released = std::move(*found);
+    activities_.erase(found);
+    return released;
+  }
+
+ private:
+  std::vector<sg4::ActivityPtr> activities_;
 };
 
 /// Keeps the first exception of a callback until SimGrid has returned, because none may propagate through SimGrid.
@@ -186,8 +223,10 @@ struct SimulationState {
   const Platform& platform;
   const Program& program;
   TraceSink* sink;  // may be null
-  std::vector<RankState> ranks;
+  std::deque<MachineState> machines = {};
+  std::vector<RankState> ranks = {};
   std::deque<Stream> streams = {};
+  CancelledActivities cancelled = {};
   Seconds begin = {};          // of the simulation, by SimGrid's clock
   Seconds last_progress = {};  // when an instruction or a flow of a collective was last completed
   CallbackGuard guard = {};

@@ -14,14 +14,14 @@ namespace {
 constexpr double standstill_rate = 1e-4;
 constexpr double patience = 1000;  // times the nominal duration of what is under way
 
-/// Nominal duration of what a rank computes, with its host to itself.
-Seconds nominal_time(const RankState& rank)
+/// Nominal duration of what a lane computes, reads or writes, with its host or disk to itself.
+Seconds nominal_time(const RankState& rank, const LaneState& lane)
 {
-  Seconds time;
-  for (const auto& lane : rank.lanes) {
-    if (lane.activity) time += lane.turn.instruction.work / rank.speed;
-  }
-  return time;
+  if (!lane.activity) return Seconds(0);
+  const Instruction& instruction = lane.turn.instruction;
+  if (instruction.opcode == Opcode::Read) return rank.machine_rates.read.time_of(instruction.size);
+  if (instruction.opcode == Opcode::Write) return rank.machine_rates.write.time_of(instruction.size);
+  return instruction.work / (lane.engine == Engine::Host ? lane.update_speed : rank.speed);
 }
 
 /// Nominal duration of the first message of a stream, with its links to itself.
@@ -34,10 +34,10 @@ Seconds nominal_time(const Stream& stream)
 }
 
 /// "link up": the slowest link of the stream; its sender's host where there is none.
-std::string slowest_resource(const SimulationState& state, const Stream& stream)
+std::string slowest_resource(const Stream& stream)
 {
   const auto& links = stream.hop->route.links;
-  if (links.empty()) return "host " + state.ranks[stream.hop->from].host->get_name();
+  if (links.empty()) return "host " + stream.hop->from->get_name();
   const auto has_less = [](const auto* a, const auto* b) { return a->get_bandwidth() < b->get_bandwidth(); };
   return "link " + (*std::min_element(links.begin(), links.end(), has_less))->get_name();
 }
@@ -72,16 +72,20 @@ bool hold_at_standstill(const sg4::Link& link)
 void give_up_at_standstill(const SimulationState& state)
 {
   Seconds nominal;
-  for (const auto& rank : state.ranks) nominal += nominal_time(rank);
+  for (const auto& rank : state.ranks) {
+    for (const auto& lane : rank.lanes) nominal += nominal_time(rank, lane);
+  }
   for (const auto& stream : state.streams) nominal += nominal_time(stream);
   if (now() - state.last_progress < std::max(week, patience * nominal)) return;
   for (const auto& rank : state.ranks) {
     for (const auto& lane : rank.lanes) {
-      if (lane.activity) throw standstill_fault(state, "host " + rank.host->get_name(), lane);
+      if (!lane.activity) continue;
+      const sg4::Host& host = lane.engine == Engine::Device ? *rank.host : *rank.machine->host;
+      throw standstill_fault(state, "host " + host.get_name(), lane);
     }
   }
   for (const auto& stream : state.streams) {
-    if (stream.activity) throw standstill_fault(state, slowest_resource(state, stream), *stream.sender);
+    if (stream.activity) throw standstill_fault(state, slowest_resource(stream), *stream.sender);
   }
 }
 

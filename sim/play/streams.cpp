@@ -38,17 +38,23 @@ Stream& Streams::create(LaneState* receiver)
 
 void Streams::connect(Stream& stream, LaneState& sender, std::size_t to)
 {
-  stream.sender = &sender;
-  if (stream.hop != nullptr && stream.hop->from == sender.rank && stream.hop->to == to) return;
-  stream.hop = &links_.hop(sender.rank, to);
+  connect(stream, sender, *state_.ranks[sender.rank].host, *state_.ranks[to].host,
+          BytesPerSecond(std::numeric_limits<double>::infinity()));
 }
 
-void Streams::send(Stream& stream, std::uint64_t messages, Bytes size)
+void Streams::connect(Stream& stream, LaneState& sender, sg4::Host& from, sg4::Host& to, BytesPerSecond most)
+{
+  stream.sender = &sender;
+  if (stream.hop != nullptr && stream.hop->from == &from && stream.hop->to == &to) return;
+  stream.hop = &links_.hop(from, to, most);
+}
+
+void Streams::send(Stream& stream, std::uint64_t messages, Bytes size, Seconds delay)
 {
   const Hop& hop = *stream.hop;
   require_hop(state_, *stream.sender, stream.sender->turn, hop);
   const Seconds latency = static_cast<double>(messages) * state_.platform.routes().latency_now(hop.route);
-  stream.on_the_way.push({now(), latency, static_cast<std::uint64_t>(std::llround(std::ceil(size.value)))});
+  stream.on_the_way.push({now(), latency + delay, static_cast<std::uint64_t>(std::llround(std::ceil(size.value)))});
   let_arrive(stream);
 }
 
@@ -79,7 +85,7 @@ void Streams::start_data(Stream& stream, std::uint64_t bytes)
 {
   const Hop& hop = *stream.hop;
   const Route& route = hop.route;
-  const auto comm = sg4::Comm::sendto_init(state_.ranks[hop.from].host, state_.ranks[hop.to].host);
+  const auto comm = sg4::Comm::sendto_init(hop.from, hop.to);
   comm->set_payload_size(bytes);
   comm->set_data(static_cast<ActivityOwner*>(&stream));
   stream.activity = comm;
@@ -102,8 +108,7 @@ void Streams::bandwidth_changed(const sg4::Link& link)
     const Route& route = stream.hop->route;
     if (stream.fixed_bound >= std::min(narrowest_now(route), route.rate_cap)) continue;
     const double remaining = std::ceil(stream.activity->get_remaining());
-    cancelled_.push_back(std::move(stream.activity));
-    cancelled_.back()->cancel();
+    state_.cancelled.cancel(std::move(stream.activity));
     start_data(stream, static_cast<std::uint64_t>(remaining));
   }
 }
@@ -115,15 +120,6 @@ void Streams::link_switched(const sg4::Link& link) const
     if (stream.on_the_way.empty() || !passes(stream, link)) continue;
     throw off_fault(state_, "link " + link.get_name(), *stream.sender, stream.sender->under_way());
   }
-}
-
-sg4::ActivityPtr Streams::release_cancelled(const sg4::Activity& activity)
-{
-  const auto found = std::find(cancelled_.begin(), cancelled_.end(), &activity);
-  ensure(found != cancelled_.end(), "an activity ended that was never started");
-  sg4::ActivityPtr released = std::move(*found);
-  cancelled_.erase(found);
-  return released;
 }
 
 void Streams::remove_timers()

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace isobar::sim {
 
@@ -20,10 +19,12 @@ class Streams {
   /// Sets the lane that sends and the rank that receives. Call while the stream has no messages.
   /// @throws InputError without a route.
   void connect(Stream& stream, LaneState& sender, std::size_t to);
+  /// Sets the lane that copies and the hosts between which it does, at `most` at the rate given (see Links::hop).
+  void connect(Stream& stream, LaneState& sender, sg4::Host& from, sg4::Host& to, BytesPerSecond most);
 
-  /// Sends data for the turn of the sender: `size` in all, as `messages` messages that each pay the latency. For a hop
-  /// between different hosts. @throws InputError when a host or a link of the hop is off.
-  void send(Stream& stream, std::uint64_t messages, Bytes size);
+  /// Sends data for the turn of the sender: `size` in all, as `messages` messages that each pay the latency, after a
+  /// delay. For a hop between different hosts. @throws InputError when a host or a link of the hop is off.
+  void send(Stream& stream, std::uint64_t messages, Bytes size, Seconds delay = Seconds(0));
   /// Releases the links of the data that have arrived.
   void release(const Stream& stream) { links_.release(*stream.hop, stream.arriving.bytes); }
   /// Starts the data of the next message, once it is due and nothing that comes before it is still arriving.
@@ -35,8 +36,6 @@ class Streams {
   /// Handles a link that was turned on or off. @throws InputError when it is off and a message is in transit over it:
   /// SimGrid ends flows, but does not know messages whose latency has not passed.
   void link_switched(const sg4::Link& link) const;
-  /// Releases a flow that `bandwidth_changed` cancelled, when it ends. @throws std::logic_error for any other.
-  sg4::ActivityPtr release_cancelled(const sg4::Activity& activity);
   /// Removes all timers. Needed before the process exits.
   void remove_timers();
 
@@ -46,7 +45,6 @@ class Streams {
 
   SimulationState& state_;
   Links& links_;
-  std::vector<sg4::ActivityPtr> cancelled_;
 };
 
 }  // namespace isobar::sim

@@ -37,6 +37,15 @@ class PlatformFile {
     hosts_ += fmt::format("<host id=\"{}\" speed=\"{}\" {}><prop id=\"memory\" value=\"64 GiB\"/>{}</host>\n", host,
                           speed, attributes, props);
   }
+  /// A machine with 64 GiB of memory; `content` are props and disks.
+  void machine(const std::string& host, const std::string& speed, const std::string& content = "",
+               const std::string& attributes = "")
+  {
+    hosts_ += fmt::format(
+        "<host id=\"{}\" speed=\"{}\" {}><prop id=\"role\" value=\"machine\"/>"
+        "<prop id=\"memory\" value=\"64 GiB\"/>{}</host>\n",
+        host, speed, attributes, content);
+  }
   void data_server(const std::string& host)
   {
     endpoints_.push_back(host);
@@ -55,6 +64,8 @@ class PlatformFile {
     for (const auto& link : links) routes_ += fmt::format("<link_ctn id=\"{}\"/>", link);
     routes_ += "</route>\n";
   }
+  /// A file NAME.systems.yaml beside the platform file.
+  void systems(const std::string& content) const { folder_.write(name_ + ".systems.yaml", content); }
   std::string profile(const std::string& name, const std::string& content) const
   {
     folder_.write(name, content);
@@ -229,6 +240,38 @@ class ListedProgram : public testing_support::EditableProgram {
     EditableProgram::collective(channel_among(ranks, algorithm), opcode, Payload::ParameterGradient, size.value, waits);
   }
 
+  /// A Load, Store, Read or Write.
+  Instruction& copy(std::size_t rank, Opcode opcode, Bytes size, Waits waits = {},
+                    Payload payload = Payload::ParameterGradient)
+  {
+    Instruction instruction;
+    instruction.opcode = opcode;
+    instruction.payload = payload;
+    instruction.size = size;
+    instruction.waits = waits;
+    return add(rank, lane_of(rank, engine_of(opcode)), instruction);
+  }
+  /// An Update on the rank's machine.
+  void update_on_machine(std::size_t rank, Flops work, Waits waits = {})
+  {
+    Instruction instruction;
+    instruction.opcode = Opcode::Update;
+    instruction.work = work;
+    instruction.waits = waits;
+    add(rank, lane_of(rank, Engine::Host), instruction);
+  }
+  /// The rank's lane of an engine.
+  LaneId lane_of(std::size_t rank, Engine engine)
+  {
+    auto& own = listing.at(rank);
+    for (LaneId lane = 0; lane < own.lanes.size(); ++lane) {
+      if (own.lanes[lane].engine == engine) return lane;
+    }
+    own.lanes.push_back({std::string(name_of(engine)), engine});
+    own.instructions.emplace_back();
+    return static_cast<LaneId>(own.lanes.size() - 1);
+  }
+
   /// The lane of `from` for messages to `to`: "send activation", and from the second one of a rank on with the number
   /// of `to`.
   LaneId send_lane(std::size_t from, std::size_t to) { return channel_list.at(channel_between(from, to)).ends[0].lane; }
@@ -247,6 +290,19 @@ class ListedProgram : public testing_support::EditableProgram {
   }
 
  private:
+  static Engine engine_of(Opcode copy)
+  {
+    switch (copy) {
+      case Opcode::Load:
+        return Engine::CopyIn;
+      case Opcode::Store:
+        return Engine::CopyOut;
+      case Opcode::Read:
+        return Engine::DiskRead;
+      default:
+        return Engine::DiskWrite;
+    }
+  }
   /// The name, or the name and `number` if the rank has a lane of that name.
   std::string new_name(std::size_t rank, const std::string& name, std::size_t number) const
   {

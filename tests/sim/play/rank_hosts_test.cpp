@@ -31,6 +31,34 @@ TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
             "InputError cluster: there is no device c; the plan was made for another platform");
 }
 
+TEST(RankHosts, HaveTheMachineOfTheirDeviceAtTheRatesOfThePlansSystem)
+{
+  PlatformFile file;
+  file.device("a", "1Gf", "", "<prop id=\"host\" value=\"cpu\"/>");
+  file.device("b", "1Gf", "", "<prop id=\"host\" value=\"cpu\"/>");
+  file.machine("cpu", "2Gf,3Gf",
+               "<disk id=\"nvme\" read_bw=\"2GBps\" write_bw=\"1GBps\"><prop id=\"capacity\" value=\"1 TB\"/></disk>");
+  file.link("pcie", "10GBps", "1us");
+  for (const std::string device : {"a", "b"}) {
+    file.route("cpu", device, {"pcie"});
+    file.route(device, "cpu", {"pcie"});
+  }
+  file.systems("l2l: {copy_bandwidth: 4.2 GB/s, update_speed: 7 GFLOP/s, backward_delay: 373 ms}\n");
+  const Platform platform = file.load();
+  Plan plan = one_layer_per_device({"b"}, ChainSchedule::GPipe, 1);
+  plan.system = "l2l";
+  const auto ranks = rank_hosts(plan, equal_layers(1, Bytes(0), Bytes(0)), platform.cluster());
+  ASSERT_TRUE(ranks.at(0).machine.has_value());
+  const RankMachine& machine = *ranks[0].machine;
+  EXPECT_EQ(machine.host, "cpu");
+  EXPECT_EQ(machine.disk, "nvme");
+  EXPECT_EQ(machine.rates.in.bandwidth, BytesPerSecond(4.2e9));
+  EXPECT_EQ(machine.rates.out.latency, Seconds(1e-6));
+  EXPECT_EQ(machine.rates.read.bandwidth, BytesPerSecond(2e9));
+  EXPECT_EQ(machine.rates.update_speed, FlopsPerSecond(7e9));
+  EXPECT_EQ(machine.rates.backward_delay, Seconds(0.373));
+}
+
 TEST(RankHosts, AreOnePerDeviceInTheOrderOfItsFirstStage)
 {
   PlatformFile file;
