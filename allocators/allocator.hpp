@@ -46,6 +46,10 @@ struct SearchLimits {
   /// For allocators whose plans have any shape: most pipelines, and most devices that divide a layer.
   std::optional<std::uint64_t> most_replicas = {};
   std::optional<std::uint64_t> most_tensor = {};
+  /// For allocators that take it: how many layers of a window stay on the device.
+  std::optional<std::uint64_t> window = {};
+  /// For allocators that take it: whether stages that do not fit on their devices may pass through them.
+  bool offload = false;
 };
 /// Largest value of SearchLimits::candidates. Every candidate is simulated, so more would take longer than a better
 /// search.
@@ -100,6 +104,9 @@ struct Allocator {
   bool takes_grid = false;        ///< honours the pipeline and replicas of SearchLimits::grid
   bool takes_shards = false;      ///< honours its tensor and splits
   bool limits_degrees = false;    ///< honours SearchLimits::most_replicas and most_tensor
+  bool uses_machines = false;     ///< places layers on one device and its machine, once a step and recomputed
+  bool takes_window = false;      ///< honours SearchLimits::window
+  bool takes_offload = false;     ///< honours SearchLimits::offload
   bool improves_plans = false;    ///< honours SearchLimits::start and polish
   bool needs_chain = false;       ///< refuses schedules without a recurrence, about which it could prove nothing
   bool needs_stage_each = false;  ///< refuses schedules with several stages on a device

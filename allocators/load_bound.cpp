@@ -544,6 +544,7 @@ void raise_bounds(std::vector<Plan>& plans, const Workload& workload, const Clus
   const CostModel cost(workload, cluster);
   for (auto& plan : plans) {
     if (plan.stages.empty() || is_chain(plan) || plan.goal.objective != Objective::Step) continue;
+    if (uses_machines(plan)) continue;  // memory does not limit what a device can do
     const LoadScope scope{has_shared_stages(plan), takes_whole_runs(plan)};
     auto found = std::find_if(all.begin(), all.end(), [&](const Found& other) {
       return other.microbatches == plan.goal.microbatches && other.schedule == plan.goal.schedule.name &&

@@ -371,7 +371,8 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
   if (allocator == nullptr || !allocator->needs_chain) return;
   std::vector<std::string_view> others;
   for (const auto& other : all) {
-    if (!other.needs_chain && (has_stage_each || !other.needs_stage_each)) others.push_back(other.name);
+    if (other.needs_chain || other.uses_machines) continue;
+    if (has_stage_each || !other.needs_stage_each) others.push_back(other.name);
   }
   throw InputError("allocator", fmt::format("{} knows the schedules sequential, gpipe and 1f1b; use {} under {}",
                                             allocator->name, fmt::join(others, ", "), text));

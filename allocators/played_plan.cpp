@@ -5,7 +5,9 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/replica_costs.hpp"
 #include "allocators/schedule_numbers.hpp"
+#include "allocators/window_bound.hpp"
 #include "core/base/quantity_text.hpp"
+#include "core/check/tier_memory.hpp"
 #include "core/errors.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/nominal_rates.hpp"
@@ -38,6 +40,31 @@ Seconds least_step_of_orders(const Plan& plan, const CostModel& cost)
   return begin + schedules::makespan_bound(pipeline_times(cost, stages, plan.goal));
 }
 
+/// A time in which no step can end because of what ranks have their machines do: each updates what it must, gradients
+/// leave the device once and parameters come there at least once.
+Seconds least_step_of_machines(const Plan& plan, const CostModel& cost)
+{
+  if (!uses_machines(plan)) return {};
+  const ParameterBytes bytes = parameter_bytes(cost.workload().dtype, cost.workload().optimizer);
+  const PlayerRates rates = nominal_rates(plan, cost.workload(), cost.cluster());
+  std::vector<Seconds> updates(rates.machines.size()), in(rates.machines.size()), out(rates.machines.size());
+  for (const auto& [index, replica, shard, rank] : placed_shards(plan)) {
+    const Stage& stage = plan.stages[index];
+    if (stage.residence.optimizer == Tier::Device) continue;
+    const MachineRates& machine = rates.machines[rank];
+    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+      const Layer& layer = cost.workload().layers[k];
+      const auto parameters = static_cast<double>(layer.parameters);
+      updates[rank] += update_work(cost.workload(), layer) / std::max(machine.update_speed, machine.busy_update_speed);
+      in[rank] += Bytes(parameters * bytes.parameter) / machine.in.bandwidth;
+      out[rank] += Bytes(parameters * bytes.gradient) / machine.out.bandwidth;
+    }
+  }
+  Seconds least;
+  for (const auto* each : {&updates, &in, &out}) least = std::max(least, *std::max_element(each->begin(), each->end()));
+  return least;
+}
+
 }  // namespace
 
 void price_by_playing(Plan& plan, const Workload& workload, const Cluster& cluster)
@@ -46,23 +73,24 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   const CostModel cost(workload, cluster);
   const auto orders = schedules::orders_of(plan);
   const auto program = schedules::make_program(plan, workload, orders);
-  const PlayedProgram played = play_program(*program, nominal_rates(plan, workload, cluster));
+  const PlayedProgram played =
+      play_program(*program, nominal_rates(plan, workload, cluster), counted_step(plan).played());
   const ReplicaCosts costs(plan, orders, cost);
-  const auto devices = devices_of(plan);
 
   plan.predicted = costs.formulas();
-  plan.predicted->step_time = played.periods.front().end;
+  plan.predicted->step_time = played.periods[counted_step(plan).before].step_time;
   plan.predicted->step_time_by = StepTimeBy::Played;
-  for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    plan.predicted->peak_memory[devices[rank]] = played.peak_memory[rank][static_cast<std::size_t>(Tier::Device)];
-  }
+  for (const auto& memory : tier_memories(plan, cluster, played))
+    plan.predicted->peak_memory[memory.name] = memory.need;
   plan.objective = plan.predicted->step_time;
-  plan.step_bound = costs.least_step() / cluster.profile_speedup;
+  const Seconds least = counted_step(plan).overlaps() ? costs.busiest_device() : costs.least_step();
+  plan.step_bound = std::max(least, least_step_of_machines(plan, cost)) / cluster.profile_speedup;
   plan.schedule_bound.reset();
   if (schedules::require_schedule(plan.goal.schedule.name).allocator_makes_orders) {
     plan.schedule_bound = least_step_of_orders(plan, cost) / cluster.profile_speedup;
   }
-  const Bound bound = played_bound(cost, plan.goal, has_shared_stages(plan));
+  const Bound bound =
+      uses_machines(plan) ? window_bound(plan, cost) : played_bound(cost, plan.goal, has_shared_stages(plan));
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
@@ -72,14 +100,14 @@ std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster
 {
   std::optional<Excess> worst;
   for (const auto& [name, need] : plan.predicted.value().peak_memory) {
-    const Bytes memory = cluster.devices[cluster.device_index(name).value()].memory;
-    const Bytes excess = need - memory;
-    if ((worst && excess <= worst->size) || need <= memory * (1 + tolerance)) continue;
-    worst = Excess{
-        fmt::format("device {}: its stages need {} under schedule {} and it has {}; {} more memory there would be "
-                    "enough",
-                    name, text_of(need), text_of(plan.goal.schedule), text_of(memory), text_of(excess)),
-        excess};
+    const TierMemory memory = memory_named(name, cluster).value();
+    const Bytes excess = need - memory.has;
+    if ((worst && excess <= worst->size) || need <= memory.has * (1 + tolerance)) continue;
+    worst = Excess{fmt::format("{} {}: its stages need {} under schedule {} and it has {}; {} more memory there would "
+                               "be enough",
+                               name_of(memory.tier), name, text_of(need), text_of(plan.goal.schedule),
+                               text_of(memory.has), text_of(excess)),
+                   excess};
   }
   return worst;
 }

@@ -22,6 +22,9 @@
 #include "allocators/sky/even.hpp"
 #include "allocators/sky/milp.hpp"
 #include "allocators/sky/sky_dynamic.hpp"
+#include "allocators/tiers/offload.hpp"
+#include "allocators/tiers/published.hpp"
+#include "allocators/tiers/window.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/errors.hpp"
@@ -79,7 +82,7 @@ void require_size(const Allocator& allocator, std::size_t layers, std::size_t de
   if (takes(allocator, layers, devices)) return;
   std::vector<std::string_view> others;
   for (const auto& other : allocators()) {
-    if (takes(other, layers, devices)) others.push_back(other.name);
+    if (takes(other, layers, devices) && !other.uses_machines) others.push_back(other.name);
   }
   const auto too_large =
       devices > allocator.most_devices
@@ -266,7 +269,7 @@ void require_replicas(const Goal& goal, const std::string& name, const Allocator
   if (goal.objective != Objective::DtFm || (allocator != nullptr && allocator->propose != nullptr)) return;
   std::vector<std::string_view> others;
   for (const auto& other : allocators()) {
-    if (other.propose != nullptr) others.push_back(other.name);
+    if (other.propose != nullptr && !other.uses_machines) others.push_back(other.name);
   }
   throw InputError("objective", fmt::format("dtfm is a cost of pipelines with replicas, which {} does not place; use "
                                             "allocator {}",
@@ -303,6 +306,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     return allocator != nullptr ? allocator->place(one) : placement_of(answer, one);
   };
   const auto note_chain = [&](Plan& plan) {
+    if (allocator != nullptr && allocator->uses_machines) return;  // whose reasons name no layers
     if (!plan.stages.empty() || view.workload.layers.size() == workload.layers.size()) return;
     plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
                                view.workload.layers.size());
@@ -368,17 +372,61 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   return plans;
 }
 
+/// The plans of an allocator whose stages may pass through devices that are too small for them, and those whose stages
+/// need not.
+std::vector<Plan> plans_with_offload(const Allocator& allocator, const Workload& workload, const Cluster& cluster,
+                                     const Goal& goal, SearchLimits limits)
+{
+  constexpr std::size_t least_tried = 8;
+  SearchClock clock(limits);
+  limits.offload = false;
+  const std::string name(allocator.name);
+  if (goal.objective != Objective::Step) {
+    throw InputError("--offload",
+                     fmt::format("auto is for objective step, not for {}, which counts no copies and updates",
+                                 name_of(goal.objective)));
+  }
+  const ChainView view = chain_view(workload);
+  const HybridProblem problem{workload, view, cluster, goal, limits};
+  auto proposals = propose_offloads(problem, [&](const Cluster& roomy) {
+    SearchLimits more = limits;
+    more.candidates = std::max(limits.candidates, least_tried);
+    return plans_of(name, &allocator, workload, roomy, goal, more);
+  });
+  auto plans = priced_plans(std::move(proposals), problem, clock);
+  for (auto& plan : plans) {
+    plan.allocator = name;
+    check(plan, workload, cluster);
+  }
+  for (auto& plan : plans_of(name, &allocator, workload, cluster, goal, limits)) {
+    if (!plan.stages.empty()) plans.push_back(std::move(plan));
+  }
+  if (plans.size() > 1) std::erase_if(plans, [](const Plan& plan) { return plan.stages.empty(); });
+  std::stable_sort(plans.begin(), plans.end(),
+                   [](const Plan& a, const Plan& b) { return a.objective.value() < b.objective.value(); });
+  if (plans.size() > limits.candidates) plans.resize(limits.candidates);
+  for (auto& plan : plans) plan.search_time = clock.elapsed();
+  return plans;
+}
+
 }  // namespace
 
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      amp_allocator,          chain_dp_allocator, dtfm_allocator,        dtfm_exact_allocator,
-      even_allocator,         exact_allocator,    grid_allocator,        hybrid_allocator,
-      local_search_allocator, metis_allocator,    sky_dynamic_allocator, sky_dynamic_fixed_allocator,
+      amp_allocator,          chain_dp_allocator,
+      dtfm_allocator,         dtfm_exact_allocator,
+      even_allocator,         exact_allocator,
+      grid_allocator,         hybrid_allocator,
+      l2l_allocator,          local_search_allocator,
+      metis_allocator,        resident_allocator,
+      sky_dynamic_allocator,  sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif
+      stronghold_allocator,   published_stronghold_allocator,
+      window_allocator,       zero_infinity_allocator,
+      zero_offload_allocator,
   };
   return all;
 }
@@ -427,10 +475,26 @@ void require_limited_degrees(const std::string& option, const std::string& name)
   require_with(&Allocator::limits_degrees, option, name);
 }
 
+void require_window(const std::string& option, const std::string& name)
+{
+  require_with(&Allocator::takes_window, option, name);
+}
+
+void require_offload(const std::string& option, const std::string& name)
+{
+  require_with(&Allocator::takes_offload, option, name);
+}
+
 bool places_replicas(const std::string& name)
 {
   const Allocator* allocator = find_allocator(name);
   return allocator != nullptr && allocator->propose != nullptr;
+}
+
+bool uses_machine(const std::string& name)
+{
+  const Allocator* allocator = find_allocator(name);
+  return allocator != nullptr && allocator->uses_machines;
 }
 
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,
@@ -450,7 +514,9 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
                                       const Goal& goal, const SearchLimits& limits)
 {
   require_allocator(name);
-  return plans_of(name, find_allocator(name), workload, cluster, goal, limits);
+  const Allocator* allocator = find_allocator(name);
+  if (limits.offload && allocator != nullptr) return plans_with_offload(*allocator, workload, cluster, goal, limits);
+  return plans_of(name, allocator, workload, cluster, goal, limits);
 }
 
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)
@@ -479,6 +545,7 @@ void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
   if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
+  if (uses_machines(plan) != uses_machines(other)) return;           // a bound of plans without machines
   if (plan.goal.objective == Objective::DtFm && !have_same_stages(plan, other)) return;
   if (other.certificate.kind == CertificateKind::Load) {
     if (other.goal.schedule.name != plan.goal.schedule.name) return;

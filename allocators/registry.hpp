@@ -25,9 +25,15 @@ void require_shards(const std::string& option, const std::string& name);
 
 /// The same for limits of degrees (SearchLimits::most_replicas, most_tensor).
 void require_limited_degrees(const std::string& option, const std::string& name);
+/// The same unless the allocator keeps a window of layers on the device.
+void require_window(const std::string& option, const std::string& name);
+/// The same unless stages of the allocator's plans may pass through their devices (SearchLimits::offload).
+void require_offload(const std::string& option, const std::string& name);
 
 /// Whether the plans of a registered allocator may have several replicas of a stage.
 bool places_replicas(const std::string& name);
+/// True for an allocator that places layers on one device and its machine.
+bool uses_machine(const std::string& name);
 
 /// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
 /// cost model and the best known bound, and passes the plan through the checker. Under a schedule that is none of a

@@ -227,6 +227,15 @@ Seconds ReplicaCosts::least_step() const
   return least;
 }
 
+Seconds ReplicaCosts::busiest_device() const
+{
+  std::vector<Seconds> compute(ranks_);
+  for (const auto& replica : replicas_) {
+    for (const auto& shard : replica.shards) compute[shard.rank] += replica.microbatches * shard.times.compute();
+  }
+  return *std::max_element(compute.begin(), compute.end());
+}
+
 Predicted ReplicaCosts::formulas() const
 {
   const auto communication =

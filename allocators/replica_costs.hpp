@@ -26,6 +26,8 @@ class ReplicaCosts {
   /// there, computes all that it has, and after its last backward pass a gradient travels back to the first stage. What
   /// shards add up after forwards follows each other, and so does what they add up after backwards.
   Seconds least_step() const;
+  /// What the busiest device computes in a step: no step is shorter, whatever it shares with those before and after.
+  Seconds busiest_device() const;
 
   /// The formulas, for devices in place of stages: the bottleneck is what a device takes per micro-batch of the step,
   /// and sums are over the replicas that take the first micro-batch.

@@ -92,7 +92,7 @@ fs::path build_revision(const std::string& revision, const fs::path& inside)
 }
 
 std::vector<std::string> command_for(const fs::path& program, const results::ComparisonRow& row,
-                                     const std::map<std::string, std::uint64_t>& budgets)
+                                     const std::string& recompute, const std::map<std::string, std::uint64_t>& budgets)
 {
   std::vector<std::string> arguments = {program.string(),  "compare",
                                         row.platform,      row.workload,
@@ -103,6 +103,7 @@ std::vector<std::string> command_for(const fs::path& program, const results::Com
                                         "--microbatches",  std::to_string(row.goal.microbatches),
                                         "--seed",          std::to_string(row.seed),
                                         "--json"};
+  if (recompute != "none") arguments.insert(arguments.end(), {"--recompute", recompute});
   if (const auto budget = budgets.find(row.allocator); budget != budgets.end()) {
     arguments.insert(arguments.end(), {"--budget", std::to_string(budget->second)});
   }
@@ -140,13 +141,14 @@ fs::path base_program(const std::string& base, const fs::path& inside)
 }
 
 std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector<results::ComparisonRow> rows,
+                                            const std::string& recompute,
                                             const std::map<std::string, std::uint64_t>& budgets, Seconds row_time_limit)
 {
   // A child waits for each command and returns its output and, after a NUL, its failure: compare exits with 4 when a
   // row is infeasible, and that is an answer.
   std::vector<std::function<std::string()>> work;
   for (const auto& row : rows) {
-    work.emplace_back([command = command_for(program, row, budgets), row_time_limit] {
+    work.emplace_back([command = command_for(program, row, recompute, budgets), row_time_limit] {
       const ChildResult result = run_command(command, "", {row_time_limit, "--row-time-limit"});
       return result.output + '\0' + text_of(result.failure);
     });

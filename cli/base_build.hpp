@@ -17,10 +17,11 @@ namespace isobar::cli {
 /// log when the build fails.
 std::filesystem::path base_program(const std::string& base, const std::filesystem::path& inside);
 
-/// Makes these rows with another build, whose command `compare` plans and simulates each from the same files. Rows that
+/// Makes these rows with another build, whose command `compare` plans and simulates each from the same files, with the
+/// layers of `recompute` recomputed. Rows that
 /// it cannot make, such as those of an allocator that it does not know, are failed rows with the reason.
 std::vector<results::ComparisonRow> rows_by(const std::filesystem::path& program,
-                                            std::vector<results::ComparisonRow> rows,
+                                            std::vector<results::ComparisonRow> rows, const std::string& recompute,
                                             const std::map<std::string, std::uint64_t>& budgets,
                                             Seconds row_time_limit);
 

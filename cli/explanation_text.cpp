@@ -124,6 +124,11 @@ std::string text_of_step(const Explanation::StepPath& step, Seconds objective)
   text += text_of_kind("bytes", parts[static_cast<std::size_t>(Kind::Data)]);
   text += text_of_kind("latency", latencies);
   text += text_of_collectives(step.parts);
+  for (const auto& [kind, what] : {std::pair(Kind::Copy, "copies between device and machine"),
+                                   std::pair(Kind::Update, "updates by the machine")}) {
+    const auto of_kind = parts_of(step, kind);
+    if (!of_kind.empty()) text += text_of_kind(what, of_kind);
+  }
   const auto saved = [objective](Seconds time) {
     return time <= 1e-9 * objective ? std::string("nothing")
                                     : fmt::format("{} ({})", text_of(time), percent(time / objective));

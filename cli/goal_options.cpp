@@ -65,6 +65,11 @@ void add_numbers(std::vector<ScheduleChoice>& choices, const std::string& option
       option, fmt::format("schedule {} does not take it; it is for {}", choices.front().name, fmt::join(others, ", ")));
 }
 
+bool all_use_machines(const std::vector<std::string>& allocators)
+{
+  return !allocators.empty() && std::all_of(allocators.begin(), allocators.end(), allocators::uses_machine);
+}
+
 }  // namespace
 
 ScheduleChoice schedule_of(const std::string& text)
@@ -81,7 +86,9 @@ void GoalOptions::add_goal_to(CLI::App& command)
       .add_option_function<std::string>(
           "--schedule", [this](const std::string& text) { schedules = {text}; },
           "order of the work on micro-batches (isobar list schedules), with its numbers if it has some, such as "
-          "\"interleaved(chunks=2)\" (default: sequential for objective sequential, else 1f1b)")
+          "\"interleaved(chunks=2)\" (default: sequential for objective sequential, gpipe with --offload auto and for "
+          "allocators "
+          "that use a device's machine, else 1f1b)")
       ->type_name("TEXT");
   add_other_goal_options_to(command);
 }
@@ -112,10 +119,12 @@ void GoalOptions::add_other_goal_options_to(CLI::App& command)
       ->type_name("NUMBERS");
   add_count(command, "--chunks", chunks, "stages of each device (schedule interleaved; default: the best of 2 to 4)");
   add_count(command, "--microbatches", microbatches,
-            "micro-batches of a step (default: 1 for objective sequential, else 8)");
+            "micro-batches of a step (default: 1 for objective sequential and for allocators that use a device's "
+            "machine, else 8)");
   command.add_option("--recompute", recompute,
-                     "layers that recompute their activations in the backward pass: none, all, or a list such as "
-                     "3-10,12 (default: none)");
+                     "layers that recompute their activations in the backward pass: none, all, inner (all but the "
+                     "first and the last), or a list such as 3-10,12 (default: inner with --offload auto and for "
+                     "allocators that use a device's machine, else none)");
 }
 
 void GoalOptions::add_global_batch_to(CLI::App& command)
@@ -150,6 +159,13 @@ void GoalOptions::add_search_to(CLI::App& command)
             "most pipelines side by side (allocator hybrid; default: as many as there are devices)");
   add_count(command, "--max-tensor-parallel", max_tensor_parallel,
             "most devices that divide each layer (allocator hybrid, workloads with unit: operator; default: 16)");
+  add_count(
+      command, "--window", window,
+      "layers of a window that stay on the device (allocators stronghold, stronghold-published; default: as their "
+      "authors choose it)");
+  command.add_option("--offload", offload,
+                     "whether layers of stages that do not fit on their devices pass through them: auto or none "
+                     "(allocators exact, hybrid; default: none)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");
@@ -171,17 +187,35 @@ std::vector<ScheduleChoice> GoalOptions::chosen_schedules(const ScheduleChoice& 
   return choices;
 }
 
-Goal GoalOptions::goal(const std::string& objective) const
+Goal GoalOptions::goal(const std::string& objective, const std::vector<std::string>& allocators) const
 {
-  return goals(objective).front();
+  return goals(objective, allocators).front();
 }
 
-std::vector<Goal> GoalOptions::goals(const std::string& objective) const
+bool GoalOptions::offloads() const
+{
+  if (!offload || *offload == "none") return false;
+  if (*offload == chosen_by_allocator) return true;
+  throw InputError("--offload", in_quotes(*offload) + " is neither auto nor none");
+}
+
+std::string GoalOptions::recompute_for(const std::vector<std::string>& allocators) const
+{
+  return recompute.value_or(offloads() || all_use_machines(allocators) ? "inner" : "none");
+}
+
+std::vector<Goal> GoalOptions::goals(const std::string& objective, const std::vector<std::string>& allocators) const
 {
   Goal goal = Goal::with_defaults(chosen<Objective>("--objective", objective, objective_from_name, objective_names()));
   if (communication) {
     goal.communication =
         chosen<Communication>("--communication", *communication, communication_from_name, communication_names());
+  }
+  if (all_use_machines(allocators) && goal.objective == Objective::Step) {
+    goal.schedule = choice_of(ChainSchedule::GPipe);
+    goal.microbatches = 1;
+  } else if (offloads() && goal.objective == Objective::Step) {
+    goal.schedule = choice_of(ChainSchedule::GPipe);
   }
   if (microbatches) goal.microbatches = *microbatches;
   if (!are_compatible(goal.objective, goal.communication)) {
@@ -219,6 +253,8 @@ allocators::SearchLimits GoalOptions::limits() const
   limits.grid = grid;
   limits.most_replicas = max_replicas;
   limits.most_tensor = max_tensor_parallel;
+  limits.window = window;
+  limits.offload = offloads();
   if (splits)
     limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
   if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
@@ -235,6 +271,8 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
     if (splits) allocators::require_shards("--splits", allocator);
     if (max_replicas) allocators::require_limited_degrees("--max-replicas", allocator);
     if (max_tensor_parallel) allocators::require_limited_degrees("--max-tensor-parallel", allocator);
+    if (window) allocators::require_window("--window", allocator);
+    if (offloads()) allocators::require_offload("--offload", allocator);
   }
   for (const auto& [option, number] : {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas),
                                        std::pair("--tensor", grid.tensor), std::pair("--max-replicas", max_replicas),

@@ -28,7 +28,9 @@ struct GoalOptions {
   std::optional<std::uint64_t> max_replicas;
   std::optional<std::uint64_t> max_tensor_parallel;
   std::optional<std::string> splits;
-  std::string recompute = "none";
+  std::optional<std::string> recompute;
+  std::optional<std::uint64_t> window;
+  std::optional<std::string> offload;
   std::optional<std::uint64_t> global_batch;
 
   /// Adds the options that define the goal, except --objective and --global-batch.
@@ -38,16 +40,22 @@ struct GoalOptions {
   void add_global_batch_to(CLI::App& command);
   /// Adds the options that limit the search.
   void add_search_to(CLI::App& command);
-  /// The goal for an objective: the options that were given, and the objective's own defaults for the rest.
+  /// The goal for an objective and allocators: the options that were given, and the defaults of both for the rest.
+  /// Where all allocators place layers on one device and its machine, these are one micro-batch under gpipe; with
+  /// --offload auto, gpipe.
   /// @throws InputError naming the option.
-  Goal goal(const std::string& objective) const;
+  Goal goal(const std::string& objective, const std::vector<std::string>& allocators) const;
   /// The same for each schedule.
-  std::vector<Goal> goals(const std::string& objective) const;
+  std::vector<Goal> goals(const std::string& objective, const std::vector<std::string>& allocators) const;
+  /// The value of --recompute, or its default for allocators.
+  std::string recompute_for(const std::vector<std::string>& allocators) const;
   allocators::SearchLimits limits() const;
   /// @throws InputError for an option of a search that one of the allocators does not take.
   void check_search(const std::vector<std::string>& allocators) const;
 
  private:
+  /// Whether --offload is auto. @throws InputError if it is neither that nor none.
+  bool offloads() const;
   void add_communication_to(CLI::App& command);
   void add_other_goal_options_to(CLI::App& command);
   std::vector<ScheduleChoice> chosen_schedules(const ScheduleChoice& otherwise) const;

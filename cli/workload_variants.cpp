@@ -30,15 +30,18 @@ void require_layer(const std::string& where, std::size_t layer, const Workload& 
       where, fmt::format("layer {}; workload {} has layers 0 to {}", layer, workload.name, workload.layers.size() - 1));
 }
 
-/// "none", "all", or layers and ranges of them in order, such as "3-10,12".
+/// "none", "all", "inner", or layers and ranges of them in order, such as "3-10,12".
 std::vector<std::size_t> layers_from_option(const std::string& option, const std::string& text,
                                             const Workload& workload)
 {
   std::vector<std::size_t> layers;
   if (text == "none") return layers;
-  if (text == "all") {
+  if (text == "all" || text == "inner") {
     layers.resize(workload.layers.size());
     std::iota(layers.begin(), layers.end(), std::size_t{0});
+    if (text == "all") return layers;
+    layers.pop_back();
+    if (!layers.empty()) layers.erase(layers.begin());
     return layers;
   }
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -48,8 +51,8 @@ std::vector<std::size_t> layers_from_option(const std::string& option, const std
     const auto first = whole_number(item.substr(0, dash));
     const auto last = dash == std::string_view::npos ? first : whole_number(item.substr(dash + 1));
     if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
-      throw InputError(option,
-                       fmt::format("{} is neither none, all, nor layers in order, such as 3-10,12", in_quotes(text)));
+      throw InputError(
+          option, fmt::format("{} is neither none, all, inner, nor layers in order, such as 3-10,12", in_quotes(text)));
     }
     require_layer(option, *last, workload);
     for (std::size_t layer = *first; layer <= *last; ++layer) layers.push_back(layer);

@@ -53,6 +53,7 @@ inline constexpr Allocator exact_allocator = {
         "at most 4,096 devices",
     .source = "own; phase flow, multipliers (Held, Karp 1970), labels",
     .place = place_exactly,
+    .takes_offload = true,
     .needs_chain = true,
     .most_devices = 4'096,
 };

@@ -41,6 +41,7 @@ inline constexpr Allocator hybrid_allocator = {
     .source = "own",
     .propose = propose_hybrids,
     .limits_degrees = true,
+    .takes_offload = true,
 };
 
 }  // namespace isobar::allocators

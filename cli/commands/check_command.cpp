@@ -198,8 +198,8 @@ void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds ro
       limits.candidates = candidates_from("simulate." + row.allocator, count->second);
     }
     row = pending_row(files, row.allocator, row.goal, row.seed);
-    work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits] {
-      return plan_and_simulate(load(files), allocator, goal, limits);
+    work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits, recompute = meta.recompute] {
+      return plan_and_simulate(load(files, recompute), allocator, goal, limits);
     });
   }
   make_rows("check", rows, work, row_time_limit);
@@ -249,7 +249,7 @@ ExitCode init(const CheckOptions& options)
   meta.allocators = options.allocators;
   for (const auto& allocator : meta.allocators) allocators::require_allocator(allocator);
   for (const auto& objective : options.objectives) {
-    meta.objectives.push_back(GoalOptions{}.goal(objective).objective);
+    meta.objectives.push_back(GoalOptions{}.goal(objective, {}).objective);
   }
   const auto rows = meta.rows();
   const auto folder = std::filesystem::path(options.baseline).parent_path();
@@ -288,7 +288,7 @@ ExitCode check(const CheckOptions& options)
   std::string against = options.baseline;
   if (!options.base.empty()) {
     against = options.base;
-    before = rows_by(base_program(options.base, options.baseline), rows, meta.budgets, row_time_limit);
+    before = rows_by(base_program(options.base, options.baseline), rows, meta.recompute, meta.budgets, row_time_limit);
     share_bounds(before);
     require_some_answer(before, options.base);
     std::erase_if(before, has_failed);

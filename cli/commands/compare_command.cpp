@@ -109,14 +109,14 @@ ExitCode compare(const CompareOptions& options)
 {
   const auto limits = options.goal.limits();
   const Seconds row_time_limit = row_time_limit_of(options, limits);
+  for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   std::vector<Goal> goals;
   for (const auto& objective : options.objectives) {
-    const auto of_schedules = options.goal.goals(objective);
+    const auto of_schedules = options.goal.goals(objective, options.allocators);
     goals.insert(goals.end(), of_schedules.begin(), of_schedules.end());
   }
-  for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_search(options.allocators);
-  const Inputs inputs = load(options.inputs, options.goal.recompute);
+  const Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocators));
   auto read = inputs.files();
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
   refuse_overwriting(read, {options.output});

@@ -115,6 +115,7 @@ std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inpu
 {
   const Plan plan = schedules::read_scheduled_plan(file);
   require_single_devices(plan, file, "--start");
+  require_on_devices(plan, file, "--start");
   if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
   const Cluster& cluster = inputs.platform.cluster();
   auto faults = all_faults_of(plan, inputs.workload, cluster);
@@ -143,13 +144,13 @@ void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limi
 
 ExitCode plan(const PlanOptions& options)
 {
-  const Goal goal = options.goal.goal(options.objective);
+  allocators::require_allocator(options.allocator);
+  const Goal goal = options.goal.goal(options.objective, {options.allocator});
   auto limits = options.goal.limits();
   if (options.simulate) limits.candidates = candidates_from("--simulate", *options.simulate);
-  allocators::require_allocator(options.allocator);
   options.goal.check_search({options.allocator});
   if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
-  Inputs inputs = load(options.inputs, options.goal.recompute, options.without);
+  Inputs inputs = load(options.inputs, options.goal.recompute_for({options.allocator}), options.without);
   inputs.platform.leave_out(options.without, "--without");
   note_missing_rates(inputs);
   note_long_search(inputs, limits);

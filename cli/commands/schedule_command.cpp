@@ -128,6 +128,7 @@ ExitCode import_orders(const ImportOptions& options)
   const Plan before = schedules::read_scheduled_plan(options.plan);
   require_stages(before, options.plan);
   require_single_devices(before, options.plan, "isobar schedule import");
+  require_on_devices(before, options.plan, "isobar schedule import");
   const Inputs inputs = load(options.inputs, before, options.plan);
   auto read = inputs.files();
   read.insert(read.end(), {options.plan, options.orders});

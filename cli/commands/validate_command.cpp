@@ -203,7 +203,7 @@ std::string summary_of(const std::vector<Trial>& trials, const std::vector<resul
 
 ExitCode validate(const ValidateOptions& options)
 {
-  const Goal goal = options.goal.goal(options.objective);
+  const Goal goal = options.goal.goal(options.objective, options.allocators);
   check_options(options);
   show_progress("profile");
   if (const ExitCode code = profile(options); code != ExitCode::Done) return code;
@@ -212,7 +212,7 @@ ExitCode validate(const ValidateOptions& options)
   files.workload = options.workload;
   files.settings = options.settings;
   files.profile = options.file(".profile.json");
-  const Inputs inputs = load(files, options.goal.recompute);
+  const Inputs inputs = load(files, options.goal.recompute_for(options.allocators));
 
   const auto trials = trials_of(options);
   std::vector<results::Validation> validations;

@@ -96,7 +96,7 @@ Goal goal_of(const results::Sweep& sweep, std::size_t run)
   options.communication = given("communication");
   if (const auto schedule = given("schedule")) options.schedules = {*schedule};
   if (const auto microbatches = given("microbatches")) options.microbatches = std::stoull(*microbatches);
-  return options.goal(given("objective").value_or("step"));
+  return options.goal(given("objective").value_or("step"), {});
 }
 
 /// Checks a warm-up as far as that needs no placement.

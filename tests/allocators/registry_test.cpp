@@ -156,7 +156,8 @@ TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
 #ifdef ISOBAR_HAS_CBC
   EXPECT_EQ(message_of("simulated annealing"),
             "allocator: \"simulated annealing\" is not known; use amp, chain-dp, dtfm, dtfm-exact, even, exact, grid, "
-            "hybrid, local-search, metis, sky-dynamic, sky-dynamic-fixed, sky-optimal, or exec:PROGRAM");
+            "hybrid, l2l, local-search, metis, resident, sky-dynamic, sky-dynamic-fixed, sky-optimal, stronghold, "
+            "stronghold-published, window, zero-infinity, zero-offload, or exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");
@@ -177,6 +178,7 @@ TEST(Allocate, PassesTheCheckerForEveryAllocatorAndGoal)
     for (const Goal& goal : all_goals(1 + random() % 4)) {
       for (const auto& allocator : allocators()) {
         if (allocator.name == "sky-optimal") continue;  // milp_test.cpp
+        if (allocator.uses_machines) continue;          // tiers
         if (allocator.propose != nullptr && goal.objective != Objective::Step) continue;
         const Plan plan = allocate(std::string(allocator.name), workload, platform, goal, limits);
         ASSERT_NE(plan.outcome, Outcome::TimedOut);

@@ -28,7 +28,7 @@ ROOMS = {
     "allocators": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ("nlohmann/",)),
     "allocators/registry.cpp": (
         CORE | {"allocators", "allocators/sky", "allocators/chain", "allocators/exact", "allocators/planners", "allocators/hybrid",
-                "schedules/lowering"},
+                "allocators/tiers", "schedules/lowering"},
         ("fmt/",), ()),
     "allocators/sky": (CORE | {"allocators"}, ("fmt/",), ()),
     "allocators/sky/milp.cpp": (CORE | {"allocators", "allocators/sky"}, ("fmt/",), ("coin/",)),
@@ -39,6 +39,7 @@ ROOMS = {
         CORE | {"allocators", "allocators/chain", "allocators/exact", "allocators/planners", "schedules/lowering",
                 "schedules/orders"},
         ("fmt/",), ()),
+    "allocators/tiers": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "schedules": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ()),
     "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),
     "schedules/orders": (CORE, ("fmt/",), ()),

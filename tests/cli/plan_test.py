@@ -137,7 +137,7 @@ class Plan(CommandTest):
         for text in ("some", "1,", "2-1", "1,1", "0-1,1", "2,0", "-1", "1 2", "0x1"):
             self.assertEqual(
                 self.fault_of("plan", *inputs, "--allocator", "even", f"--recompute={text}"),
-                f'--recompute: "{text}" is neither none, all, nor layers in order, such as 3-10,12')
+                f'--recompute: "{text}" is neither none, all, inner, nor layers in order, such as 3-10,12')
         for text in ("3", "0-3", "1-9007199254740992"):
             self.assertEqual(self.fault_of("compare", *inputs, "--recompute", text),
                              f"--recompute: layer {text.split('-')[-1]}; workload small has layers 0 to 2")

@@ -1,0 +1,220 @@
+#include "allocators/registry.hpp"
+#include "cli/commands.hpp"
+#include "cli/goal_options.hpp"
+#include "cli/inputs.hpp"
+#include "cli/output_file.hpp"
+#include "cli/planning.hpp"
+#include "cli/workload_variants.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/base/standard_streams.hpp"
+#include "results/table.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace isobar::cli {
+
+namespace {
+
+constexpr auto footer = R"(Example:
+  isobar fit platforms/stronghold_v100.xml workloads/stronghold.yaml \
+    --allocators resident,zero-offload,window --vary layers
+)";
+constexpr std::uint64_t largest_value = 65'536;
+
+using Json = nlohmann::ordered_json;
+
+struct FitOptions {
+  InputOptions inputs;
+  GoalOptions goal;
+  std::vector<std::string> allocators;
+  std::string vary = "layers";
+  bool json = false;
+};
+
+/// The largest model that an allocator finds a plan for.
+struct Fit {
+  std::uint64_t value = 0;  ///< of the key that varies; 0: not even 1
+  std::uint64_t parameters = 0;
+  std::optional<Plan> plan;
+  double samples = 0;  ///< of a step
+  std::string reason;  ///< why the next larger one has none; empty: the search went no further
+};
+
+class FitSearch {
+ public:
+  FitSearch(const FitOptions& options, const Cluster& cluster, const std::string& allocator)
+      : options_(options),
+        cluster_(cluster),
+        allocator_(allocator),
+        text_(read_file(options.inputs.workload)),
+        goal_(options.goal.goal(name_of_step, {allocator})),
+        limits_(options.goal.limits())
+  {
+  }
+
+  /// The largest value with a plan: values are doubled until there is none, then halved in between.
+  Fit largest()
+  {
+    std::uint64_t next = 1;
+    while (try_value(next) && next < largest_value) next = std::min(2 * next, largest_value);
+    std::uint64_t failed = next;
+    while (fit_.value < largest_value && failed - fit_.value > 1) {
+      const std::uint64_t middle = fit_.value + (failed - fit_.value) / 2;
+      if (!try_value(middle)) failed = middle;
+    }
+    return std::move(fit_);
+  }
+
+ private:
+  static constexpr auto name_of_step = "step";
+
+  bool try_value(std::uint64_t value)
+  {
+    throw_if_interrupted();
+    WorkloadSettings settings = options_.inputs.settings;
+    settings[options_.vary] = fmt::to_string(value);
+    Workload workload = workload_from_text(text_, options_.inputs.workload, settings, "--vary");
+    recompute_layers(workload, "--recompute", options_.goal.recompute_for({allocator_}));
+    Plan plan = allocators::allocate(allocator_, workload, cluster_, goal_, limits_);
+    if (plan.stages.empty()) {
+      fit_.reason = reason_of(plan);
+      return false;
+    }
+    fit_.value = value;
+    fit_.parameters = 0;
+    for (const auto& layer : workload.layers) fit_.parameters += layer.parameters;
+    fit_.samples = static_cast<double>(goal_.microbatches * workload.micro_batch);
+    fit_.plan = std::move(plan);
+    if (value == largest_value) fit_.reason.clear();
+    return true;
+  }
+
+  const FitOptions& options_;
+  const Cluster& cluster_;
+  const std::string& allocator_;
+  std::string text_;
+  Goal goal_;
+  allocators::SearchLimits limits_;
+  Fit fit_;
+};
+
+/// An allocator's largest model, with the constants that were measured of its system and without them.
+struct FitRow {
+  std::string allocator;
+  Fit fit;
+  std::optional<Fit> unmeasured;  ///< none where nothing was measured
+};
+
+std::string size_text(const Fit& fit)
+{
+  return fit.value == 0 ? "none" : fmt::format("{}{}", fit.value, fit.reason.empty() ? " or more" : "");
+}
+
+std::string table_of_rows(const std::vector<FitRow>& rows, const std::string& key)
+{
+  const bool has_unmeasured =
+      std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.unmeasured.has_value(); });
+  std::vector<std::string> header = {"allocator", key, "parameters", "step s", "samples/s"};
+  if (has_unmeasured) header.push_back("without measured constants");
+  std::vector<std::vector<std::string>> lines;
+  std::string reasons;
+  for (const auto& [allocator, fit, unmeasured] : rows) {
+    std::vector<std::string>& line = lines.emplace_back();
+    line = {allocator, size_text(fit)};
+    if (fit.plan) {
+      const double step = fit.plan->predicted->step_time.value;
+      line.insert(line.end(), {fmt::format("{:.3f} G", static_cast<double>(fit.parameters) / 1e9),
+                               fmt::format("{:.5g}", step), fmt::format("{:.4g}", fit.samples / step)});
+    } else {
+      line.insert(line.end(), 3, "");
+    }
+    if (has_unmeasured) line.push_back(unmeasured ? size_text(*unmeasured) : "");
+    if (!fit.reason.empty()) reasons += fmt::format("{}: {} {}: {}\n", allocator, key, fit.value + 1, fit.reason);
+  }
+  return results::table_of(header, lines) + "\n" + reasons;
+}
+
+Json to_json(const Fit& fit)
+{
+  Json object;
+  object["largest"] = fit.value > 0 ? Json(fit.value) : Json(nullptr);
+  object["parameters"] = fit.plan ? Json(fit.parameters) : Json(nullptr);
+  const auto step = fit.plan ? std::optional(fit.plan->predicted->step_time.value) : std::nullopt;
+  object["step_time_s"] = step ? Json(*step) : Json(nullptr);
+  object["samples_per_s"] = step ? Json(fit.samples / *step) : Json(nullptr);
+  if (!fit.reason.empty()) object["reason"] = fit.reason;
+  return object;
+}
+
+Json to_json(const std::vector<FitRow>& rows, const std::string& key)
+{
+  Json document = {{"schema", "isobar-fit/1"}, {"vary", key}, {"rows", Json::array()}};
+  for (const auto& row : rows) {
+    Json object = {{"allocator", row.allocator}};
+    object.update(to_json(row.fit));
+    if (row.unmeasured) object["unmeasured"] = to_json(*row.unmeasured);
+    document["rows"].push_back(std::move(object));
+  }
+  return document;
+}
+
+ExitCode fit(const FitOptions& options)
+{
+  for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
+  options.goal.check_search(options.allocators);
+  if (options.inputs.settings.contains(options.vary)) {
+    throw InputError("--vary", fmt::format("{} is what --set fixes; leave one of them out", shown(options.vary)));
+  }
+  if (!options.inputs.profile.empty()) {
+    throw InputError("--vary", "measured times are of one model; leave --profile out");
+  }
+  const Inputs inputs = load(options.inputs);
+  note_missing_rates(inputs);
+  const Cluster& cluster = inputs.platform.cluster();
+  Cluster unmeasured = cluster;
+  unmeasured.systems.clear();
+  std::vector<FitRow> rows;
+  for (const auto& allocator : options.allocators) {
+    FitRow& row = rows.emplace_back();
+    row.allocator = allocator;
+    row.fit = FitSearch(options, cluster, allocator).largest();
+    if (!cluster.systems.contains(allocator)) continue;
+    row.unmeasured = FitSearch(options, unmeasured, allocator).largest();
+  }
+  print(options.json ? to_json(rows, options.vary).dump(2) + "\n" : table_of_rows(rows, options.vary));
+  const bool has_any =
+      std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.fit.plan.has_value(); });
+  return has_any ? ExitCode::Done : ExitCode::Infeasible;
+}
+
+}  // namespace
+
+void add_fit_command(CLI::App& app, Action& action)
+{
+  auto* command = app.add_subcommand("fit", "find the largest model that each allocator has a plan for");
+  auto options = std::make_shared<FitOptions>();
+  options->inputs.add_to(*command);
+  command->add_option("--vary", options->vary, "key of the workload to vary, a whole number from 1")
+      ->capture_default_str();
+  command->option_defaults()->group("Goal");
+  options->goal.add_goal_to(*command);
+  command->option_defaults()->group("Search");
+  add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators), or exec:PROGRAM");
+  options->goal.add_search_to(*command);
+  command->option_defaults()->group("Output");
+  command->add_flag("--json", options->json, "print the rows as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return fit(*options); }; });
+}
+
+}  // namespace isobar::cli
