@@ -44,6 +44,6 @@ if [ -n "$most" ]; then  # what is not built, as without LibTorch, is not linted
   set -- "${sources[@]}"
 fi
 precompiled=(cli/CMakeFiles/isobar_cli.dir/cmake_pch.hxx.pch)
-[ $with_libtorch = OFF ] || precompiled+=(exec/CMakeFiles/isobar_exec_model.dir/cmake_pch.hxx.pch)
+[ $with_libtorch = OFF ] || precompiled+=(exec/CMakeFiles/isobar_exec_device.dir/cmake_pch.hxx.pch)
 cmake --build build/tidy --target "${precompiled[@]}" -- --quiet
 run-clang-tidy-14 -p build/tidy -quiet -j "$(nproc)" "$@" >"$log" 2>&1 || { grep -E "(error|warning): " "$log" | sort -u; exit 1; }

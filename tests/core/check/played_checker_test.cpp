@@ -117,7 +117,7 @@ TEST(FaultsOfPlayed, NamesEachClaimThatIsChanged)
   EXPECT_THAT(faults_after([](Plan& plan) { plan.predicted->peak_memory["d0"] = Bytes(1); }),
               ElementsAre(fmt::format("predicted.peak_memory_bytes.d0: claims 1; it is {}", memory)));
   EXPECT_THAT(faults_after([](Plan& plan) { plan.predicted->peak_memory["d2"] = Bytes(1); }),
-              ElementsAre("predicted.peak_memory_bytes: 3 devices; the plan has 2"));
+              ElementsAre("predicted.peak_memory_bytes: 3 names; the plan uses 2"));
   EXPECT_THAT(faults_after([&](Plan& plan) { plan.objective_bound = Seconds(step + 1); }),
               ElementsAre(fmt::format("objective_bound_s: {} is above objective_s {}; a lower bound cannot be",
                                       step + 1, step)));

@@ -1,0 +1,122 @@
+"""Models larger than their device: what users type, and how close the plans are to the published runs."""
+
+import csv
+
+from tests.cli.support import ROOT, SKY16, BERT24, CommandTest
+
+V100 = "platforms/stronghold_v100.xml"
+T4S = "platforms/two_t4_nvme.xml"
+STRONGHOLD = "workloads/stronghold.yaml"
+DATA = ROOT / "platforms/data/stronghold"
+ALLOCATORS = {"megatron-lm": "resident", "stronghold": "stronghold-published", "zero-offload": "zero-offload",
+              "zero-infinity": "zero-infinity", "l2l": "l2l"}
+
+
+def rows_of(file):
+    with (DATA / file).open() as table:
+        return list(csv.DictReader(table))
+
+
+class PublishedRuns(CommandTest):
+    def test_take_the_time_of_their_plans_within_four_percent(self):
+        for run in rows_of("calibration.csv"):
+            with self.subTest(f"{run['system']} {run['layers']} {run['window']}"):
+                layers = "--set", f"layers={run['layers']}"
+                window = ("--window", run["window"]) if run["window"] else ()
+                self.json_of("plan", V100, STRONGHOLD, *layers, "--allocator", ALLOCATORS[run["system"]], *window, "-o",
+                             self.folder / "plan.json")
+                self.run_isobar("verify", V100, STRONGHOLD, *layers, self.folder / "plan.json")
+                result = self.json_of("simulate", V100, STRONGHOLD, *layers, "--plan", self.folder / "plan.json")
+                measured = float(run["iteration_ms"]) / 1e3
+                self.assertLess(abs(result["step_time_s"] / measured - 1), 0.04)
+
+    def test_have_the_largest_models_within_seven_percent(self):
+        largest = {ALLOCATORS[row["system"]]: int(row["layers"]) for row in rows_of("readme_tables.csv")
+                   if row["table"] == "largest"}
+        fit = self.json_of("fit", V100, STRONGHOLD, "--allocators", ",".join(largest))
+        self.assertEqual((fit["schema"], fit["vary"]), ("isobar-fit/1", "layers"))
+        self.assertEqual([row["allocator"] for row in fit["rows"]], list(largest))
+        for row in fit["rows"]:
+            with self.subTest(row["allocator"]):
+                self.assertLess(abs(row["largest"] / largest[row["allocator"]] - 1), 0.07)
+                self.assertGreater(row["unmeasured"]["largest"], row["largest"])
+                self.assertRegex(row["reason"], "(device v100|host cpu): .* needs? .* and it has")
+
+
+class Offload(CommandTest):
+    def test_places_stages_that_their_devices_do_not_hold(self):
+        inputs = T4S, "workloads/gpt3_6.7b.yaml"
+        options = "--allocator", "hybrid", "--microbatches", 4, "--schedule", "gpipe", "--recompute", "inner"
+        self.run_isobar("plan", *inputs, *options, expect=4)
+        plan = self.json_of("plan", *inputs, *options, "--offload", "auto", "--simulate", 8, "-o",
+                            self.folder / "plan.json")
+        self.assertTrue(any("residence" in stage for stage in plan["stages"]))
+        self.assertEqual(plan["certificate"]["kind"], "window")
+        self.run_isobar("verify", *inputs, self.folder / "plan.json")
+        result = self.json_of("simulate", *inputs, "--plan", self.folder / "plan.json")
+        self.assertGreaterEqual(result["step_time_s"], plan["objective_bound_s"])
+
+    def test_chooses_gpipe_and_recomputation_unless_told_otherwise(self):
+        plan = self.json_of("plan", T4S, "workloads/gpt3_6.7b.yaml", "--allocator", "exact", "--offload", "auto")
+        self.assertEqual((plan["schedule"]["name"], plan["recompute"]), ("gpipe", list(range(1, 33))))
+
+    def test_refuses_what_it_does_not_know(self):
+        self.assertEqual(self.fault_of("plan", T4S, BERT24, "--allocator", "exact", "--offload", "maybe"),
+                         '--offload: "maybe" is neither auto nor none')
+        self.assertEqual(self.fault_of("plan", T4S, BERT24, "--allocator", "even", "--offload", "auto"),
+                         "--offload: works only with allocator exact or hybrid, not with even")
+        faults = self.fault_of("plan", V100, STRONGHOLD, "--allocator", "exact", "--offload", "auto", "--objective",
+                               "bottleneck", "--recompute", "inner")
+        self.assertEqual(faults, "--offload: auto is for objective step, not for bottleneck, which counts no copies and "
+                                 "updates")
+        self.assertEqual(self.fault_of("plan", SKY16, BERT24, "--allocator", "exact", "--window", 3),
+                         "--window: works only with allocator stronghold or stronghold-published, not with exact")
+
+
+class Window(CommandTest):
+    def test_stores_activations_where_that_is_faster(self):
+        plan = self.json_of("plan", V100, STRONGHOLD, "--set", "layers=64", "--allocator", "window", "-o",
+                            self.folder / "plan.json")
+        self.assertIn("host", [stage.get("residence", {}).get("activations") for stage in plan["stages"]])
+        self.assertGreater(plan["objective_bound_s"], 0.95 * plan["objective_s"])
+        self.run_isobar("verify", V100, STRONGHOLD, "--set", "layers=64", self.folder / "plan.json")
+        result = self.json_of("simulate", V100, STRONGHOLD, "--set", "layers=64", "--plan", self.folder / "plan.json")
+        self.assertAlmostEqual(result["step_time_s"] / plan["objective_s"], 1, delta=1e-6)
+
+    def test_names_the_memory_that_is_too_small(self):
+        result = self.run_isobar("plan", V100, STRONGHOLD, "--set", "layers=300", "--allocator", "window", expect=4)
+        self.assertIn("host cpu: at least 208 GiB is needed and it has 90.0 GiB; 118 GiB more there would be enough, as "
+                      "would a disk with a capacity for the optimizer's states", result.stdout)
+        result = self.run_isobar("plan", SKY16, STRONGHOLD, "--allocator", "window", expect=4)
+        self.assertIn("no device of platform sky16 has a machine; give devices the prop host", result.stdout)
+
+    def test_passes_layers_once_a_step(self):
+        inputs = V100, STRONGHOLD, "--allocator", "window"
+        self.assertEqual(self.fault_of("plan", *inputs, "--schedule", "1f1b", "--microbatches", 4),
+                         "schedule: 1f1b passes layers once for each of 4 micro-batches; use gpipe, which lets window "
+                         "pass them once a step")
+        self.assertEqual(self.fault_of("plan", *inputs, "--recompute", "none"),
+                         "recompute: layer 1 keeps its activations; those that pass through the device with window "
+                          "recompute them: use --recompute all")
+
+
+class Fit(CommandTest):
+    def test_prints_a_table_with_reasons(self):
+        result = self.run_isobar("fit", V100, STRONGHOLD, "--allocators", "resident,window")
+        header, rule, *rows = result.stdout.splitlines()
+        self.assertEqual(header.split()[:5], ["allocator", "layers", "parameters", "step", "s"])
+        self.assertEqual([row.split()[:2] for row in rows[:2]], [["resident", "34"], ["window", "148"]])
+        self.assertRegex(result.stdout, "resident: layers 35: device v100: .*; 737 MiB more memory there would be enough")
+
+    def test_ends_with_4_if_no_model_fits(self):
+        result = self.run_isobar("fit", SKY16, STRONGHOLD, "--allocators", "window", expect=4)
+        self.assertIn("window: layers 1: no device of platform sky16 has a machine", result.stdout)
+        fit = self.json_of("fit", SKY16, STRONGHOLD, "--allocators", "window", expect=4)
+        self.assertIsNone(fit["rows"][0]["largest"])
+
+    def test_refuses_keys_that_are_fixed_or_unknown(self):
+        inputs = V100, STRONGHOLD, "--allocators", "window"
+        self.assertEqual(self.fault_of("fit", *inputs, "--set", "layers=3"),
+                         "--vary: layers is what --set fixes; leave one of them out")
+        result = self.run_isobar("fit", *inputs, "--vary", "depth", expect=2)
+        self.assertRegex(result.stderr, "--vary: depth: unknown key; the keys here are .*layers")
