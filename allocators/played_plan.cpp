@@ -55,7 +55,8 @@ Seconds least_step_of_machines(const Plan& plan, const CostModel& cost)
     for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
       const Layer& layer = cost.workload().layers[k];
       const auto parameters = static_cast<double>(layer.parameters);
-      updates[rank] += update_work(cost.workload(), layer) / std::max(machine.update_speed, machine.busy_update_speed);
+      updates[rank] +=
+          machine_update_work(cost.workload(), layer) / std::max(machine.update_speed, machine.busy_update_speed);
       in[rank] += Bytes(parameters * bytes.parameter) / machine.in.bandwidth;
       out[rank] += Bytes(parameters * bytes.gradient) / machine.out.bandwidth;
     }

@@ -27,8 +27,8 @@ class OneDevice {
     for (const auto& layer : workload.layers) {
       const auto parameters = static_cast<double>(layer.parameters);
       layers_.push_back({microbatches * (layer.forward / cost.speed(0)).value,
-                         microbatches * (layer.backward / cost.speed(0)).value, update_work(workload, layer).value,
-                         parameters * bytes.all()});
+                         microbatches * (layer.backward / cost.speed(0)).value,
+                         machine_update_work(workload, layer).value, parameters * bytes.all()});
       compute_ += layers_.back().forward + layers_.back().backward;
       if (layers_.back().bytes > 0) {
         work_per_byte_ = std::max(work_per_byte_, layers_.back().update / layers_.back().bytes);

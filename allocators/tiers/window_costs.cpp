@@ -48,7 +48,8 @@ WindowCosts::WindowCosts(const Workload& workload, const Cluster& cluster, std::
     const auto count = static_cast<double>(layer.parameters);
     forward_.push_back(microbatches_ * (layer.forward / speed).value);
     backward_.push_back(microbatches_ * (layer.backward / speed).value);
-    work_.push_back(update_work(workload, layer).value);
+    device_updates_.push_back((update_work(workload, layer) / speed).value);
+    machine_updates_.push_back(machine_update_work(workload, layer).value);
     parameters_.emplace_back(count * bytes.parameter);
     gradients_.emplace_back(count * bytes.gradient);
     states_.emplace_back(count * bytes.optimizer);
@@ -61,12 +62,12 @@ WindowCosts::WindowCosts(const Workload& workload, const Cluster& cluster, std::
 
 double WindowCosts::update_time(std::size_t layer) const
 {
-  return work_[layer] / rates_.update_speed.value;
+  return machine_updates_[layer] / rates_.update_speed.value;
 }
 
 double WindowCosts::busy_update_time(std::size_t layer) const
 {
-  return work_[layer] / rates_.busy_update_speed.value;
+  return machine_updates_[layer] / rates_.busy_update_speed.value;
 }
 
 std::pair<Bytes, Bytes> WindowCosts::places_of(const WindowShape& shape) const
@@ -155,11 +156,11 @@ Seconds WindowCosts::step_of(const WindowShape& shape) const
     }
   };
   for (std::size_t i = 0; i < all; ++i) {
-    if (shape.is_resident[i]) device_updates += work_[i];
+    if (shape.is_resident[i]) device_updates += device_updates_[i];
     add_passes(forward_[i]);
   }
   for (std::size_t i = all; i-- > 0;) add_passes(backward_[i]);
-  clock.add(LaneClock::Compute, {device_updates / device_.speed_at(workload_.dtype).value});
+  clock.add(LaneClock::Compute, {device_updates});
 
   for (std::size_t i = 0; i < all; ++i) {
     for (std::size_t m = 0; m < passes && stores_activations_of(i); ++m) {
@@ -218,7 +219,7 @@ Seconds WindowCosts::step_of(const WindowShape& shape) const
     store.add(a >= host_places ? Need{LaneClock::Host, 0, count(a - host_places + 1)}
                                : Need{LaneClock::Host, 1, count(host_places < n ? a + n - host_places + 1 : a + 1)});
     clock.add(LaneClock::CopyOut, store);
-    LaneClock::Item update{work_[layer]};
+    LaneClock::Item update{machine_updates_[layer]};
     update.add({LaneClock::CopyOut, 0, count(stored + (shape.overlap == UpdateOverlap::None ? n : a + 1))});
     if (agrees) update.add({LaneClock::Compute, 0, count(2 * all * passes)});
     if (a < shape.spilled) {

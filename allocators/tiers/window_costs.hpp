@@ -73,7 +73,8 @@ class WindowCosts {
   MeasuredSystem measured_;
   MachineRates rates_;
   std::vector<double> forward_, backward_;  // s
-  std::vector<double> work_;                // of updates, FLOP
+  std::vector<double> device_updates_;      // s
+  std::vector<double> machine_updates_;     // FLOP
   std::vector<Bytes> parameters_, gradients_, states_;
   std::vector<Bytes> activations_;  // of a micro-batch
   Bytes buffers_;

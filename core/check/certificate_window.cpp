@@ -42,7 +42,7 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
   const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
   for (const auto& layer : workload.layers) {
     const auto count = static_cast<double>(layer.parameters);
-    const double update = layer.update ? layer.update->value : count * update_flops_per_parameter(workload.optimizer);
+    const double update = count * update_flops_per_parameter(workload.optimizer);
     before.forward_s.push_back(before.forward_s.back() + microbatches * layer.forward.value / speed);
     before.backward_s.push_back(before.backward_s.back() + microbatches * layer.backward.value / speed);
     before.update_flop.push_back(before.update_flop.back() + update);

@@ -683,9 +683,7 @@ class PlayedChecker {
         for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
           const Layer& layer = workload_.layers[k];
           parameters += static_cast<double>(layer.parameters);
-          work += layer.update
-                      ? layer.update->value
-                      : static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer);
+          work += static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer);
         }
       }
       if (parameters == 0) continue;

@@ -38,6 +38,11 @@ MachineRates machine_rates(const Plan& plan, const Device& device, const Cluster
   return rates;
 }
 
+Flops machine_update_work(const Workload& workload, const Layer& layer)
+{
+  return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
+}
+
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   PlayerRates rates;

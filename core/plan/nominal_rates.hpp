@@ -13,6 +13,10 @@ MachineRates machine_rates(const Plan& plan, const Device& device, const Cluster
 /// The same constants of the plan's system; without any where the platform has none.
 MeasuredSystem measured_system(const Plan& plan, const Cluster& cluster);
 
+/// Work of the update of a layer by the processor of a machine, in the units of its rate: parameters x
+/// update_flops_per_parameter. What was measured of updates on a device (Layer::update) does not count.
+Flops machine_update_work(const Workload& workload, const Layer& layer);
+
 /// The rates of a plan's ranks on a cluster: its devices, then the data server. Transfers take their path's latency and
 /// bandwidth, or no time if they are free (Goal::has_free_transfers). Keeps no reference to its arguments.
 /// @throws std::logic_error for a device that the cluster lacks.

@@ -1,6 +1,7 @@
 #include "schedules/lowering/pipeline_program.hpp"
 
 #include "core/plan/cost_model.hpp"
+#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "schedules/lowering/replicas.hpp"
@@ -136,6 +137,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
     work.first_layer = plan.stages[stage].first_layer;
     work.last_layer = plan.stages[stage].last_layer;
     work.resident = costs.memory(work.first_layer, work.last_layer, 0);
+    const bool is_updated_on_device = plan.stages[stage].residence.optimizer == Tier::Device;
     for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
       const Layer& whole = workload.layers.at(k);
       std::optional<Layer> part;
@@ -144,7 +146,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
       work.forward += each.forward;
       work.backward += each.backward;
       work.backward_weight += each.backward_weight;
-      work.update += update_work(workload, each);
+      work.update += is_updated_on_device ? update_work(workload, each) : machine_update_work(workload, each);
       work.parameters += static_cast<double>(each.parameters);
       if (!costs.memory_ignores_schedule()) work.activations += each.activations;
       if (!part) continue;

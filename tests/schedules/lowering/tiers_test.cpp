@@ -137,6 +137,25 @@ TEST(TierLanes, UpdateAtTwoRates)
   EXPECT_NEAR(times.at("Update1").second, 6 + 1'100.0 / 300, 1e-12);
 }
 
+TEST(TierLanes, TakeTheUpdatesOfAMachineByParametersWhateverWasMeasuredOfTheDevice)
+{
+  Workload workload = workload_of_layers(std::vector<PassingLayer>(4));
+  for (auto& layer : workload.layers) layer.update = Flops(7);
+  const auto program = make_program(window_plan(workload, 1, on_host(1, 1), 1), workload);
+  std::map<std::uint32_t, double> on_device;
+  std::map<std::uint32_t, double> on_machine;
+  const auto& lanes = program->lanes(0);
+  for (LaneId lane = 0; lane < lanes.size(); ++lane) {
+    auto& works = lanes[lane].engine == Engine::Host ? on_machine : on_device;
+    for (std::uint64_t k = 0; k < program->length(0, lane); ++k) {
+      const Instruction instruction = program->at(0, lane, k);
+      if (instruction.opcode == Opcode::Update) works[instruction.stage] = instruction.work.value;
+    }
+  }
+  EXPECT_EQ(on_device, (std::map<std::uint32_t, double>{{0, 7}, {1, 7}, {3, 7}}));
+  EXPECT_EQ(on_machine, (std::map<std::uint32_t, double>{{2, 100 * update_flops_per_parameter(Optimizer::Adam)}}));
+}
+
 /// A program with every kind of copy: parameters, gradients, activations and states on the disk.
 class EveryCopy : public testing::Test {
  protected:
