@@ -8,8 +8,10 @@
 #include "core/base/threads.hpp"
 #include "exec/commands.hpp"
 #include "exec/device/device.hpp"
+#include "exec/files/scratch_file.hpp"
 #include "exec/launch/world_profile.hpp"
 #include "exec/net/network_options.hpp"
+#include "exec/run/machine_profile.hpp"
 #include "exec/run/profile.hpp"
 
 #include <fmt/format.h>
@@ -36,6 +38,7 @@ Example:
   isobar profile workloads/bert10.yaml --slowdowns 1,2,4 -o live
   isobar plan live.xml workloads/bert10.yaml --profile live.profile.json \
     --allocator exact -o plan.json
+  isobar profile workloads/bert10.yaml --machine --scratch /var/tmp -o live
   isobar profile workloads/bert10.yaml --rank 0 \
     --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret -o live
 )";
@@ -51,18 +54,38 @@ struct CommandOptions {
   std::size_t connections = 1;
   bool json = false;
   std::string device = "cpu";
+  bool machine = false;
+  std::optional<std::string> scratch;
   ProfileOptions profile;
 };
+
+std::string text_of_copy(const CopyProfile& copy)
+{
+  return fmt::format("{} and {}", text_of(copy.latency), text_of(copy.bandwidth));
+}
+
+std::string text_of_machine(const MachineProfile& machine)
+{
+  std::string text = fmt::format(
+      "in a machine of {}: {}\n  updates: {}, while the device computes {}\n  copies: to the device {}, from it {}\n",
+      text_of(machine.memory), machine.processor, text_of(machine.update_speed), text_of(machine.busy_update_speed),
+      text_of_copy(machine.in), text_of_copy(machine.out));
+  if (machine.disk) {
+    text +=
+        fmt::format("  disk: {} free, reads {}, writes {}, {}\n", text_of(machine.disk->capacity),
+                    text_of(machine.disk->read), text_of(machine.disk->write),
+                    machine.disk->is_direct ? "past the system's cache of files (O_DIRECT)"
+                                            : "through the system's cache of files: the file system has no O_DIRECT");
+  }
+  return text;
+}
 
 /// The durations of each kind of layer, once.
 std::string table_of(const DeviceProfile& profile)
 {
   std::string text =
       fmt::format("{}: {} over {}\n", profile.device, text_of(profile.speed), counted(profile.layers.size(), "layer"));
-  if (profile.host_to_device && profile.device_to_host) {
-    text += fmt::format("copies to the device {}, from it {}\n", text_of(*profile.host_to_device),
-                        text_of(*profile.device_to_host));
-  }
+  if (profile.machine) text += text_of_machine(*profile.machine);
   text += fmt::format("\n{:<20}  {:>10}  {:>10}  {:>10}  {:>7}  {:>11}\n", "layer", "forward", "backward", "update",
                       "spread", "activations");
   std::vector<const LayerProfile*> kinds;
@@ -145,23 +168,30 @@ void require_writable(const std::string& file)
   const TemporaryFile unused(file);
 }
 
-/// Measures devices and links; none on ranks other than 0. Sets `note` if this machine was busy, otherwise to "".
+/// Measures devices, machines and links; none on ranks other than 0. Sets `note` if this machine was busy, otherwise to
+/// "".
 std::optional<WorldProfile> measured(const Workload& workload, const CommandOptions& options, std::string& note)
 {
-  ProgressLine progress("profile", passes_of(workload, options.profile));
+  std::optional<ScratchFile> scratch;
+  if (options.scratch) scratch.emplace(*options.scratch, disk_probe_size);
+  ProgressLine progress("profile", passes_of(workload, options.profile) + (options.machine ? machine_parts : 0));
   const PromptInterrupt prompt(progress);
   ProfileOptions profile = options.profile;
-  profile.on_pass = [&](std::size_t done) { progress.done(done); };
-  const auto measure_device = [&] {
+  profile.on_pass = [&, done = std::size_t{0}]() mutable { progress.done(++done); };
+  Measurements measure;
+  measure.device = [&] {
     const ProcessorWait processor_wait;
     DeviceProfile device_profile = measure_profile(workload, profile);
     note = note_of_busy_machine("profile: the computation", processor_wait.fraction());
     return device_profile;
   };
-  if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.connections, measure_device);
+  if (options.machine) {
+    measure.machine = [&] { return measure_machine(workload, profile, scratch ? &*scratch : nullptr); };
+  }
+  if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.connections, measure);
   std::vector<Endpoint> ranks;
   for (const auto& address : options.ranks) ranks.push_back(endpoint_from_text("--ranks", address));
-  return measure_world(*options.rank, ranks, options.connections, profile.device, measure_device,
+  return measure_world(*options.rank, ranks, options.connections, profile.device, measure,
                        tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks));
 }
 
@@ -209,7 +239,13 @@ void add_profile_command(CLI::App& app, Action& action)
                    "addresses on which the ranks listen, HOST:PORT,… by rank (default: this machine only)")
       ->delimiter(',');
   command->add_option("--device", options->device, "device to time: cpu, cuda or cuda:N (default: cpu)");
-  add_count(*command, "--threads", options->profile.threads, "computing threads on a CPU (default: 1)");
+  add_count(*command, "--threads", options->profile.threads,
+            "computing threads on a CPU, and threads that update with --machine (default: 1)");
+  command->add_flag("--machine", options->machine,
+                    "measure the machine that the device is in too: copies, updates by its processor, memory");
+  add_file(*command, "--scratch", options->scratch,
+           "folder on the disk of the machine, to measure it too, with a file of 256 MiB that is deleted; "
+           "implies --machine");
   command->option_defaults()->group("Network");
   add_count(*command, "--flows", options->connections,
             "TCP connections per link in NAME.xml, 1 to 64; measures 1, 2, 4, … up to it (default: 1)");
@@ -226,6 +262,7 @@ void add_profile_command(CLI::App& app, Action& action)
   command->callback([options, &action] {
     action = [options] {
       options->profile.device = device_from_text(options->device);
+      options->machine = options->machine || options->scratch;
       return profile(*options);
     };
   });

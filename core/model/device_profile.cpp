@@ -20,10 +20,10 @@ constexpr double longest_s = 1e6;
 constexpr double fastest = 1e30;
 constexpr double most_bytes = 1e18;
 
-/// A required number from 0 to `most`.
-double number_up_to(double most, MappingReader& reader, const std::string& key)
+/// A required number from `least` to `most`.
+double number_up_to(double most, MappingReader& reader, const std::string& key, double least = 0)
 {
-  const double number = reader.required_number(key);
+  const double number = reader.required_number(key, least);
   if (number > most) reader.add_fault(key, fmt::format("{:.6g} is out of range; the largest is {:.0e}", number, most));
   return number;
 }
@@ -40,6 +40,70 @@ LayerProfile read_layer(MappingReader& entry)
   if (const auto peak = entry.optional_number("peak_memory_bytes")) layer.peak = Bytes(*peak);
   entry.refuse_unknown();
   return layer;
+}
+
+using Json = nlohmann::ordered_json;
+
+Json json_of(const CopyProfile& copy)
+{
+  return {{"latency_s", copy.latency.value}, {"bandwidth_bytes_per_s", copy.bandwidth.value}};
+}
+
+Json json_of(const MachineProfile& machine)
+{
+  Json json = {{"processor", machine.processor},
+               {"memory_bytes", machine.memory.value},
+               {"update_flops_per_s", machine.update_speed.value},
+               {"busy_update_flops_per_s", machine.busy_update_speed.value},
+               {"copy_in", json_of(machine.in)},
+               {"copy_out", json_of(machine.out)}};
+  if (machine.disk) {
+    json["disk"] = {{"capacity_bytes", machine.disk->capacity.value},
+                    {"read_bytes_per_s", machine.disk->read.value},
+                    {"write_bytes_per_s", machine.disk->write.value},
+                    {"direct", machine.disk->is_direct}};
+  }
+  return json;
+}
+
+CopyProfile read_copy(MappingReader& entry)
+{
+  CopyProfile copy;
+  copy.latency = Seconds(number_up_to(longest_s, entry, "latency_s"));
+  copy.bandwidth = BytesPerSecond(number_up_to(fastest, entry, "bandwidth_bytes_per_s", 1));
+  entry.refuse_unknown();
+  return copy;
+}
+
+DiskProfile read_disk(MappingReader& entry)
+{
+  DiskProfile disk;
+  disk.capacity = Bytes(number_up_to(most_bytes, entry, "capacity_bytes"));
+  disk.read = BytesPerSecond(number_up_to(fastest, entry, "read_bytes_per_s", 1));
+  disk.write = BytesPerSecond(number_up_to(fastest, entry, "write_bytes_per_s", 1));
+  disk.is_direct = entry.optional_boolean("direct").value_or(false);
+  entry.refuse_unknown();
+  return disk;
+}
+
+MachineProfile read_machine(MappingReader& entry, FaultList& faults)
+{
+  // Reads a member that is a mapping itself.
+  const auto read_member = [&](const DocumentNode* node, const std::string& key, auto read, auto& into) {
+    if (node == nullptr) return;
+    MappingReader member(*node, entry.path_of(key) + ".", faults);
+    into = read(member);
+  };
+  MachineProfile machine;
+  machine.processor = entry.required_text("processor");
+  machine.memory = Bytes(number_up_to(most_bytes, entry, "memory_bytes", 1));
+  machine.update_speed = FlopsPerSecond(number_up_to(fastest, entry, "update_flops_per_s", 1));
+  machine.busy_update_speed = FlopsPerSecond(number_up_to(fastest, entry, "busy_update_flops_per_s", 1));
+  read_member(entry.required("copy_in"), "copy_in", read_copy, machine.in);
+  read_member(entry.required("copy_out"), "copy_out", read_copy, machine.out);
+  read_member(entry.optional("disk"), "disk", read_disk, machine.disk);
+  entry.refuse_unknown();
+  return machine;
 }
 
 /// The first difference between the profile and the workload; none if they match.
@@ -67,7 +131,6 @@ std::optional<std::string> mismatch(const DeviceProfile& profile, const Workload
 
 std::string profile_to_json(const DeviceProfile& profile)
 {
-  using Json = nlohmann::ordered_json;
   Json layers = Json::array();
   for (const auto& layer : profile.layers) {
     layers.push_back({{"name", layer.name},
@@ -85,9 +148,8 @@ std::string profile_to_json(const DeviceProfile& profile)
                    {"dtype", name_of(profile.dtype)},
                    {"micro_batch", profile.micro_batch},
                    {"sequence", profile.sequence}};
-  if (profile.host_to_device) document["host_to_device_bytes_per_s"] = profile.host_to_device->value;
-  if (profile.device_to_host) document["device_to_host_bytes_per_s"] = profile.device_to_host->value;
   document["layers"] = std::move(layers);
+  if (profile.machine) document["machine"] = json_of(*profile.machine);
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
@@ -110,15 +172,13 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
   profile.dtype = dtype_from_name(reader.required_choice("dtype", dtype_names())).value_or(DType::Float32);
   profile.micro_batch = reader.required_count("micro_batch", 1);
   profile.sequence = reader.required_count("sequence", 1);
-  const auto rate = [&](const char* key) -> std::optional<BytesPerSecond> {
-    const auto number = reader.optional_number(key);
-    return number ? std::optional(BytesPerSecond(*number)) : std::nullopt;
-  };
-  profile.host_to_device = rate("host_to_device_bytes_per_s");
-  profile.device_to_host = rate("device_to_host_bytes_per_s");
   for (const auto& node : reader.required_sequence("layers")) {
     MappingReader entry(node, fmt::format("layers[{}].", profile.layers.size()), faults);
     profile.layers.push_back(read_layer(entry));
+  }
+  if (const auto* node = reader.optional("machine")) {
+    MappingReader entry(*node, "machine.", faults);
+    profile.machine = read_machine(entry, faults);
   }
   if (faults.empty() && profile.speed.value <= 0) reader.add_fault("speed_flops", "is 0; write the measured speed");
   reader.refuse_unknown();

@@ -23,6 +23,32 @@ struct LayerProfile {
   std::optional<Bytes> peak;   ///< peak memory of training only this layer, parameters and all included
 };
 
+/// Measured copies in one direction between a device and its machine's memory: each takes latency + size / bandwidth.
+struct CopyProfile {
+  Seconds latency;
+  BytesPerSecond bandwidth;
+};
+
+/// What was measured of a disk.
+struct DiskProfile {
+  Bytes capacity;  ///< free space
+  BytesPerSecond read;
+  BytesPerSecond write;
+  bool is_direct = false;  ///< without the system's cache of files
+};
+
+/// What was measured of the machine that a device is in.
+struct MachineProfile {
+  std::string processor;  ///< its name and the number of threads that update
+  Bytes memory;
+  /// Work of updates by the workload's optimizer, as update_flops_per_parameter counts it, over their time.
+  FlopsPerSecond update_speed;
+  FlopsPerSecond busy_update_speed;  ///< while the device computes
+  CopyProfile in;                    ///< from the machine to the device
+  CopyProfile out;                   ///< back
+  std::optional<DiskProfile> disk;   ///< none: not measured
+};
+
 /// A workload's layers measured on one device.
 struct DeviceProfile {
   std::string device;    ///< the device's type, as in Device::type
@@ -31,10 +57,8 @@ struct DeviceProfile {
   DType dtype = DType::Float32;
   std::uint64_t micro_batch = 1;
   std::uint64_t sequence = 1;
-  /// Rates of copies between a GPU and pinned memory of its host; none for a CPU.
-  std::optional<BytesPerSecond> host_to_device;
-  std::optional<BytesPerSecond> device_to_host;
   std::vector<LayerProfile> layers;
+  std::optional<MachineProfile> machine;  ///< none: not measured
 };
 
 /// The text of a profile.json, schema isobar-profile/1 (docs/formats/profile.md).

@@ -20,17 +20,16 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr Seconds patience{600};
-constexpr auto run_id = "profile";
 
-/// Number of a device: equal for all processes that use it, different for all other devices of all machines. It has 52
-/// bits, which a double can hold.
+/// Number of a device: equal for all processes that use it, different for all other devices of all machines; that of ""
+/// is the machine's. It has 52 bits, which a double can hold.
 double device_number(const std::string& device)
 {
   const std::string hash = fingerprint(read_file("/proc/sys/kernel/random/boot_id") + device);
   return static_cast<double>(std::stoull(hash.substr(0, 13), nullptr, 16));
 }
 
-/// For each rank, the first rank on the same device.
+/// For each rank, the first rank on the same device, or with "" on the same machine.
 std::vector<std::size_t> first_rank_of_device(TcpWorld& world, std::size_t rank, std::size_t ranks,
                                               const std::string& device)
 {
@@ -44,11 +43,74 @@ std::vector<std::size_t> first_rank_of_device(TcpWorld& world, std::size_t rank,
   return first;
 }
 
+/// Measures the machine from each device of it, one at a time. `first`: for each rank, the first on its device.
+MachineProfile measure_in_turn(TcpWorld& world, std::size_t rank, const std::vector<std::size_t>& first,
+                               const std::vector<std::size_t>& first_of_machine,
+                               const std::function<MachineProfile()>& measure)
+{
+  std::vector<std::size_t> turns(first.size());  // of a rank: the number of devices of its machine that come before
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    for (std::size_t before = 0; before < first[i]; ++before) {
+      if (first[before] == before && first_of_machine[before] == first_of_machine[i]) ++turns[i];
+    }
+  }
+  MachineProfile machine;
+  for (std::size_t turn = 0; turn <= *std::max_element(turns.begin(), turns.end()); ++turn) {
+    if (first[rank] == rank && turns[rank] == turn) machine = measure();
+    world.wait_for_all(patience);
+  }
+  return machine;
+}
+
 /// Profile of a device for each of the `ranks` that share it.
 DeviceProfile shared(DeviceProfile device, std::size_t ranks)
 {
   device.memory = Bytes(device.memory.value / static_cast<double>(ranks));
   return device;
+}
+
+/// A one-way route over a link of its own.
+struct Route {
+  std::string from;
+  std::string to;
+  std::string link;
+  Seconds latency;
+  BytesPerSecond bandwidth;
+};
+
+/// Name of the machine in which a rank is the first.
+std::string machine_of_rank(std::size_t first)
+{
+  return fmt::format("machine-{}", first);
+}
+
+std::string in_bytes(Bytes size)
+{
+  return fmt::format("{:.0f} B", size.value);
+}
+
+void write_prop(XmlWriter& xml, const char* name, const std::string& value)
+{
+  xml.element("prop", {{"id", name}, {"value", value}});
+}
+
+void write_machine(XmlWriter& xml, const std::string& name, const MachineProfile& machine)
+{
+  xml.open("host",
+           {{"id", name},
+            {"speed", fmt::format("{:.17g}f,{:.17g}f", machine.busy_update_speed.value, machine.update_speed.value)}});
+  write_prop(xml, "role", "machine");
+  write_prop(xml, "memory", in_bytes(machine.memory));
+  if (machine.disk) {
+    xml.open("disk",
+             {{"id", name + "-disk"},
+              {"read_bw", fmt::format("{:.17g}Bps", machine.disk->read.value)},
+              {"write_bw", fmt::format("{:.17g}Bps", machine.disk->write.value)}},
+             XmlWriter::Layout::SameLine);
+    write_prop(xml, "capacity", in_bytes(machine.disk->capacity));
+    xml.close();
+  }
+  xml.close();
 }
 
 Json json_of(const LinkMeasurement& link)
@@ -67,10 +129,13 @@ LinkMeasurement link_from(const Json& json)
 
 }  // namespace
 
-WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_connections, const MeasureDevice& measure_device)
+WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_connections, const Measurements& measure)
 {
   WorldProfile world;
-  world.devices.assign(ranks, shared(measure_device(), ranks));
+  DeviceProfile device = measure.device();
+  if (measure.machine) device.machine = measure.machine();
+  world.devices.assign(ranks, shared(std::move(device), ranks));
+  world.first_in_machine.assign(ranks, 0);
   for (const std::size_t connections : connection_counts(most_connections)) {
     LinkMeasurement link = probe_loopback(connections);
     for (link.from = 0; link.from < ranks; ++link.from) {
@@ -84,17 +149,25 @@ WorldProfile measure_this_machine(std::size_t ranks, std::size_t most_connection
 
 std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<Endpoint>& ranks,
                                           std::size_t most_connections, const std::string& device,
-                                          const MeasureDevice& measure_device, TcpOptions options)
+                                          const Measurements& measure, TcpOptions options)
 {
-  options.run_id = run_id;
+  options.run_id = measure.machine ? "profile of machines" : "profile";  // ranks that disagree refuse each other
   options.connect_deadline = patience;
   std::vector<std::size_t> first;
+  std::vector<std::size_t> first_of_machine;
   Json own = {{"profile", nullptr}, {"links", Json::array()}};
   {
     TcpWorld world(rank, ranks, {}, options);
     first = first_rank_of_device(world, rank, ranks.size(), device);
+    first_of_machine = first_rank_of_device(world, rank, ranks.size(), "");
   }
-  if (first[rank] == rank) own["profile"] = profile_to_json(measure_device());
+  DeviceProfile own_device;
+  if (first[rank] == rank) own_device = measure.device();
+  if (measure.machine) {
+    TcpWorld world(rank, ranks, {}, options);
+    own_device.machine = measure_in_turn(world, rank, first, first_of_machine, measure.machine);
+  }
+  if (first[rank] == rank) own["profile"] = profile_to_json(own_device);
   for (const auto& link : probe_links(rank, ranks, most_connections, options)) own["links"].push_back(json_of(link));
 
   TcpWorld world(rank, ranks, SideChannel::links(ranks.size()), options);
@@ -116,6 +189,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
     const auto count = static_cast<std::size_t>(std::count(first.begin(), first.end(), device_of));
     measured.devices.push_back(shared(profiles[device_of], count));
   }
+  measured.first_in_machine = first_of_machine;
   return measured;
 }
 
@@ -131,23 +205,37 @@ std::string platform_of(const WorldProfile& world, const std::vector<double>& sl
     const DeviceProfile& device = world.devices[i];
     xml.open("host", {{"id", fmt::format("rank-{}", i)},
                       {"speed", fmt::format("{:.17g}f", device.speed.value / slowdowns[i])}});
-    xml.element("prop", {{"id", "memory"}, {"value", fmt::format("{:.0f} B", device.memory.value)}});
-    if (slowdowns[i] == 1) xml.element("prop", {{"id", "device"}, {"value", device.device}});
+    write_prop(xml, "memory", in_bytes(device.memory));
+    if (slowdowns[i] == 1) write_prop(xml, "device", device.device);
+    if (device.machine) write_prop(xml, "host", machine_of_rank(world.first_in_machine[i]));
     xml.close();
   }
-  for (const auto& link : world.links) {
-    if (link.connections != connections) continue;
-    xml.element("link", {{"id", fmt::format("{}-{}", link.from, link.to)},
-                         {"bandwidth", fmt::format("{:.17g}Bps", link.bandwidth.value)},
-                         {"latency", fmt::format("{:.17g}s", link.latency.value)}});
+  for (std::size_t i = 0; i < world.devices.size(); ++i) {
+    const auto& machine = world.devices[i].machine;
+    if (machine && world.first_in_machine[i] == i) write_machine(xml, machine_of_rank(i), *machine);
   }
+  std::vector<Route> routes;
   for (const auto& link : world.links) {
     if (link.connections != connections) continue;
-    xml.open(
-        "route",
-        {{"src", fmt::format("rank-{}", link.from)}, {"dst", fmt::format("rank-{}", link.to)}, {"symmetrical", "NO"}},
-        XmlWriter::Layout::SameLine);
-    xml.element("link_ctn", {{"id", fmt::format("{}-{}", link.from, link.to)}});
+    routes.push_back({fmt::format("rank-{}", link.from), fmt::format("rank-{}", link.to),
+                      fmt::format("{}-{}", link.from, link.to), link.latency, link.bandwidth});
+  }
+  for (std::size_t i = 0; i < world.devices.size(); ++i) {
+    if (!world.devices[i].machine) continue;
+    const auto& [in, out] = std::pair(world.devices[i].machine->in, world.devices[i].machine->out);
+    const std::string device = fmt::format("rank-{}", i);
+    const std::string machine = machine_of_rank(world.first_in_machine[i]);
+    routes.push_back({machine, device, fmt::format("in-{}", i), in.latency, in.bandwidth});
+    routes.push_back({device, machine, fmt::format("out-{}", i), out.latency, out.bandwidth});
+  }
+  for (const auto& route : routes) {
+    xml.element("link", {{"id", route.link},
+                         {"bandwidth", fmt::format("{:.17g}Bps", route.bandwidth.value)},
+                         {"latency", fmt::format("{:.17g}s", route.latency.value)}});
+  }
+  for (const auto& route : routes) {
+    xml.open("route", {{"src", route.from}, {"dst", route.to}, {"symmetrical", "NO"}}, XmlWriter::Layout::SameLine);
+    xml.element("link_ctn", {{"id", route.link}});
     xml.close();
   }
   xml.close();

@@ -14,13 +14,13 @@
 
 #include <torch/torch.h>
 
-#include <unistd.h>
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace isobar::exec {
 
@@ -63,8 +63,7 @@ struct Repetition {
   Event forward_begin, forward_end, backward_begin, backward_end, update_end;
 };
 
-Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options,
-             const std::function<void()>& on_pass)
+Kind measure(const Workload& workload, std::size_t layer, const Message& input, const ProfileOptions& options)
 {
   MemoryMeter meter(Bytes(0));
   Stream stream(options.device, Stream::Kind::Computations, meter);
@@ -111,7 +110,7 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
     if (has_loss) model.take_loss();
     if (last) count(*last);
     if (i >= options.warm_up) last = times;
-    on_pass();
+    options.on_pass();
   }
   count(*last);
   kind.profile.peak = meter.peak();
@@ -122,32 +121,6 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   return kind;
 }
 
-/// Median bandwidth of copies between a tensor on a GPU and one in pinned memory.
-BytesPerSecond copy_bandwidth(Stream& stream, const at::Tensor& to, const at::Tensor& from)
-{
-  constexpr int copies = 10;
-  std::vector<double> times;
-  for (int i = 0; i <= copies; ++i) {
-    const Event begin = stream.record();
-    to.copy_(from, /*non_blocking=*/true);
-    const Event end = stream.record();
-    if (i > 0) times.push_back((end.time() - begin.time()).value);  // the first one warms up
-  }
-  return Bytes(static_cast<double>(from.nbytes())) / Seconds(quantile(times, 0.5));
-}
-
-void measure_copies(const std::string& device, DeviceProfile& profile)
-{
-  constexpr std::int64_t size = std::int64_t{1} << 28;
-  MemoryMeter meter(Bytes(0));
-  Stream stream(device, Stream::Kind::Transfers, meter);
-  const Stream::Scope scope(stream);
-  const auto on_gpu = at::zeros({size}, at::TensorOptions(at::Device(device)).dtype(at::kByte));
-  const auto pinned = at::zeros({size}, at::TensorOptions(at::kByte).pinned_memory(true));
-  profile.host_to_device = copy_bandwidth(stream, on_gpu, pinned);
-  profile.device_to_host = copy_bandwidth(stream, pinned, on_gpu);
-}
-
 DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOptions& options)
 {
   DeviceProfile profile;
@@ -155,33 +128,30 @@ DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOpti
     const GpuFacts gpu = facts_of_gpu(options.device);
     profile.device = gpu.name;
     profile.memory = gpu.memory;
-    measure_copies(options.device, profile);
   } else {
     profile.device = processor_name(options.threads);
-    profile.memory = Bytes(static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+    profile.memory = machine_memory();
   }
   profile.dtype = workload.dtype;
   profile.micro_batch = workload.micro_batch;
   profile.sequence = workload.sequence;
 
-  std::size_t done = 0;
-  const auto on_pass = [&] { options.on_pass(++done); };
-  std::map<std::string, Kind> kinds;
+  const std::vector<std::size_t> first = first_of_kind(workload);
+  std::vector<Kind> kinds(first.size());
   Message passed;
   passed.tensors = synthetic_inputs(workload, {options.seed, 0, 0}, options.device);
   passed.differentiable.assign(passed.tensors.size(), false);
   Flops work;
   Seconds time;
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-    const std::string name = kind_of(workload.layers[layer]);
-    auto found = kinds.find(name);
-    if (found == kinds.end()) found = kinds.emplace(name, measure(workload, layer, passed, options, on_pass)).first;
-    LayerProfile layer_profile = found->second.profile;
+    const Kind& kind = kinds[first[layer]];
+    if (first[layer] == layer) kinds[layer] = measure(workload, layer, passed, options);
+    LayerProfile layer_profile = kind.profile;
     layer_profile.name = workload.layers[layer].name;
     work += workload.layers[layer].forward + workload.layers[layer].backward;
     time += layer_profile.forward + layer_profile.backward;
     profile.layers.push_back(std::move(layer_profile));
-    passed = found->second.output;
+    passed = kind.output;
   }
   profile.speed = work / time;
   return profile;
@@ -201,11 +171,19 @@ DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& op
   }
 }
 
+std::vector<std::size_t> first_of_kind(const Workload& workload)
+{
+  std::map<std::string, std::size_t> kinds;
+  std::vector<std::size_t> first;
+  for (const auto& layer : workload.layers) first.push_back(kinds.emplace(kind_of(layer), first.size()).first->second);
+  return first;
+}
+
 std::size_t passes_of(const Workload& workload, const ProfileOptions& options)
 {
-  std::set<std::string> kinds;
-  for (const auto& layer : workload.layers) kinds.insert(kind_of(layer));
-  return kinds.size() * (options.warm_up + options.repetitions);
+  const std::vector<std::size_t> first = first_of_kind(workload);
+  const std::size_t kinds = std::set(first.begin(), first.end()).size();
+  return kinds * (options.warm_up + options.repetitions);
 }
 
 }  // namespace isobar::exec

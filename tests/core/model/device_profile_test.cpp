@@ -36,6 +36,19 @@ DeviceProfile small_profile()
   return profile;
 }
 
+MachineProfile small_machine()
+{
+  MachineProfile machine;
+  machine.processor = "CPU, 3 threads";
+  machine.memory = Bytes(9e9);
+  machine.update_speed = FlopsPerSecond(4e9);
+  machine.busy_update_speed = FlopsPerSecond(3e9);
+  machine.in = {Seconds(1e-6), BytesPerSecond(5e10)};
+  machine.out = {Seconds(2e-6), BytesPerSecond(4e10)};
+  machine.disk = DiskProfile{Bytes(1e12), BytesPerSecond(3e9), BytesPerSecond(2e9), true};
+  return machine;
+}
+
 Workload workload_of(const DeviceProfile& profile)
 {
   Workload workload = chain({1, 1, 1});
@@ -76,16 +89,32 @@ TEST(DeviceProfile, KeepsOptionalMembers)
   DeviceProfile profile = small_profile();
   {
     const ProfileFile without(profile_to_json(profile));
-    EXPECT_FALSE(read_profile(without.path()).host_to_device);
+    EXPECT_FALSE(read_profile(without.path()).machine);
     EXPECT_FALSE(read_profile(without.path()).layers[1].peak);
   }
   profile.layers[1].peak = Bytes(5000);
-  profile.host_to_device = BytesPerSecond(5e10);
-  profile.device_to_host = BytesPerSecond(4e10);
+  profile.machine = small_machine();
+  profile.machine->disk.reset();
   const ProfileFile file(profile_to_json(profile));
   EXPECT_EQ(read_profile(file.path()).layers[1].peak, Bytes(5000));
-  EXPECT_EQ(read_profile(file.path()).host_to_device, BytesPerSecond(5e10));
-  EXPECT_EQ(read_profile(file.path()).device_to_host, BytesPerSecond(4e10));
+  EXPECT_FALSE(read_profile(file.path()).machine.value().disk);
+  profile.machine = small_machine();
+  const std::string with_disk = profile_to_json(profile);
+  const ProfileFile file_with_disk(with_disk);
+  EXPECT_EQ(profile_to_json(read_profile(file_with_disk.path())), with_disk);
+  const MachineProfile machine = read_profile(file_with_disk.path()).machine.value();
+  EXPECT_EQ(machine.processor, "CPU, 3 threads");
+  EXPECT_EQ(machine.memory, Bytes(9e9));
+  EXPECT_EQ(machine.update_speed, FlopsPerSecond(4e9));
+  EXPECT_EQ(machine.busy_update_speed, FlopsPerSecond(3e9));
+  EXPECT_EQ(machine.in.latency, Seconds(1e-6));
+  EXPECT_EQ(machine.in.bandwidth, BytesPerSecond(5e10));
+  EXPECT_EQ(machine.out.latency, Seconds(2e-6));
+  EXPECT_EQ(machine.out.bandwidth, BytesPerSecond(4e10));
+  EXPECT_EQ(machine.disk.value().capacity, Bytes(1e12));
+  EXPECT_EQ(machine.disk.value().read, BytesPerSecond(3e9));
+  EXPECT_EQ(machine.disk.value().write, BytesPerSecond(2e9));
+  EXPECT_TRUE(machine.disk.value().is_direct);
 }
 
 TEST(DeviceProfile, ScalesMeasuredTimesByTheSpeedOfADevice)
@@ -142,7 +171,9 @@ TEST(DeviceProfile, IsRefusedForAnotherWorkload)
 
 TEST(DeviceProfile, IsRefusedByLineAndKeyIfMalformed)
 {
-  const std::string good = profile_to_json(small_profile());
+  DeviceProfile profile = small_profile();
+  profile.machine = small_machine();
+  const std::string good = profile_to_json(profile);
   const auto with = [&](const std::string& was, const std::string& is) {
     std::string text = good;
     text.replace(text.find(was), was.size(), is);
@@ -157,6 +188,13 @@ TEST(DeviceProfile, IsRefusedByLineAndKeyIfMalformed)
   EXPECT_EQ(with("\"speed_flops\": 2000000000.0", "\"speed_flops\": 1e300"),
             "4: speed_flops: 1e+300 is out of range; the largest is 1e+30");
   EXPECT_EQ(with("\"device\"", "\"devise\"").substr(0, 10), "1: device:");
+  EXPECT_EQ(with("\"busy_update_flops_per_s\": 3000000000.0", "\"busy_update_flops_per_s\": 0"),
+            "39: machine.busy_update_flops_per_s: \"0\" is out of range; write a number, 1 or more");
+  EXPECT_EQ(with("\"copy_out\"", "\"copy_back\"").substr(0, 22), "35: machine.copy_out: ");
+  EXPECT_EQ(with("\"latency_s\": 2e-06", "\"latency_s\": 2e+06"),
+            "45: machine.copy_out.latency_s: 2e+06 is out of range; the largest is 1e+06");
+  EXPECT_EQ(with("\"read_bytes_per_s\": 3000000000.0", "\"read_bytes_per_s\": -1"),
+            "50: machine.disk.read_bytes_per_s: \"-1\" is out of range; write a number, 1 or more");
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "core/errors.hpp"
 #include "exec/device/device.hpp"
 #include "exec/net/secret.hpp"
+#include "exec/run/machine_profile.hpp"
 #include "exec/run/profile.hpp"
 #include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -330,7 +331,7 @@ TEST_F(Gpu, ThrowsWhereTheHostWouldWaitInsideAStep)
   EXPECT_EQ(tensor.item<float>(), 1);
 }
 
-TEST_F(Gpu, ProfilesEveryLayerAndItsCopies)
+TEST_F(Gpu, ProfilesEveryLayerAndItsMachine)
 {
   const Workload workload = model("gpt2_124m");
   ProfileOptions options;
@@ -343,9 +344,15 @@ TEST_F(Gpu, ProfilesEveryLayerAndItsCopies)
     EXPECT_GT(layer.update.value, 0);
     EXPECT_GT(layer.activations.value, 0);
   }
-  EXPECT_GT(profile.host_to_device.value().value, 1e8);
-  EXPECT_GT(profile.device_to_host.value().value, 1e8);
   EXPECT_GT(profile.memory.value, 1e9);
+  const MachineProfile machine = measure_machine(workload, options, nullptr);
+  for (const CopyProfile& copy : {machine.in, machine.out}) {
+    EXPECT_GT(copy.bandwidth.value, 1e8);
+    EXPECT_GT(copy.latency.value, 0);
+    EXPECT_LT(copy.latency.value, 1e-3);
+  }
+  EXPECT_GT(machine.update_speed.value, 1e6);
+  EXPECT_GT(machine.busy_update_speed.value, 1e6);
 }
 
 }  // namespace
