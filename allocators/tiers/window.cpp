@@ -73,6 +73,7 @@ class WindowSearch {
       stride = finer;
       try_candidates(stride == 1);
     }
+    if (best_ && blocks() <= most_layers_with_all_spreads) exchange();
     if (best_) shrink();
     return best_;
   }
@@ -271,6 +272,34 @@ class WindowSearch {
     best_division_ = division;
     least_ = step;
     return step;
+  }
+
+  bool fits(const WindowShape& shape) const
+  {
+    const WindowMemory memory = costs_.memory_of(shape);
+    const auto& disk = costs_.machine().disk;
+    return memory.device <= costs_.device().memory && memory.host <= costs_.machine().memory &&
+           (memory.disk.value <= 0 || (disk && memory.disk <= disk->capacity));
+  }
+
+  /// Exchanges a layer that stays and one that passes, as long as that makes the step shorter.
+  void exchange()
+  {
+    for (bool is_better = true; is_better;) {
+      is_better = false;
+      for (std::size_t i = 1; i <= blocks() && !is_better; ++i) {
+        for (std::size_t j = 1; j <= blocks() && !is_better; ++j) {
+          if (!best_->is_resident[i] || best_->is_resident[j]) continue;
+          WindowShape next = *best_;
+          next.is_resident[i] = false;
+          next.is_resident[j] = true;
+          const double before = least_;
+          if (!fits(next)) continue;
+          if (!try_shape(next, best_division_)) return;
+          is_better = least_ < before;
+        }
+      }
+    }
   }
 
   /// Gives up places that the best step does not need.

@@ -20,8 +20,9 @@ std::optional<WindowShape> best_window(const WindowCosts& costs, SearchClock& cl
 /// set, with activations on the device and on the host, the places that the device's memory leaves are divided between
 /// parameters and gradients; more places never make a step longer. Updates end with the step, or run into the next one
 /// where that is shorter: both give what training without a window gives. Where the machine's memory is too small, the
-/// optimizer's states of the last layers are on its disk. Sets whose bound exceeds the best step are not tried. At the
-/// end as few places are kept as the same step needs.
+/// optimizer's states of the last layers are on its disk. Sets whose bound exceeds the best step are not tried. Of up
+/// to 32 layers, one that stays and one that passes are then exchanged while that helps. At the end as few places are
+/// kept as the same step needs.
 ///
 /// A budget counts the shapes that are timed. Deterministic without a time limit.
 /// @throws InputError for a schedule that passes layers for each micro-batch, and layers that keep their activations.
