@@ -117,12 +117,13 @@ void check_plan(Run& run, const Inputs& inputs)
   if (!faults.empty()) throw InputError(faults);
 }
 
-/// Simulates the first step of a plan's program in this process.
+/// Simulates a plan's program in this process. @returns the time of the first step that counts.
 Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& workload, const Program& program,
              TraceSink* sink)
 {
   const auto hosts = sim::rank_hosts(plan, workload, platform.cluster());
-  return sim::simulate(platform, program, hosts, 1, sink).step_times.front();
+  const CountedStep counted = counted_step(plan);
+  return sim::simulate(platform, program, hosts, counted.played(), sink).step_times.at(counted.before);
 }
 
 results::MeasuredStep read_measured(const std::string& file, const Run& run, const Program& program)
@@ -143,7 +144,7 @@ results::MeasuredStep read_measured(const std::string& file, const Run& run, con
   return measured;
 }
 
-/// The work of a child: simulates the run's first step again and returns what the page shows of it.
+/// The work of a child: simulates the run's first step that counts again and returns what the page shows of it.
 std::string record_run(const Run& run, const sim::Platform& platform, const std::string& measured_file)
 {
   const Result& result = run.result;
@@ -151,7 +152,7 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
     throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
   }
   const auto program = schedules::make_program(result.plan, run.workload);
-  results::StepRecorder recorder(*program, results::most_drawn);
+  results::StepRecorder recorder(*program, results::most_drawn, counted_step(result.plan).before);
   const Seconds again = play(platform, result.plan, run.workload, *program, &recorder);
   const Seconds recorded = result.step_times.front();
   if (std::abs(again.value - recorded.value) > 1e-9 * recorded.value) {

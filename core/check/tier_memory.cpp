@@ -1,9 +1,7 @@
 #include "core/check/tier_memory.hpp"
 
-#include "core/errors.hpp"
 #include "core/plan/nominal_rates.hpp"
 
-#include <array>
 #include <cstddef>
 #include <map>
 
@@ -18,33 +16,35 @@ std::string disk_name(const Machine& machine)
 
 }  // namespace
 
-std::vector<TierMemory> tier_memories(const Plan& plan, const Cluster& cluster, const PlayedProgram& played)
+std::vector<UsedMemory> used_memories(const Plan& plan, const Cluster& cluster)
 {
   const MeasuredSystem measured = measured_system(plan, cluster);
   const auto devices = devices_of(plan);
-  std::vector<TierMemory> memories;
-  std::map<std::size_t, std::array<Bytes, tier_count>> of_machine;
+  std::vector<UsedMemory> memories;
+  std::map<std::size_t, std::vector<std::size_t>> ranks_in;  // by machine
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-    const auto& peak = played.peak_memory.at(rank);
     const Device& device = cluster.devices.at(cluster.device_index(devices[rank]).value());
-    const Bytes own = peak[static_cast<std::size_t>(Tier::Device)];
     memories.push_back(
-        {device.name, Tier::Device, (own + measured.workspace) * measured.reserved_fraction, device.memory});
-    for (const Tier tier : {Tier::Host, Tier::Disk}) {
-      const Bytes size = peak[static_cast<std::size_t>(tier)];
-      if (size.value <= 0) continue;
-      ensure(device.machine.has_value(), "a device whose machine is used is in one");
-      const double fraction = tier == Tier::Host ? measured.host_fraction : 1;
-      of_machine[device.machine->machine][static_cast<std::size_t>(tier)] += size * fraction;
-    }
+        {device.name, Tier::Device, {rank}, device.memory, measured.workspace, measured.reserved_fraction});
+    if (device.machine) ranks_in[device.machine->machine].push_back(rank);
   }
-  for (const auto& [index, sizes] : of_machine) {
+  for (const auto& [index, ranks] : ranks_in) {
     const Machine& machine = cluster.machines.at(index);
-    memories.push_back({machine.name, Tier::Host, sizes[static_cast<std::size_t>(Tier::Host)], machine.memory});
-    const Bytes on_disk = sizes[static_cast<std::size_t>(Tier::Disk)];
-    if (on_disk.value <= 0) continue;
-    ensure(machine.disk.has_value(), "a disk that is used is there");
-    memories.push_back({disk_name(machine), Tier::Disk, on_disk, machine.disk->capacity});
+    memories.push_back({machine.name, Tier::Host, ranks, machine.memory, {}, measured.host_fraction});
+    if (machine.disk) memories.push_back({disk_name(machine), Tier::Disk, ranks, machine.disk->capacity});
+  }
+  return memories;
+}
+
+std::vector<TierMemory> tier_memories(const Plan& plan, const Cluster& cluster, const PlayedProgram& played)
+{
+  std::vector<TierMemory> memories;
+  for (const auto& memory : used_memories(plan, cluster)) {
+    Bytes held;
+    for (const std::size_t rank : memory.ranks)
+      held += played.peak_memory.at(rank)[static_cast<std::size_t>(memory.tier)];
+    if (memory.tier != Tier::Device && held.value <= 0) continue;
+    memories.push_back({memory.name, memory.tier, memory.taken_by(held), memory.has});
   }
   return memories;
 }

@@ -10,9 +10,27 @@
 
 namespace isobar {
 
+/// A memory of the platform and the ranks of a plan that hold something there: a device, or the machine or disk that
+/// several ranks may share.
+struct UsedMemory {
+  std::string name;  ///< as predicted.peak_memory_bytes has it: "gpu0", "node0" or, of a disk, "node0/nvme0"
+  Tier tier = Tier::Device;
+  std::vector<std::size_t> ranks;
+  Bytes has;
+  // What was measured of the plan's system:
+  Bytes workspace = {};  ///< taken besides what the ranks hold
+  double fraction = 1;   ///< of memory that is taken to memory that is used
+
+  /// What is taken where the ranks hold `held` together.
+  Bytes taken_by(Bytes held) const { return (held + workspace) * fraction; }
+};
+
+/// The memories of a plan's devices by rank, then those of their machines and disks.
+std::vector<UsedMemory> used_memories(const Plan& plan, const Cluster& cluster);
+
 /// What a plan needs of one memory.
 struct TierMemory {
-  std::string name;  ///< as predicted.peak_memory_bytes has it: "gpu0", "node0" or, of a disk, "node0/nvme0"
+  std::string name;  ///< as in UsedMemory
   Tier tier = Tier::Device;
   Bytes need;
   Bytes has;

@@ -1,5 +1,6 @@
 #include "results/report/report.hpp"
 
+#include "core/check/tier_memory.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "results/explanation.hpp"
@@ -11,7 +12,10 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 namespace isobar::results {
 
@@ -51,12 +55,37 @@ Json load_of(const std::vector<std::string>& names, const std::vector<LinkMetric
   return {{"name", busiest->name}, {"bytes", busiest->bytes.value}, {"busy_fraction", busiest->busy_fraction}};
 }
 
+/// A shard of a stage as the plan's file numbers stages: one row of the page, whatever the parts that it is played in.
+struct StageRow {
+  std::size_t number = 0;              ///< of the stage in the file
+  std::vector<PlacedShard> parts;      ///< of the plan, by layers
+  std::vector<std::size_t> of_result;  ///< the same as indices of the result's stages
+};
+
+/// In the order of stages, replicas and shards.
+std::vector<StageRow> stage_rows(const Plan& plan)
+{
+  const auto numbers = numbers_in_file(plan);
+  const auto placed = placed_shards(plan);
+  std::vector<StageRow> rows;
+  std::map<std::tuple<std::size_t, std::size_t, std::size_t>, std::size_t> row_of;
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    const std::size_t number = numbers[placed[i].stage];
+    const auto [row, is_new] = row_of.try_emplace({number, placed[i].replica, placed[i].shard}, rows.size());
+    if (is_new) rows.push_back({number, {}, {}});
+    rows[row->second].parts.push_back(placed[i]);
+    rows[row->second].of_result.push_back(i);
+  }
+  return rows;
+}
+
 /// Sites with all their devices, used or unused.
 Json sites_of(const ReportedRun& run, const SiteMap& map)
 {
   std::map<std::string, std::vector<std::size_t>> stages_of_device;  // as indices of the run's stages
-  for (std::size_t i = 0; i < run.result.stages.size(); ++i) {
-    stages_of_device[run.result.stages[i].device].push_back(i);
+  const auto rows = stage_rows(run.result.plan);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    stages_of_device[shard_of(run.result.plan, rows[i].parts.front()).device].push_back(i);
   }
   Json sites = Json::array();
   for (const auto& site : map.sites) {
@@ -107,50 +136,72 @@ Json stages_of(const ReportedRun& run, const SiteMap& map)
 {
   Json stages = Json::array();
   const Plan& plan = run.result.plan;
-  const auto placed = placed_shards(plan);
-  for (std::size_t i = 0; i < placed.size(); ++i) {
-    const StageMetrics& metrics = run.result.stages.at(i);
-    const Stage& stage = plan.stages[placed[i].stage];
-    const std::size_t rank = placed[i].rank;
-    const std::uint64_t microbatches = stage.replicas[placed[i].replica].microbatches;
-    const Device& device = run.cluster.devices[map.device_of[rank]];
-    stages.push_back({{"stage", placed[i].stage},
-                      {"replica", placed[i].replica},
+  const Json in_file = Json::parse(lasting_plan_to_json(plan))["stages"];
+  for (const auto& row : stage_rows(plan)) {
+    const PlacedShard& placed = row.parts.front();
+    const StageMetrics& metrics = run.result.stages.at(row.of_result.front());
+    const Stage& stage = plan.stages[placed.stage];
+    const std::size_t last_layer = plan.stages[row.parts.back().stage].last_layer;
+    std::size_t resident_layers = 0;
+    for (const auto& part : row.parts) {
+      const Stage& layers = plan.stages[part.stage];
+      Residence state = layers.residence;
+      state.activations = Tier::Device;
+      if (state.is_on_device()) resident_layers += layers.last_layer - layers.first_layer + 1;
+    }
+    Seconds compute;
+    Seconds send;
+    for (const std::size_t part : row.of_result) {
+      compute += run.result.stages.at(part).compute;
+      send += run.result.stages.at(part).send;
+    }
+    const Replica& replica = stage.replicas[placed.replica];
+    const Device& device = run.cluster.devices[map.device_of[placed.rank]];
+    stages.push_back({{"stage", row.number},
+                      {"replica", placed.replica},
                       {"replicas", stage.replicas.size()},
-                      {"microbatches", microbatches > 0 ? microbatches : plan.goal.microbatches},
+                      {"shard", placed.shard},
+                      {"shards", replica.shards.size()},
+                      {"microbatches", replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches},
                       {"device", metrics.device},
                       {"type", device.type},
-                      {"site", map.site_of[map.device_of[rank]]},
+                      {"site", map.site_of[map.device_of[placed.rank]]},
                       {"first_layer", stage.first_layer},
-                      {"last_layer", stage.last_layer},
+                      {"last_layer", last_layer},
                       {"first_layer_name", run.workload.layers[stage.first_layer].name},
-                      {"last_layer_name", run.workload.layers[stage.last_layer].name},
+                      {"last_layer_name", run.workload.layers[last_layer].name},
+                      {"resident_layers", resident_layers},
+                      {"residence", in_file[row.number].value("residence", Json(nullptr))},
                       {"speed_flops_per_s", device.speed_at(run.workload.dtype).value},
                       {"memory_bytes", device.memory.value},
                       {"peak_memory_bytes", metrics.peak_memory.value},
-                      {"compute_s", metrics.compute.value},
-                      {"send_s", metrics.send.value},
+                      {"compute_s", compute.value},
+                      {"send_s", send.value},
                       {"idle_s", metrics.idle.value},
-                      {"own_link", load_of(map.own_links[rank], run.result.links)}});
+                      {"own_link", load_of(map.own_links[placed.rank], run.result.links)}});
   }
   return stages;
 }
 
 /// Instructions by column, which takes a third of the space of one object per instruction.
-Json timeline_of(const RecordedStep& recorded)
+Json timeline_of(const RecordedStep& recorded, const std::vector<std::size_t>& number_of_stage)
 {
-  const std::array<const char*, 11> columns = {"rank",    "lane",  "opcode", "payload", "stage",       "microbatch",
-                                               "begin_s", "end_s", "bytes",  "flops",   "memory_bytes"};
+  const std::array<const char*, 14> columns = {"rank",  "lane",        "opcode",     "payload",     "pass",
+                                               "stage", "first_layer", "last_layer", "microbatch",  "begin_s",
+                                               "end_s", "bytes",       "flops",      "memory_bytes"};
   Json events;
   for (const char* column : columns) events[column] = Json::array();
   for (const auto& event : recorded.events) {
     const Instruction& instruction = event.instruction;
+    const auto name_if = [](bool has, std::string_view name) { return has ? Json(name) : Json(nullptr); };
     events["rank"].push_back(event.rank);
     events["lane"].push_back(recorded.lanes[event.rank][instruction.lane].name);
     events["opcode"].push_back(name_of(instruction.opcode));
-    events["payload"].push_back(is_computation(instruction.opcode) ? Json(nullptr)
-                                                                   : Json(name_of(instruction.payload)));
-    events["stage"].push_back(instruction.stage);
+    events["payload"].push_back(name_if(!is_computation(instruction.opcode), name_of(instruction.payload)));
+    events["pass"].push_back(name_if(is_copy(instruction.opcode), name_of(instruction.pass)));
+    events["stage"].push_back(number_of_stage.at(instruction.stage));
+    events["first_layer"].push_back(instruction.first_layer);
+    events["last_layer"].push_back(instruction.last_layer);
     events["microbatch"].push_back(instruction.microbatch);
     events["begin_s"].push_back(event.begin.value);
     events["end_s"].push_back(event.end.value);
@@ -161,10 +212,65 @@ Json timeline_of(const RecordedStep& recorded)
   return {{"instructions", recorded.instructions}, {"events", std::move(events)}};
 }
 
-Json measured_of(const MeasuredStep& measured)
+/// What several ranks hold together.
+MemoryCurve sum_of(const std::vector<const MemoryCurve*>& curves)
 {
+  std::vector<std::tuple<Seconds, std::size_t, Bytes>> changes;
+  for (std::size_t i = 0; i < curves.size(); ++i) {
+    for (std::size_t k = 0; k < curves[i]->times.size(); ++k) {
+      changes.emplace_back(curves[i]->times[k], i, curves[i]->bytes[k]);
+    }
+  }
+  std::sort(changes.begin(), changes.end());
+  MemoryCurve sum;
+  std::vector<Bytes> held(curves.size());
+  for (const auto& [time, curve, bytes] : changes) {
+    held[curve] = bytes;
+    if (sum.times.empty() || sum.times.back() < time) {
+      sum.times.push_back(time);
+      sum.bytes.emplace_back();
+    }
+    sum.bytes.back() = std::accumulate(held.begin(), held.end(), Bytes(0));
+  }
+  return sum;
+}
+
+/// The memories that the plan's ranks use, over the step.
+Json memory_of(const ReportedRun& run, const RecordedStep& recorded)
+{
+  Json memories = Json::array();
+  for (const auto& memory : used_memories(run.result.plan, run.cluster)) {
+    std::vector<const MemoryCurve*> curves;
+    for (const std::size_t rank : memory.ranks) {
+      curves.push_back(&recorded.memory.at(rank)[static_cast<std::size_t>(memory.tier)]);
+    }
+    const MemoryCurve held = sum_of(curves);
+    if (held.bytes.empty() || *std::max_element(held.bytes.begin(), held.bytes.end()) <= Bytes(0)) continue;
+    Json times = Json::array();
+    Json bytes = Json::array();
+    Bytes peak;
+    for (std::size_t i = 0; i < held.times.size(); ++i) {
+      const Bytes taken = memory.taken_by(held.bytes[i]);
+      times.push_back(held.times[i].value);
+      bytes.push_back(taken.value);
+      peak = std::max(peak, taken);
+    }
+    memories.push_back({{"name", memory.name},
+                        {"tier", name_of(memory.tier)},
+                        {"has_bytes", memory.has.value},
+                        {"peak_bytes", peak.value},
+                        {"times_s", std::move(times)},
+                        {"bytes", std::move(bytes)}});
+  }
+  return memories;
+}
+
+Json measured_of(const ReportedRun& run)
+{
+  const MeasuredStep& measured = *run.measured;
   Json json = {{"file", measured.file}, {"step", measured.step}, {"step_time_s", measured.time.value}};
-  json["timeline"] = timeline_of(measured.recorded);
+  json["timeline"] = timeline_of(measured.recorded, numbers_in_file(run.result.plan));
+  json["memory"] = memory_of(run, measured.recorded);
   return json;
 }
 
@@ -256,8 +362,9 @@ std::string run_to_json(const ReportedRun& run)
   json["links"] = std::move(links);
   json["explanation"] =
       is_chain(plan) ? Json::parse(explanation_to_json(explain(plan, run.workload, run.cluster))) : Json(nullptr);
-  json["timeline"] = timeline_of(run.simulated);
-  json["measured"] = run.measured != nullptr ? measured_of(*run.measured) : Json(nullptr);
+  json["timeline"] = timeline_of(run.simulated, numbers_in_file(plan));
+  json["memory"] = memory_of(run, run.simulated);
+  json["measured"] = run.measured != nullptr ? measured_of(run) : Json(nullptr);
   return text_of(json);
 }
 

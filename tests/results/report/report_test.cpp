@@ -7,6 +7,8 @@
 #include "results/trace/step_recorder.hpp"
 #include "tests/results/trace/listed_program.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/machines.hpp"
+#include "tests/support/shards.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -225,6 +227,80 @@ TEST(StepRecorder, KeepsTheFirstStepWithoutReceivesAndCountsWhatItDoesNotKeep)
   EXPECT_DOUBLE_EQ(recorder.recorded().sent.at({1, 2}).value, 10);
 }
 
+/// An event of that step on rank 0.
+TraceEvent computation(std::uint64_t step, double begin, double end)
+{
+  TraceEvent result = event(0, Opcode::Forward, begin, end);
+  result.step = step;
+  return result;
+}
+
+std::vector<double> values_of(const std::vector<Seconds>& times)
+{
+  std::vector<double> values;
+  for (const Seconds time : times) values.push_back(time.value);
+  return values;
+}
+
+std::vector<double> values_of(const std::vector<Bytes>& sizes)
+{
+  std::vector<double> values;
+  for (const Bytes size : sizes) values.push_back(size.value);
+  return values;
+}
+
+TEST(StepRecorder, TimesAStepBetweenOthersFromTheEndOfTheOneBefore)
+{
+  StepRecorder recorder(TwoSenders(), 10, 2);
+  recorder.record(computation(0, 0, 4));
+  recorder.record(computation(2, 6, 7));
+  recorder.record(computation(1, 4, 8));
+  recorder.record(computation(3, 8, 9));
+  recorder.record(computation(2, 8, 12));
+  const RecordedStep step = recorder.recorded();
+  EXPECT_EQ(step.instructions, 2U);
+  ASSERT_EQ(step.events.size(), 2U);
+  EXPECT_EQ(step.events[0].begin, Seconds(-2));
+  EXPECT_EQ(step.events[0].end, Seconds(-1));
+  EXPECT_EQ(step.events[1].end, Seconds(4));
+}
+
+TEST(StepRecorder, KeepsTheMemoryOfAStepFromItsFirstInstructionToItsEnd)
+{
+  StepRecorder recorder(TwoSenders(), 10, 2);
+  const auto change = [&](double time, double bytes) {
+    recorder.memory_changed(0, Tier::Device, Seconds(time), Bytes(bytes));
+  };
+  change(0, 100);
+  change(1, 110);
+  recorder.record(computation(0, 0, 4));
+  change(5, 120);
+  recorder.record(computation(2, 6, 7));
+  change(7, 130);
+  change(7, 140);  // at the same time: the last one counts
+  recorder.record(computation(1, 4, 8));
+  change(10, 150);
+  recorder.record(computation(2, 8, 12));
+  change(13, 160);
+  const MemoryCurve curve = recorder.recorded().memory[0][static_cast<std::size_t>(Tier::Device)];
+  EXPECT_THAT(values_of(curve.times), ElementsAre(-2, -1, 2, 4));
+  EXPECT_THAT(values_of(curve.bytes), ElementsAre(120, 140, 150, 150));
+  EXPECT_THAT(recorder.recorded().memory[0][static_cast<std::size_t>(Tier::Host)].times, IsEmpty());
+}
+
+TEST(StepRecorder, KeepsMemoryUntilTheLastInstructionThatItKeeps)
+{
+  StepRecorder recorder(TwoSenders(), 1);
+  recorder.memory_changed(0, Tier::Device, Seconds(0), Bytes(1));
+  recorder.record(computation(0, 0, 1));
+  recorder.memory_changed(0, Tier::Device, Seconds(1), Bytes(2));
+  recorder.record(computation(0, 1, 2));
+  recorder.memory_changed(0, Tier::Device, Seconds(2), Bytes(3));
+  const MemoryCurve curve = recorder.recorded().memory[0][static_cast<std::size_t>(Tier::Device)];
+  EXPECT_THAT(values_of(curve.times), ElementsAre(0, 1));
+  EXPECT_THAT(values_of(curve.bytes), ElementsAre(1, 1));
+}
+
 nlohmann::json some_run()
 {
   const auto workload = chain({1, 1, 1, 1}, 1, 10, 2);
@@ -288,6 +364,132 @@ TEST(Report, ShowsTheDeviceOfEachStageWhereItHoldsSeveral)
   EXPECT_EQ(run["stages"][2]["site"], 0);
   EXPECT_EQ(run["sites"][0]["devices"][0]["stages"], nlohmann::json::array({0, 2}));
   EXPECT_TRUE(run["explanation"].is_null());  // it is one of chains
+}
+
+/// Layers on one device each: all layers of a device are a stage of the plan's file.
+Result result_by_layer(const std::vector<Stage>& stages)
+{
+  Result result;
+  result.plan.goal = testing_support::goal_under("gpipe", 1);
+  result.plan.stages = stages;
+  result.step_times = {Seconds(12)};
+  double number = 0;
+  for (const auto& placed : placed_shards(result.plan)) {
+    const Seconds compute(number++);
+    result.stages.push_back({shard_of(result.plan, placed).device, compute, Seconds(1), Seconds(2), Bytes(4)});
+  }
+  return result;
+}
+
+Stage passing_layer(const std::string& device, std::size_t layer)
+{
+  Stage stage = stage_on(device, layer, layer);
+  stage.residence = {.parameters = Tier::Host, .gradients = Tier::Host, .optimizer = Tier::Disk};
+  stage.residence.parameter_slots = 2;
+  stage.residence.gradient_slots = 1;
+  return stage;
+}
+
+TEST(Report, ShowsAStageThatPassesLayerByLayerAsOneRow)
+{
+  const auto workload = chain({1, 1, 1, 1}, 1, 10, 2);
+  const Cluster on = testing_support::cluster_with_machines({{}, {}});
+  const Result result = result_by_layer(
+      {stage_on("gpu0", 0, 0), passing_layer("gpu0", 1), passing_layer("gpu0", 2), stage_on("gpu1", 3, 3)});
+  StepRecorder recorder(TwoSenders(), 10);
+  for (const std::uint32_t stage : {2U, 3U}) {
+    TraceEvent of_stage = computation(0, stage, stage + 1);
+    of_stage.instruction.stage = stage;
+    of_stage.instruction.first_layer = of_stage.instruction.last_layer = stage;
+    recorder.record(of_stage);
+  }
+  const auto run = nlohmann::json::parse(run_to_json({"r.json", result, workload, on, recorder.recorded()}));
+  ASSERT_EQ(run["stages"].size(), 2U);
+  const auto& first = run["stages"][0];
+  EXPECT_EQ(first["stage"], 0);
+  EXPECT_EQ(first["first_layer"], 0);
+  EXPECT_EQ(first["last_layer"], 2);
+  EXPECT_EQ(first["last_layer_name"], "layer2");
+  EXPECT_EQ(first["resident_layers"], 1);
+  EXPECT_EQ(first["residence"]["optimizer"], "disk");
+  EXPECT_EQ(first["residence"]["parameter_slots"], 2);
+  EXPECT_EQ(first["compute_s"], 0 + 1 + 2);
+  EXPECT_EQ(first["send_s"], 3);
+  EXPECT_EQ(first["idle_s"], 2);
+  EXPECT_EQ(run["stages"][1]["stage"], 1);
+  EXPECT_EQ(run["stages"][1]["first_layer"], 3);
+  EXPECT_EQ(run["stages"][1]["resident_layers"], 1);
+  EXPECT_TRUE(run["stages"][1]["residence"].is_null());
+  EXPECT_EQ(run["sites"][0]["devices"][1]["stages"], nlohmann::json::array({1}));
+  EXPECT_EQ(run["timeline"]["events"]["stage"], nlohmann::json::array({0, 1}));
+  EXPECT_EQ(run["timeline"]["events"]["first_layer"], nlohmann::json::array({2, 3}));
+}
+
+TEST(Report, CountsLayersWhoseActivationsAloneLeaveTheDeviceAsThoseThatStay)
+{
+  const auto workload = chain({1, 1}, 1, 10, 2);
+  std::vector<Stage> stages = {stage_on("gpu0", 0, 0), stage_on("gpu0", 1, 1)};
+  stages[1].residence.activations = Tier::Host;
+  StepRecorder recorder(TwoSenders(), 10);
+  const auto run = nlohmann::json::parse(run_to_json(
+      {"r.json", result_by_layer(stages), workload, testing_support::cluster_with_machine({}), recorder.recorded()}));
+  ASSERT_EQ(run["stages"].size(), 1U);
+  EXPECT_EQ(run["stages"][0]["resident_layers"], 2);
+  EXPECT_EQ(run["stages"][0]["residence"]["activations"], "host");
+}
+
+TEST(Report, ShowsTheLayersOfAStageWithSeveralShardsAsARowForEachShard)
+{
+  Stage stage = stage_on("d0", 0, 0);
+  stage.replicas[0].shards = {{.device = "d0", .share = 0.5}, {.device = "d1", .share = 0.5}};
+  std::vector<Stage> stages = {stage, stage};
+  stages[1].first_layer = stages[1].last_layer = 1;
+  StepRecorder recorder(TwoSenders(), 10);
+  const auto run = nlohmann::json::parse(run_to_json(
+      {"r.json", result_by_layer(stages), testing_support::divisible(2), cluster({1, 1}), recorder.recorded()}));
+  ASSERT_EQ(run["stages"].size(), 2U);
+  for (const std::size_t shard : {0U, 1U}) {
+    const auto& row = run["stages"][shard];
+    EXPECT_EQ(row["stage"], 0);
+    EXPECT_EQ(row["shard"], shard);
+    EXPECT_EQ(row["shards"], 2);
+    EXPECT_EQ(row["device"], shard == 0 ? "d0" : "d1");
+    EXPECT_EQ(row["last_layer"], 1);
+    EXPECT_EQ(row["compute_s"], shard + (shard + 2));
+  }
+}
+
+TEST(Report, AddsUpWhatTheRanksOfAMachineHoldInItAndTellsWhatItHas)
+{
+  const auto workload = chain({1, 1}, 1, 10, 2);
+  Cluster on = testing_support::cluster_with_machines({{.host_memory = 64}, {}});
+  on.devices[1].machine->machine = 0;
+  on.systems["published"] = {.workspace = Bytes(7), .reserved_fraction = 2, .host_fraction = 3};
+  Result result = result_by_layer({passing_layer("gpu0", 0), passing_layer("gpu1", 1)});
+  StepRecorder recorder(TwoSenders(), 10);
+  recorder.memory_changed(0, Tier::Device, Seconds(0), Bytes(5));
+  recorder.memory_changed(0, Tier::Host, Seconds(0), Bytes(10));
+  recorder.memory_changed(1, Tier::Host, Seconds(0), Bytes(1));
+  recorder.memory_changed(0, Tier::Host, Seconds(1), Bytes(30));
+  recorder.memory_changed(1, Tier::Host, Seconds(2), Bytes(4));
+  recorder.memory_changed(0, Tier::Host, Seconds(3), Bytes(10));
+  recorder.record(computation(0, 0, 4));
+  const auto memory = [&] {
+    return nlohmann::json::parse(run_to_json({"r.json", result, workload, on, recorder.recorded()}))["memory"];
+  };
+  ASSERT_EQ(memory().size(), 2U);  // of gpu1 nothing is known, and the disk is not there
+  EXPECT_EQ(memory()[0]["name"], "gpu0");
+  EXPECT_EQ(memory()[0]["tier"], "device");
+  EXPECT_EQ(memory()[0]["has_bytes"], 1e12);
+  EXPECT_EQ(memory()[1]["name"], "node0");
+  EXPECT_EQ(memory()[1]["tier"], "host");
+  EXPECT_EQ(memory()[1]["has_bytes"], 64);
+  EXPECT_EQ(memory()[1]["peak_bytes"], 34);
+  EXPECT_EQ(memory()[1]["times_s"], nlohmann::json::array({0, 1, 2, 3, 4}));
+  EXPECT_EQ(memory()[1]["bytes"], nlohmann::json::array({11, 31, 34, 14, 14}));
+  result.plan.system = "published";  // whose measured constants count, as they do in the plan's prediction
+  EXPECT_EQ(memory()[0]["peak_bytes"], 2 * (5 + 7));
+  EXPECT_EQ(memory()[1]["peak_bytes"], 3 * 34);
 }
 
 TEST(Report, PutsTheChangeThatSavesMostFirstAndThoseWithoutAnswerLast)

@@ -282,6 +282,27 @@ TEST(Timeline, HoldsStepsThatOverlap)
   EXPECT_NEAR(stats.devices[0].hidden.value, 0.5, 1e-9);
 }
 
+TEST(Timeline, RecordsTheMemoryOfAStepByWhatItsInstructionsHoldAtTheirTimes)
+{
+  TwoStages program;
+  program.listing[0].resident[static_cast<std::size_t>(Tier::Device)] = Bytes(100);
+  program.listing[0].instructions[compute_lane][0].acquires = {Tier::Device, Bytes(8)};
+  program.listing[0].instructions[compute_lane][1].releases = {Tier::Device, Bytes(8)};
+  const WrittenTrace file;
+  file.write_steps(program, 3, 0.5);
+  StepRecorder recorder(program, 10);
+  record_step(file.timeline(program), 1, recorder);
+  const RecordedStep step = recorder.recorded();
+  const auto& [times, bytes] = step.memory[0][static_cast<std::size_t>(Tier::Device)];
+  const std::vector<double> expected_times = {0, 11, 11.75};  // the forward begins at 0, the backward ends at 11
+  const std::vector<double> expected_bytes = {108, 100, 100};
+  ASSERT_EQ(times.size(), expected_times.size());
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    EXPECT_NEAR(times[i].value, expected_times[i], 1e-9);
+    EXPECT_EQ(bytes[i].value, expected_bytes[i]);
+  }
+}
+
 TEST(Timeline, RefusesATraceOfAnotherProgram)
 {
   const TwoStages program;
