@@ -21,7 +21,7 @@ constexpr auto footer = R"(Example:
   isobar plot result.json --chart timeline -o figure.svg
 )";
 
-const std::vector<std::string> charts = {"timeline", "plan", "map", "comparison"};
+const std::vector<std::string> charts = {"timeline", "memory", "plan", "map", "comparison"};
 
 struct PlotOptions {
   ReportInputs inputs;
@@ -132,10 +132,10 @@ void add_plot_command(CLI::App& app, Action& action)
   options->inputs.asks_what_if = false;
   command->option_defaults()->group("Inputs");
   add_file(*command, "RESULT", options->inputs.results,
-           "result files (JSON); timeline, plan and map show the first one")
+           "result files (JSON); all charts but comparison show the first one")
       ->required();
   command->option_defaults()->group("Output");
-  command->add_option("--chart", options->chart, "timeline, plan, map or comparison")
+  command->add_option("--chart", options->chart, "timeline, memory, plan, map or comparison")
       ->required()
       ->check(CLI::IsMember(charts));
   add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();

@@ -25,8 +25,17 @@ const counted = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const change = known(value => Math.abs(value) < 5e-5 ? "±0 %" : `${value > 0 ? "+" : "−"}${(100 * Math.abs(value)).toFixed(2)} %`);
 // A row of run.stages is a replica of a stage; of most stages the only one.
 const stage_name = row => row.replicas > 1 ? `${row.stage}.${row.replica}` : `${row.stage}`;
-const part_of_step = row => row.replicas > 1 ? `replica ${row.replica} of ${row.replicas}, ${row.microbatches} of ${run.microbatches} micro-batches` : "";
+const part_of_step = row => [row.replicas > 1 ? `replica ${row.replica} of ${row.replicas}, ${row.microbatches} of ${run.microbatches} micro-batches` : "",
+                             row.shards > 1 ? `shard ${row.shard} of ${row.shards}` : ""].filter(Boolean).join(", ");
 const stages_of = each => 1 + Math.max(...each.stages.map(row => row.stage));
+// A row with `residence` does not live on its device alone: what of its layers is elsewhere, and how it passes.
+const moves = () => run.stages.some(row => row.residence);
+const layer_count = row => row.last_layer - row.first_layer + 1;
+const stay = row => `${row.resident_layers} of ${layer_count(row)}`;
+const elsewhere = row => ["parameters", "gradients", "optimizer", "activations"].filter(what => (row.residence[what] ?? "device") !== "device")
+  .map(what => row.residence[what] === "disk" ? `${what} (disk)` : what).join(", ");
+const places_of = row => [["parameters", row.residence.parameter_slots], ["gradients", row.residence.gradient_slots]].filter(([, count]) => count)
+  .map(([what, count]) => `${count} of ${what}`).join(", ") || MISSING;
 const layers = stage => stage.first_layer === stage.last_layer ? `${stage.first_layer}` : `${stage.first_layer}–${stage.last_layer}`;
 const cut = (text, most) => [...text].length > most ? `${[...text].slice(0, most - 1).join("")}…` : text;
 // Plotly interprets tags and entities in labels; names are plain text.
@@ -61,7 +70,12 @@ function theme() {
 const colour_of_stage = (stage, count) => `hsl(${Math.round(210 + 290 * stage / Math.max(1, count))}, 52%, ${stage % 2 ? 62 : 48}%)`;
 const KINDS = [["Forward", "#3f7fd6"], ["Backward", "#dd8a2e"], ["BackwardInput", "#dd8a2e"], ["BackwardWeight", "#b9552b"], ["AllReduce", "#8a8f98"],
                ["ReduceScatter", "#6f7680"], ["AllGather", "#a4a9b1"], ["AllToAll", "#59616c"], ["Broadcast", "#bcc1c8"], ["Update", "#8463c9"],
-               ["Send activation", "#2f9b78"], ["Send gradient", "#c05a86"], ["Send parameter", "#6d9b2f"], ["Send parameter gradient", "#9b6d2f"]];
+               ["Send activation", "#2f9b78"], ["Send gradient", "#c05a86"], ["Send parameter", "#6d9b2f"], ["Send parameter gradient", "#9b6d2f"],
+               ["Copy of parameters", "#1b9fb8"], ["Copy of gradients", "#cf4a5a"], ["Copy of activations", "#5f9e3a"], ["Copy of optimizer state", "#8d6e53"],
+               ["Update by the machine", "#5a3fa6"]];
+// What lies below the rows of a device, in this order.
+const MACHINE_LANES = ["copy in", "copy out", "host update", "disk read", "disk write"];
+const COPIED = {parameter: "parameters", "parameter gradient": "gradients", activation: "activations", optimizer: "optimizer state"};
 const COMPUTATIONS = ["Forward", "Backward", "BackwardInput", "BackwardWeight", "Update"];
 const LOADS = [[0.05, "#8aa0b8", "under 5 %"], [0.25, "#4f8fc0", "5 to 25 %"], [0.5, "#d9a441", "25 to 50 %"], [0.75, "#dd7a2e", "50 to 75 %"],
                [Infinity, "#cc3d3d", "75 % and more"]];
@@ -121,12 +135,17 @@ function plan() {
   const colours = stages.map(({stage}) => colour_of_stage(stage, stages_of(run)));
   const hover = stages.map(stage => lines(
     `stage ${stage_name(stage)} on ${plain(stage.device)}`, part_of_step(stage), stage.type && plain(stage.type), `layers ${layers(stage)}: ${plain(stage.first_layer_name)} to ${plain(stage.last_layer_name)}`,
+    stage.residence && `${stay(stage)} layers stay on the device; in its machine: ${elsewhere(stage)}`,
+    stage.residence && places_of(stage) !== MISSING && `places on the device: ${places_of(stage)}`, stage.residence?.overlap && `the machine updates: ${stage.residence.overlap}`,
     speed(stage.speed_flops_per_s), `${bytes(stage.peak_memory_bytes)} of ${bytes(stage.memory_bytes)}`,
     `computes ${seconds(stage.compute_s)}, sends ${seconds(stage.send_s)}, idle ${seconds(stage.idle_s)}`));
   const bars = (y, axis, name, more) => ({type: "bar", name, x, y, yaxis: axis, marker: {color: colours}, hovertext: hover, hoverinfo: "text", ...more});
   const few = stages.length <= 24;
+  const faded = {color: colours, opacity: 0.45};
+  const named = has_name => few ? stages.map(stage => has_name(stage) ? layers(stage) : "") : undefined;
   return {
-    data: [bars(stages.map(stage => stage.last_layer - stage.first_layer + 1), "y", "layers", {text: few ? stages.map(layers) : undefined, textposition: "auto"}),
+    data: [bars(stages.map(layer_count), "y", "layers", {text: named(stage => !moves() || !stage.resident_layers), textposition: "auto", ...(moves() ? {marker: faded} : {})}),
+           ...(moves() ? [bars(stages.map(stage => stage.resident_layers), "y", "stay", {text: named(stage => stage.resident_layers), textposition: "auto"})] : []),
            bars(stages.map(stage => stage.compute_s), "y2", "computes"),
            bars(stages.map(stage => stage.speed_flops_per_s / 1e12), "y3", "speed"),
            bars(stages.map(stage => stage.memory_bytes / 2 ** 30), "y4", "has", {marker: {color: "rgba(0,0,0,0)", line: {color: quiet, width: 1}}}),
@@ -136,7 +155,7 @@ function plan() {
       xaxis: {tickvals: x, ticktext: stages.map(stage => plain(stage.device, 22)), tickangle: few && stages.length < (narrow() ? 3 : 9) ? 0 : -60, anchor: "y4", showgrid: false,
               tickmode: stages.length > 70 ? "auto" : "array", range: [-0.6, stages.length - 0.4]},
       yaxis: {domain: [0.79, 1]}, yaxis2: {domain: [0.525, 0.735]}, yaxis3: {domain: [0.26, 0.47]}, yaxis4: {domain: [0, 0.205]},
-      annotations: [heading("layers", 0, 1), heading("compute per step, s", 0, 0.735), heading("speed, TFLOP/s", 0, 0.47),
+      annotations: [heading(moves() ? "layers; darker: those that stay on the device" : "layers", 0, 1), heading("compute per step, s", 0, 0.735), heading("speed, TFLOP/s", 0, 0.47),
                     heading("memory used of available, GiB", 0, 0.205)]})};
 }
 
@@ -219,45 +238,117 @@ function map() {
                                    annotations: [...names, ...device_names, ...loads]})};
 }
 
-const kind_of = (events, i) => events.opcode[i] === "Send" ? `Send ${events.payload[i]}` : events.opcode[i];
+const is_of_machine = (events, i) => MACHINE_LANES.includes(events.lane[i]);
+const kind_of = (events, i) => events.lane[i] === "host update" ? "Update by the machine" : is_of_machine(events, i) ? `Copy of ${COPIED[events.payload[i]]}`
+  : events.opcode[i] === "Send" ? `Send ${events.payload[i]}` : events.opcode[i];
 const computes = (events, i) => COMPUTATIONS.includes(events.opcode[i]);
 const used_devices = () => [...new Set(run.stages.map(stage => stage.device))];  // by rank
 const rank_name = rank => used_devices()[rank] ?? run.sites.find(site => site.is_data_server)?.name ?? `rank ${rank}`;
+// "Load parameters for the backward", "Store activations 3 after the forward"
+function copy_name(events, i) {
+  const opcode = events.opcode[i], pass = events.pass[i];
+  const when = opcode === "Read" || (opcode === "Load" && pass !== "Update") ? "for" : "after";
+  return `${opcode} ${COPIED[events.payload[i]]}${events.payload[i] === "activation" ? ` ${events.microbatch[i]}` : ""} ${when} the ${pass.toLowerCase()}`;
+}
 function describe(events, i) {
   const opcode = events.opcode[i], payload = events.payload[i], rank = events.rank[i];
   const subject = payload === null || opcode === "Send" ? kind_of(events, i) : `${opcode} ${payload}`;
   const is_of_microbatch = payload === null ? opcode !== "Update" : ["activation", "gradient"].includes(payload);
   const stage = payload !== "gradient facts" ? run.stages.find(row => row.device === used_devices()[rank] && row.stage === events.stage[i]) : null;
-  return {name: is_of_microbatch ? `${subject} ${events.microbatch[i]}` : subject,
+  const has_layers = stage && (computes(events, i) || is_of_machine(events, i));
+  return {name: events.pass[i] !== null ? copy_name(events, i) : is_of_microbatch ? `${subject} ${events.microbatch[i]}` : subject,
           where: stage ? `stage ${stage_name(stage)} on ${stage.device}` : rank < used_devices().length ? rank_name(rank) : `data server ${rank_name(rank)}`,
-          layers: stage && computes(events, i) ? layers(stage) : "", what: computes(events, i) ? work(events.flops[i]) : bytes(events.bytes[i])};
+          layers: has_layers ? layers({first_layer: events.first_layer[i], last_layer: events.last_layer[i]}) : "",
+          what: computes(events, i) ? work(events.flops[i]) : bytes(events.bytes[i])};
+}
+
+/// Where the rows of each rank begin, and which lanes of its machine lie below them.
+const LANE_HEIGHT = 0.36;
+function rows_of(events, ranks) {
+  const used = Array.from({length: ranks}, () => new Set());
+  events.rank.forEach((rank, i) => { if (is_of_machine(events, i)) used[rank].add(events.lane[i]); });
+  let next = 0;
+  return used.map(names => {
+    const row = {at: next, lanes: MACHINE_LANES.filter(lane => names.has(lane))};
+    next += 1 + LANE_HEIGHT * row.lanes.length;
+    return row;
+  });
 }
 
 function timeline_of(recorded, until) {
   const {events} = recorded;
   const ranks = used_devices().length + (run.sites.some(site => site.is_data_server) ? 1 : 0);
-  // Computations are in the upper row of a device; below it messages onwards and back, and collectives across both.
-  const shape = i => computes(events, i) ? [-0.17, 0.54] : events.opcode[i] !== "Send" ? [0.285, 0.33] : events.payload[i] === "gradient" ? [0.37, 0.16] : [0.2, 0.16];
+  const rows = rows_of(events, ranks);
+  const lane_at = (row, lane) => row.at + 0.5 + LANE_HEIGHT * (row.lanes.indexOf(lane) + 0.5);
+  const end = rows.at(-1).at + LANE_HEIGHT * rows.at(-1).lanes.length;
+  // Computations are in the upper row of a device; below it messages onwards and back, and collectives across both; then the lanes of its machine.
+  const shape = i => {
+    const row = rows[events.rank[i]];
+    if (is_of_machine(events, i)) return [lane_at(row, events.lane[i]), 0.8 * LANE_HEIGHT];
+    const [below, width] = computes(events, i) ? [-0.17, 0.54] : events.opcode[i] !== "Send" ? [0.285, 0.33] : events.payload[i] === "gradient" ? [0.37, 0.16] : [0.2, 0.16];
+    return [row.at + below, width];
+  };
+  // Of a step with one micro-batch that passes layer by layer, layers tell more.
+  const number = moves() && run.microbatches === 1 ? events.first_layer : events.microbatch;
   const data = KINDS.map(([kind, color]) => {
     const own = events.rank.map((_, i) => i).filter(i => kind_of(events, i) === kind);
     const bar = own.map(shape);
-    return {type: "bar", orientation: "h", name: kind, marker: {color, line: {width: 0}}, y: own.map((i, k) => events.rank[i] + bar[k][0]), width: bar.map(([, width]) => width),
+    const opacity = overlaps() ? own.map(i => events.step[i] ? 0.45 : 1) : 1;
+    return {type: "bar", orientation: "h", name: kind, marker: {color, opacity, line: {width: 0}}, y: bar.map(([y]) => y), width: bar.map(([, width]) => width),
             base: own.map(i => events.begin_s[i]), x: own.map(i => events.end_s[i] - events.begin_s[i]), hoverinfo: "text",
             hovertext: own.map(i => {
               const {name, where, layers: which, what} = describe(events, i);
-              return lines(name, plain(where), which && `layers ${which}`, what, `${seconds(events.begin_s[i])} to ${seconds(events.end_s[i])}: ${seconds(events.end_s[i] - events.begin_s[i])}`);
+              return lines(events.step[i] ? `${name}, next step` : name, plain(where), which && `layers ${which}`, what, `${seconds(events.begin_s[i])} to ${seconds(events.end_s[i])}: ${seconds(events.end_s[i] - events.begin_s[i])}`);
             }),
-            text: events.rank.length > 600 || !COMPUTATIONS.includes(kind) ? undefined : own.map(i => `${events.microbatch[i]}`), textposition: "inside", insidetextanchor: "middle", textangle: 0};
+            text: events.rank.length > 600 || !COMPUTATIONS.includes(kind) ? undefined : own.map(i => `${number[i]}`), textposition: "inside", insidetextanchor: "middle", textangle: 0};
   }).filter(trace => trace.x.length > 0);
+  const names_lanes = rows.length <= 12 && !narrow();
+  const ticks = rows.flatMap((row, rank) => [[row.at, plain(rank_name(rank), 22)], ...(names_lanes ? row.lanes.map(lane => [lane_at(row, lane), lane]) : [])]);
   return {data, layout: layout_of({
-    height: Math.min(1800, 120 + Math.max(14, Math.min(46, 900 / ranks)) * ranks), barmode: "overlay", uniformtext: {minsize: 8, mode: "hide"}, dragmode: "zoom",
-    xaxis: {title: {text: "seconds since the step began"}, range: [0, until], fixedrange: false},
-    yaxis: {tickvals: [...Array(ranks).keys()], ticktext: [...Array(ranks).keys()].map(rank => plain(rank_name(rank), 22)), range: [ranks - 0.4, -0.6], showgrid: false,
-            tickmode: ranks > 70 ? "auto" : "array"}})};
+    height: Math.min(1800, 120 + Math.max(14, Math.min(46, 900 / (end + 1))) * (end + 1)), barmode: "overlay", uniformtext: {minsize: 8, mode: "hide"}, dragmode: "zoom",
+    xaxis: {title: {text: since_begin()}, range: [0, until], fixedrange: false},
+    yaxis: {tickvals: ticks.map(([at]) => at), ticktext: ticks.map(([, text]) => text), range: [end + 0.6, -0.6], showgrid: false, tickmode: ranks > 70 ? "auto" : "array"}})};
 }
+// A step that overlaps its neighbours begins before the step before has ended, which is at 0.
+const step_begin = () => [run.timeline, run.measured?.timeline].filter(Boolean).flatMap(each => each.events.begin_s).reduce((least, each) => Math.min(least, each), 0);
+const overlaps = () => step_begin() < 0;
+const since_begin = () => overlaps() ? "seconds since the step before ended" : "seconds since the step began";
 const whole_step = () => Math.max(run.first_step_time_s, run.measured?.step_time_s ?? 0);
 const timeline = () => timeline_of(run.timeline, whole_step());
 const measured = () => timeline_of(run.measured.timeline, whole_step());
+
+const TIERS = [["device", "device memory"], ["host", "machine memory"], ["disk", "disk"]];
+const gibibytes = value => value / 2 ** 30;
+function memory() {
+  const {accent, quiet} = theme();
+  const panels = TIERS.map(([tier, name]) => ({name, curves: run.memory.filter(each => each.tier === tier)})).filter(({curves}) => curves.length);
+  const measured = run.measured?.memory ?? [];
+  const data = [], axes = {}, headings = [], gap = 0.11;
+  const share = (1 + gap) / panels.length;
+  panels.forEach(({name, curves}, k) => {
+    const axis = k ? `${k + 1}` : "", top = 1 - k * share;
+    const highest = Math.max(...curves.map(each => each.peak_bytes));
+    // A limit that is far away would leave no room for the curve; the heading has it.
+    const near = curves.filter(each => each.has_bytes <= 2.5 * highest);
+    curves.forEach((curve, i) => {
+      const color = curves.length === 1 ? accent : colour_of_stage(i, curves.length);
+      const add = (each, dash, what, more) => data.push({type: "scatter", mode: "lines", xaxis: "x", yaxis: `y${axis}`, x: each.times_s,
+        y: each.bytes.map(gibibytes), line: {shape: "hv", color, width: 1.6, dash}, hoverinfo: "text", ...more,
+        hovertext: each.bytes.map((value, point) => lines(`${plain(curve.name)}${what}`, `${bytes(value)} of ${bytes(curve.has_bytes)}`, `from ${seconds(each.times_s[point])}`))});
+      add(curve, "solid", "", {name: plain(curve.name, 30), showlegend: curves.length > 1 && run.memory.length <= 16});
+      const same = measured.find(each => each.name === curve.name);
+      if (same) add(same, "dot", ", measured", {name: "measured", showlegend: same === measured[0]});
+    });
+    const limits = [...new Set(near.map(each => each.has_bytes))];
+    limits.forEach(limit => data.push({type: "scatter", mode: "lines", name: "has", xaxis: "x", yaxis: `y${axis}`, x: [step_begin(), whole_step()], y: [gibibytes(limit), gibibytes(limit)],
+      line: {color: quiet, width: 1, dash: "dash"}, hoverinfo: "text", hovertext: Array(2).fill(`has ${bytes(limit)}`), showlegend: false}));
+    axes[`yaxis${axis}`] = {domain: [top - share + gap, top], range: [0, 1.08 * gibibytes(Math.max(highest, ...limits))]};
+    const has = [...new Set(curves.map(each => bytes(each.has_bytes)))];
+    headings.push(heading(`${name}, GiB${curves.length === 1 ? ` (${plain(curves[0].name, 30)})` : ""}; ${has.length === 1 ? `has ${has[0]}` : limits.length ? "dashed: what each has" : "each has far more"}`, 0, top));
+  });
+  return {data, layout: layout_of({height: 90 + 170 * panels.length, margin: {l: 60, r: 16, t: 46, b: 44}, legend: {orientation: "h", y: -0.12 / panels.length - 0.06, yanchor: "top", x: 0},
+    xaxis: {title: {text: since_begin()}, range: [0, whole_step()], fixedrange: false, anchor: panels.length > 1 ? `y${panels.length}` : "y"}, ...axes, annotations: headings})};
+}
 
 function what_if() {
   const {accent, idle} = theme();
@@ -324,6 +415,7 @@ function summary_section() {
     fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no order of its passes takes less"),
     fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"),
     fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
+    ...run.memory.filter(each => each.tier !== "device").slice(0, 2).map(each => fact(`memory of ${cut(each.name, 24)}`, each.peak_bytes, bytes(each.peak_bytes), `of ${bytes(each.has_bytes)}`)),
     fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,
     run.measured ? fact("measured step", run.measured.step_time_s, seconds(run.measured.step_time_s), `step ${run.measured.step} of ${cut(run.measured.file, 40)}`) : null));
 }
@@ -342,20 +434,22 @@ function map_section() {
 
 function plan_section() {
   const replicated = run.stages.some(stage => stage.replicas > 1);
-  const rows = run.stages.map((stage, i) => [[i, stage_name(stage)], stage.device, run.sites[stage.site].name, layers(stage),
+  const where = stage => !moves() ? [] : stage.residence ? [[stage.resident_layers, stay(stage)], elsewhere(stage), places_of(stage), stage.residence.overlap ?? MISSING]
+    : [[stage.resident_layers, "all"], MISSING, MISSING, MISSING];
+  const rows = run.stages.map((stage, i) => [[i, stage_name(stage)], stage.device, run.sites[stage.site].name, layers(stage), ...where(stage),
     ...(replicated ? [[stage.microbatches, `${stage.microbatches}`]] : []), [stage.speed_flops_per_s, speed(stage.speed_flops_per_s)],
     [stage.peak_memory_bytes, bytes(stage.peak_memory_bytes)], [stage.memory_bytes, bytes(stage.memory_bytes)], [stage.compute_s, seconds(stage.compute_s)], [stage.send_s, seconds(stage.send_s)],
     [stage.idle_s, seconds(stage.idle_s)]]);
   return section("plan", "Plan", chart("plan-chart", plan, `Layers, compute time, speed and memory of ${counted(stages_of(run), "stage")}; the table below has the numbers`,
     `Stages in the order of the pipeline${replicated ? ", each with its replicas" : ""}. Outlines are the memory that a device has.${
       used_devices().length < run.stages.length ? " Memory is that of a device with all its stages." : ""}`),
-    fold("All stages", table("Stages", ["stage", "device", "site", "layers", ...(replicated ? ["micro-batches"] : []), "speed", "memory used", "of", "computes", "sends", "idle"], rows)));
+    fold("All stages", table("Stages", ["stage", "device", "site", "layers", ...(moves() ? ["stay", "in the machine", "places", "updates"] : []), ...(replicated ? ["micro-batches"] : []), "speed", "memory used", "of", "computes", "sends", "idle"], rows)));
 }
 
 const MOST_ROWS = 500;
 function instruction_table(recorded) {
   const {events} = recorded;
-  const rows = events.rank.slice(0, MOST_ROWS).map((_, i) => {
+  const rows = events.rank.map((_, i) => i).filter(i => events.step[i] === 0).slice(0, MOST_ROWS).map(i => {
     const {name, where, layers: which, what} = describe(events, i);
     return [name, where, which, what, [events.begin_s[i], seconds(events.begin_s[i])], [events.end_s[i], seconds(events.end_s[i])]];
   });
@@ -369,7 +463,7 @@ function tools_of(id) {
   const chart_of = () => document.getElementById(id);
   const range = () => chart_of().layout.xaxis.range;
   const set = (from, to) => {
-    const end = whole_step(), width = Math.min(to - from, 1.05 * end), begin = Math.max(-0.02 * end, Math.min(from, 1.02 * end - width));
+    const end = whole_step(), width = Math.min(to - from, 1.05 * end), begin = Math.max(step_begin() - 0.02 * end, Math.min(from, 1.02 * end - width));
     Plotly.relayout(chart_of(), {"xaxis.range": [begin, begin + width]});
   };
   const zoom = factor => { const [from, to] = range(), middle = (from + to) / 2, half = (to - from) / 2 * factor; set(middle - half, middle + half); };
@@ -395,10 +489,22 @@ function timeline_section() {
     ? `Shows the first ${events.rank.length} of ${instructions} instructions; isobar simulate --trace writes all.` : `${instructions} instructions.`;
   return section("timeline", "One step", tools_of("timeline-chart"),
     chart("timeline-chart", timeline, "Timeline of the simulated step, a row for each device; the table below lists its instructions",
-      `Simulated. ${shown} Each device computes in its upper row and sends below it; a transfer is drawn at its sender.`),
+      `Simulated. ${shown} Each device computes in its upper row and sends below it; a transfer is drawn at its sender.${
+        moves() ? " Below are copies between device and machine, in and out, the machine's updates and accesses to its disk." : ""}${
+        overlaps() ? " Steps overlap: the next one is fainter, and the part of this one before 0 is further left." : ""}`),
     instruction_table(run.timeline),
     ...(run.measured ? [tools_of("measured-chart"), chart("measured-chart", measured, "Timeline of the measured step", `Measured: step ${run.measured.step} of ${run.measured.file}.`),
       instruction_table(run.measured.timeline)] : []));
+}
+
+function memory_section() {
+  if (!run.memory.length) return null;
+  const peak_of = name => run.measured?.memory.find(each => each.name === name)?.peak_bytes ?? null;
+  const rows = run.memory.map(each => [each.name, each.tier, [each.peak_bytes, bytes(each.peak_bytes)], ...(run.measured ? [[peak_of(each.name), bytes(peak_of(each.name))]] : []),
+    [each.has_bytes, bytes(each.has_bytes)]]);
+  return section("memory", "Memory over the step", chart("memory-chart", memory, `Memory of ${counted(run.memory.length, "place")} over the step; the table below has the most that is used`,
+    `What is held throughout, and what passes: parameters, gradients, optimizer state and activations.${run.measured ? " Dotted: at the times of the measured step." : ""}`),
+    fold("All memories", table("Memories", ["memory", "tier", "most used", ...(run.measured ? ["measured"] : []), "of"], rows)));
 }
 
 function step_text() {
@@ -461,7 +567,7 @@ function choice() {
 
 function build() {
   charts.clear();
-  const sections = [comparison_section(), choice(), summary_section(), map_section(), plan_section(), timeline_section(), run.what_ifs.length ? bounds_section() : null].filter(Boolean);
+  const sections = [comparison_section(), choice(), summary_section(), map_section(), plan_section(), timeline_section(), memory_section(), run.what_ifs.length ? bounds_section() : null].filter(Boolean);
   document.getElementById("main").replaceChildren(...sections);
   document.getElementById("sections").replaceChildren(...sections.filter(each => each.tagName === "SECTION").map(each =>
     element("li", {}, element("a", {href: `#${each.id}`}, each.querySelector("h2").textContent))));
@@ -470,7 +576,7 @@ function build() {
 
 // Hexadecimal digits need no escaping in HTML.
 async function draw_figure() {
-  const {data, layout} = {comparison, plan, map, timeline}[report.figure]();
+  const {data, layout} = {comparison, plan, map, timeline, memory}[report.figure]();
   const size = {width: 900, height: layout.height};
   const url = await Plotly.toImage({data, layout: {...layout, ...size}}, {format: "svg", ...size});
   const svg = new TextEncoder().encode(decodeURIComponent(url.slice(url.indexOf(",") + 1)));

@@ -183,15 +183,15 @@ Json stages_of(const ReportedRun& run, const SiteMap& map)
   return stages;
 }
 
-/// Instructions by column, which takes a third of the space of one object per instruction.
+/// Instructions of the step, then of the next one, by column: that takes a third of the space of an object for each.
 Json timeline_of(const RecordedStep& recorded, const std::vector<std::size_t>& number_of_stage)
 {
-  const std::array<const char*, 14> columns = {"rank",  "lane",        "opcode",     "payload",     "pass",
-                                               "stage", "first_layer", "last_layer", "microbatch",  "begin_s",
-                                               "end_s", "bytes",       "flops",      "memory_bytes"};
+  const std::array<const char*, 15> columns = {"rank",    "lane",  "opcode",      "payload",    "pass",
+                                               "step",    "stage", "first_layer", "last_layer", "microbatch",
+                                               "begin_s", "end_s", "bytes",       "flops",      "memory_bytes"};
   Json events;
   for (const char* column : columns) events[column] = Json::array();
-  for (const auto& event : recorded.events) {
+  const auto add = [&](const TraceEvent& event) {
     const Instruction& instruction = event.instruction;
     const auto name_if = [](bool has, std::string_view name) { return has ? Json(name) : Json(nullptr); };
     events["rank"].push_back(event.rank);
@@ -199,6 +199,7 @@ Json timeline_of(const RecordedStep& recorded, const std::vector<std::size_t>& n
     events["opcode"].push_back(name_of(instruction.opcode));
     events["payload"].push_back(name_if(!is_computation(instruction.opcode), name_of(instruction.payload)));
     events["pass"].push_back(name_if(is_copy(instruction.opcode), name_of(instruction.pass)));
+    events["step"].push_back(event.step);
     events["stage"].push_back(number_of_stage.at(instruction.stage));
     events["first_layer"].push_back(instruction.first_layer);
     events["last_layer"].push_back(instruction.last_layer);
@@ -208,7 +209,9 @@ Json timeline_of(const RecordedStep& recorded, const std::vector<std::size_t>& n
     events["bytes"].push_back(instruction.size.value);
     events["flops"].push_back(instruction.work.value);
     events["memory_bytes"].push_back(event.memory.value);
-  }
+  };
+  for (const auto& event : recorded.events) add(event);
+  for (const auto& event : recorded.next) add(event);
   return {{"instructions", recorded.instructions}, {"events", std::move(events)}};
 }
 

@@ -66,6 +66,9 @@ void StepRecorder::record(const TraceEvent& event)
 {
   if (event.step + 1 == number_) before_ = std::max(before_, event.end);
   if (event.step + 1 < number_) forget_all_but_last(step_.memory[event.rank]);
+  if (event.step == number_ + 1 && event.instruction.opcode != Opcode::Recv && step_.next.size() < most_) {
+    step_.next.push_back(event);
+  }
   if (event.step != number_) return;
   if (event.instruction.opcode != Opcode::Recv) {
     ++step_.instructions;
@@ -110,11 +113,16 @@ void StepRecorder::count_traffic(const TraceEvent& event)
 RecordedStep StepRecorder::recorded() const
 {
   RecordedStep step = step_;
+  std::erase_if(step.next, [&](const TraceEvent& event) { return event.begin >= end_; });
+  step.next.resize(is_cut() ? 0 : std::min(step.next.size(), most_ - step.events.size()));
   Seconds first = before_;
-  for (auto& event : step.events) {
-    first = std::min(first, event.begin);
-    event.begin = event.begin - before_;
-    event.end = event.end - before_;
+  for (auto* events : {&step.events, &step.next}) {
+    for (auto& event : *events) {
+      first = std::min(first, event.begin);
+      event.step -= number_;
+      event.begin -= before_;
+      event.end -= before_;
+    }
   }
   for (auto& of_rank : step.memory) {
     for (auto& curve : of_rank) curve = part_of(curve, first, end_, before_);
@@ -174,9 +182,11 @@ void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink)
     for (std::size_t i = 0; i < program.lanes(rank).size(); ++i) {
       const auto lane = static_cast<LaneId>(i);
       for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
-        const auto span = timeline.work(rank, lane, step, position);
-        events.push_back(
-            {0, rank, position, program.at(rank, lane, position), span.begin - begin, span.end - begin, Bytes(0)});
+        for (std::uint64_t each = step; each < std::min(step + 2, timeline.steps()); ++each) {
+          const auto span = timeline.work(rank, lane, each, position);
+          events.push_back({each - step, rank, position, program.at(rank, lane, position), span.begin - begin,
+                            span.end - begin, Bytes(0)});
+        }
       }
     }
   }

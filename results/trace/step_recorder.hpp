@@ -26,7 +26,8 @@ struct MemoryCurve {
 /// Times are relative to the end of the step before, before which instructions may begin.
 struct RecordedStep {
   std::vector<std::vector<Lane>> lanes;  ///< of the program, by rank
-  std::vector<TraceEvent> events;        ///< in the order of recording
+  std::vector<TraceEvent> events;        ///< of the step, in the order of recording; their step is 0
+  std::vector<TraceEvent> next;          ///< of the next step, 1, those that begin before this one ends
   std::uint64_t instructions = 0;        ///< number in the step, kept or not
   /// What each rank holds of each tier, by rank and Tier, from the begin of the first instruction or the end of the
   /// step before, whichever is earlier, to the end of the step, or of the last instruction that is kept. Counts what
@@ -39,7 +40,8 @@ struct RecordedStep {
 /// A sink that records one step of a trace.
 class StepRecorder : public TraceSink {
  public:
-  /// Keeps the first `most` instructions of step `step` of a trace of `program` and counts the others.
+  /// Keeps the first `most` instructions of step `step` of a trace of `program`, or of it and the next one, and counts
+  /// the others of the step.
   StepRecorder(const Program& program, std::size_t most, std::uint64_t step = 0);
   void record(const TraceEvent& event) override;
   void memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory) override;
@@ -60,9 +62,9 @@ class StepRecorder : public TraceSink {
   Seconds end_;                                 // of what the curves show
 };
 
-/// Passes one step of a timeline to a sink, sorted by end. Times are relative to the end of the previous step, before
-/// which instructions may begin. Memory is what the program holds throughout, and what its instructions acquire and
-/// release at the times of the timeline.
+/// Passes one step of a timeline to a sink as step 0, and the next one, if there is one, as step 1, sorted by end.
+/// Times are relative to the end of the previous step, before which instructions may begin. Memory is what the program
+/// holds throughout, and what its instructions acquire and release at the times of the timeline.
 void record_step(const Timeline& timeline, std::uint64_t step, TraceSink& sink);
 
 }  // namespace isobar::results

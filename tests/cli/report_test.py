@@ -12,6 +12,9 @@ GEO = "platforms/geo_8cities.xml"
 GPT = "workloads/gpt2_124m.yaml"
 SKY64 = "platforms/sky64.xml"
 BERT160 = "workloads/bert160.yaml"
+# Models larger than their device: the first has updates that run into the next step, the second also needs a disk.
+WINDOW = ("platforms/stronghold_v100.xml", "workloads/stronghold.yaml"), ("--set", "layers=40")
+WITH_DISK = ("platforms/two_t4_nvme.xml", "workloads/stronghold.yaml"), ("--set", "layers=100")
 
 # Names that would end a script, be a tag or end a text unless they are escaped.
 SLOW = "</script><script>document.title='broken'</script>"
@@ -264,6 +267,59 @@ class ReportCommand(ResultTest):
         other = self.result_of(*self.small_inputs(), options=("--microbatches", 3))
         self.assertIn("the trace is of another plan", self.fault_of("report", other, "--measured", trace))
 
+    def report_of(self, inputs, options, allocator, *measured):
+        """The only run of a report, and its plan."""
+        run, = self.json_of("report", self.result_of(*inputs, options=options, allocator=allocator), *measured)["runs"]
+        return run, json.loads((self.folder / "plan.json").read_text())
+
+    def test_a_model_larger_than_its_device_shows_what_each_memory_holds_and_has(self):
+        has = {"v100": 33135001600, "gpu0": 16e9, "cpu/nvme0": 1e12}
+        for (inputs, options), allocator in ((WINDOW, "window"), (WINDOW, "zero-infinity"), (WINDOW, "stronghold-published"),
+                                             (WITH_DISK, "window")):
+            with self.subTest(allocator=allocator, platform=inputs[0]):
+                run, plan = self.report_of(inputs, options, allocator)
+                self.assertEqual({each["name"] for each in run["memory"]}, set(plan["predicted"]["peak_memory_bytes"]))
+                for each in run["memory"]:
+                    self.assertAlmostEqual(each["peak_bytes"] / plan["predicted"]["peak_memory_bytes"][each["name"]], 1, 9)
+                    self.assertEqual(each["peak_bytes"], max(each["bytes"]))
+                    self.assertEqual(each["times_s"], sorted(each["times_s"]))
+                    self.assertAlmostEqual(each["times_s"][-1], run["step_time_s"])
+                    self.assertEqual(each["has_bytes"], has.get(each["name"], each["has_bytes"]))
+        self.assertEqual([each["tier"] for each in run["memory"]], ["device", "host", "disk"])
+
+    def test_a_stage_that_passes_layer_by_layer_is_one_stage_as_in_its_plan(self):
+        run, plan = self.report_of(*WINDOW, "window")
+        keys = "first_layer", "last_layer"
+        self.assertLess(len(plan["stages"]), 5)
+        self.assertEqual([[stage[key] for key in keys] for stage in run["stages"]],
+                         [[stage[key] for key in keys] for stage in plan["stages"]])
+        self.assertEqual([stage["residence"] for stage in run["stages"]],
+                         [stage.get("residence") for stage in plan["stages"]])
+        result = json.loads((self.folder / "result.json").read_text())
+        self.assertGreater(len(result["stages"]), 40)
+        self.assertAlmostEqual(sum(stage["compute_s"] for stage in run["stages"]),
+                               sum(stage["compute_s"] for stage in result["stages"]))
+
+    def test_a_step_that_overlaps_others_is_drawn_between_them(self):
+        run, plan = self.report_of(*WINDOW, "window")
+        self.assertIn("next-forward", {stage.get("residence", {}).get("overlap") for stage in plan["stages"]})
+        self.assertEqual(run["first_step_time_s"], run["step_time_s"])
+        events = run["timeline"]["events"]
+        self.assertEqual(set(events["lane"]), {"compute", "copy in", "copy out", "host update"})
+        self.assertLess(min(events["begin_s"]), 0)  # before the last update of the step before
+        ends, begins = ([[time for time, of in zip(events[key], events["step"]) if of == step] for step in (0, 1)] for key in ("end_s", "begin_s"))
+        self.assertEqual(len(ends[0]), run["timeline"]["instructions"])
+        self.assertAlmostEqual(max(ends[0]), run["step_time_s"])
+        self.assertTrue(begins[1] and max(begins[1]) < run["step_time_s"])  # of the next step, what begins within this one
+        kept = next(each["step_time_s"] for each in run["what_ifs"] if each["change"] == "+10 % speed of all devices")
+        self.assertLess(kept, run["step_time_s"])
+        trace = self.folder / "trace.json"
+        self.run_isobar("simulate", *WINDOW[0], "--plan", self.folder / "plan.json", "--iterations", 3, "--trace", trace)
+        run, = self.json_of("report", self.folder / "result.json", "--measured", trace)["runs"]
+        self.assertAlmostEqual(run["measured"]["step_time_s"], run["step_time_s"], places=6)
+        for simulated, measured in zip(run["memory"], run["measured"]["memory"], strict=True):
+            self.assertEqual((measured["name"], measured["peak_bytes"]), (simulated["name"], simulated["peak_bytes"]))
+
     def test_a_missing_browser_is_said_in_one_line(self):
         result = self.result_of(*self.small_inputs())
         figure = self.folder / "figure.svg"
@@ -283,7 +339,7 @@ class Plot(ResultTest):
     def test_draws_every_chart_as_plain_svg_with_the_same_bytes_each_time(self):
         need_browser()
         result = self.result_of(GEO, GPT)
-        marks = {"timeline": "Send activation", "plan": "speed, TFLOP/s", "map": "Oregon", "comparison": "even"}
+        marks = {"timeline": "Send activation", "memory": "device memory, GiB", "plan": "speed, TFLOP/s", "map": "Oregon", "comparison": "even"}
         for chart, mark in marks.items():
             texts = []
             for _ in range(2 if chart == "timeline" else 1):
@@ -580,6 +636,57 @@ class Page(unittest.TestCase):
         count = lambda chart: page.locator(f"#{chart}-chart .bars .point path").count()
         self.assertEqual(count("measured"), count("timeline"))
         self.assertGreater(page.locator("#measured-chart").bounding_box()["y"], page.locator("#timeline-chart").bounding_box()["y"])
+
+    def test_a_model_larger_than_its_device_shows_copies_updates_disk_and_memory(self):
+        inputs, options = WITH_DISK
+        result, trace = self.folder / "disk.json", self.folder / "disk.trace.json"
+        plan = self.tests.make_plan(*inputs, *options, allocator="window")
+        self.run_isobar("simulate", *inputs, "--plan", plan, "-o", result, "--trace", trace)
+        file, report = self.page_of("disk", [result], "--measured", trace)
+        run, = report["runs"]
+        page = self.open(file)
+        texts = lambda selector: page.eval_on_selector_all(selector, "all => all.map(each => each.textContent)")
+        for chart, timeline in (("timeline", run["timeline"]), ("measured", run["measured"]["timeline"])):
+            self.assertEqual(texts(f"#{chart}-chart .ytick"),
+                             ["gpu0", "copy in", "copy out", "host update", "disk read", "disk write"])
+            self.assertEqual(page.locator(f"#{chart}-chart .bars .point path").count(), len(timeline["events"]["rank"]))
+            self.assertLessEqual({"Copy of parameters", "Copy of gradients", "Copy of activations", "Copy of optimizer state",
+                                  "Update by the machine"}, set(texts(f"#{chart}-chart .legendtext")))
+        names = texts("#memory-chart .annotation-text")
+        self.assertEqual([name.split(",")[0] for name in names], ["device memory", "machine memory", "disk"])
+        page.click("text=All memories")
+        measured = [each["peak_bytes"] for each in run["measured"]["memory"]]
+        self.assertEqual(self.values(page, "Memories"), [[each["peak_bytes"], peak, each["has_bytes"]]
+                                                         for each, peak in zip(run["memory"], measured, strict=True)])
+        # Two lines for each memory, simulated and measured, and a limit for those that are nearly full.
+        near = [each for each in run["memory"] if each["has_bytes"] <= 2.5 * each["peak_bytes"]]
+        self.assertEqual(page.locator("#memory-chart .scatterlayer .js-line").count(), 2 * 3 + len(near))
+        page.click("text=All stages")
+        rows = page.eval_on_selector_all('[aria-label="Stages"] tbody tr', "rows => rows.map(row => [...row.children].map(cell => cell.textContent))")
+        self.assertEqual([row[3] for row in rows], [f"{stage['first_layer']}–{stage['last_layer']}" if stage["first_layer"] < stage["last_layer"]
+                                                    else f"{stage['first_layer']}" for stage in run["stages"]])
+        on_disk = next(i for i, stage in enumerate(run["stages"]) if stage["residence"] and stage["residence"]["optimizer"] == "disk")
+        self.assertIn("optimizer (disk)", rows[on_disk][5])
+        self.assertTrue(rows[on_disk][4].startswith("0 of "))
+        self.assertEqual(rows[on_disk][6:8], ["2 of parameters, 2 of gradients", "next-forward"])
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 1200)
+
+    def test_hovering_describes_a_copy(self):
+        inputs, options = WINDOW
+        plan = self.tests.make_plan(*inputs, *options, allocator="zero-infinity")
+        result = self.folder / "copies.json"
+        self.run_isobar("simulate", *inputs, "--plan", plan, "-o", result)
+        file, _ = self.page_of("copies", [result])
+        page = self.open(file)
+        page.locator("#timeline-chart").scroll_into_view_if_needed()
+        traces = page.evaluate("document.getElementById('timeline-chart').data.map(each => [each.name, [...each.hovertext]])")
+        texts = dict(traces)
+        self.assertRegex(texts["Copy of parameters"][0], r"^Load parameters for the forward<br>stage 0 on v100<br>layers 0<br>[\d.]+ MiB<br>")
+        self.assertRegex(texts["Copy of gradients"][0], r"^Store gradients after the backward<br>stage 0 on v100<br>layers 41<br>")
+        self.assertRegex(texts["Update by the machine"][0], r"^Update by the machine<br>stage 0 on v100<br>layers 41<br>[\d.]+ kFLOP<br>")
+        bar = page.locator("#timeline-chart .trace.bars").nth([name for name, _ in traces].index("Copy of parameters")).locator(".point path").first.bounding_box()
+        page.mouse.move(bar["x"] + bar["width"] / 2, bar["y"] + bar["height"] / 2)
+        self.assertIn("Load parameters for the forward", page.locator("#timeline-chart .hovertext").first.text_content())
 
     def test_keeps_the_licence_of_plotly(self):
         page = self.open(self.geo[0])

@@ -265,6 +265,29 @@ TEST(StepRecorder, TimesAStepBetweenOthersFromTheEndOfTheOneBefore)
   EXPECT_EQ(step.events[1].end, Seconds(4));
 }
 
+TEST(StepRecorder, KeepsOfTheNextStepWhatBeginsBeforeTheStepEnds)
+{
+  StepRecorder recorder(TwoSenders(), 3, 1);
+  recorder.record(computation(0, 0, 4));
+  recorder.record(computation(2, 5, 6));
+  recorder.record(computation(1, 4, 8));
+  recorder.record(computation(2, 7, 9));
+  recorder.record(computation(2, 8, 10));  // as the step ends
+  const RecordedStep step = recorder.recorded();
+  EXPECT_EQ(step.instructions, 1U);
+  ASSERT_EQ(step.next.size(), 2U);
+  EXPECT_EQ(step.next[0].begin, Seconds(1));
+  EXPECT_EQ(step.next[1].end, Seconds(5));
+  EXPECT_EQ(step.next[1].step, 1U);
+
+  StepRecorder full(TwoSenders(), 2, 1);
+  full.record(computation(2, 5, 6));
+  full.record(computation(2, 6, 7));
+  full.record(computation(1, 4, 8));
+  EXPECT_EQ(full.recorded().events.size(), 1U);
+  EXPECT_EQ(full.recorded().next.size(), 1U);
+}
+
 TEST(StepRecorder, KeepsTheMemoryOfAStepFromItsFirstInstructionToItsEnd)
 {
   StepRecorder recorder(TwoSenders(), 10, 2);
