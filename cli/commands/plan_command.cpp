@@ -8,11 +8,16 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/check/tier_memory.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
+
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace isobar::cli {
 
@@ -34,6 +39,45 @@ struct PlanOptions {
   std::string output;
   bool json = false;
 };
+
+/// Where the layers live of a stage whose parts are `first` to `last` of the plan's stages: what of them is in the
+/// machine, how many have parameters, gradients and optimizer on the device, places there for parameters and gradients,
+/// and when the machine updates.
+std::vector<std::string> residence_of(const std::vector<Stage>& stages, std::size_t first, std::size_t last)
+{
+  const Residence& residence = stages[last].residence;
+  std::size_t resident = 0;
+  for (std::size_t i = first; i <= last; ++i) {
+    Residence state = stages[i].residence;
+    state.activations = Tier::Device;
+    if (state.is_on_device()) resident += stages[i].last_layer - stages[i].first_layer + 1;
+  }
+  std::vector<std::string> elsewhere;
+  const std::pair<const char*, Tier> all[] = {{"parameters", residence.parameters},
+                                              {"gradients", residence.gradients},
+                                              {"optimizer", residence.optimizer},
+                                              {"activations", residence.activations}};
+  for (const auto& [what, tier] : all) {
+    if (tier != Tier::Device) elsewhere.push_back(fmt::format("{}{}", what, tier == Tier::Disk ? " (disk)" : ""));
+  }
+  const bool has_places = residence.parameter_slots + residence.gradient_slots > 0;
+  const bool is_updated_there = residence.optimizer != Tier::Device;
+  return {elsewhere.empty() ? "–" : fmt::format("{}", fmt::join(elsewhere, ", ")), fmt::format("{}", resident),
+          has_places ? fmt::format("{} + {}", residence.parameter_slots, residence.gradient_slots) : "–",
+          is_updated_there ? std::string(name_of(residence.overlap)) : "–"};
+}
+
+/// What the plan needs of machines and disks, and what they have.
+std::string memory_of_machines(const Plan& plan, const Cluster& cluster)
+{
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, need] : plan.predicted->peak_memory) {
+    const TierMemory memory = memory_named(name, cluster).value();
+    if (memory.tier == Tier::Device) continue;
+    rows.push_back({name, std::string(name_of(memory.tier)), text_of(need), text_of(memory.has)});
+  }
+  return "\n" + results::table_of({"machine", "memory", "needs", "has"}, rows, 2);
+}
 
 /// The plan for people: the outcome, how good it is, and the layers of each device.
 std::string summary_of(const Plan& plan, const Cluster& cluster)
@@ -86,16 +130,20 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   text += "\n";
   std::vector<std::string> header = {"stage", "device", "layers", "count", "needs", "has"};
   std::vector<std::vector<std::string>> rows;
-  const auto pipeline_stage = pipeline_stages(plan);
+  std::vector<std::vector<std::string>> residences;
+  const auto number = uses_machines(plan) ? numbers_in_file(plan) : pipeline_stages(plan);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::size_t first_part = i;
     const std::size_t first = plan.stages[i].first_layer;
-    while (i + 1 < plan.stages.size() && pipeline_stage[i + 1] == pipeline_stage[i]) ++i;  // parts of one stage
+    while (i + 1 < plan.stages.size() && number[i + 1] == number[i]) ++i;  // parts of one stage
     const Stage& stage = plan.stages[i];
+    residences.push_back(residence_of(plan.stages, first_part, i));
+    residences.back().insert(residences.back().begin(), fmt::format("{}", number[i]));
     for (const auto& [taken, shards] : stage.replicas) {
       for (const auto& shard : shards) {
         const Device& device = cluster.devices[cluster.device_index(shard.device).value()];
         std::vector<std::string>& row = rows.emplace_back();
-        row = {fmt::format("{}", pipeline_stage[i]), device.name};
+        row = {fmt::format("{}", number[i]), device.name};
         if (has_replicas(plan)) row.push_back(fmt::format("{}", taken > 0 ? taken : plan.goal.microbatches));
         if (has_shards(plan)) row.push_back(fmt::format("{:.4g}", shard.share));
         row.insert(row.end(),
@@ -106,7 +154,10 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   }
   if (has_shards(plan)) header.insert(header.begin() + 2, "share");
   if (has_replicas(plan)) header.insert(header.begin() + 2, "micro-batches");
-  return text + results::table_of(header, rows, 2);
+  text += results::table_of(header, rows, 2);
+  if (!uses_machines(plan)) return text;
+  return text + "\n" + results::table_of({"stage", "in the machine", "stay", "places", "updates"}, residences, 2) +
+         memory_of_machines(plan, cluster);
 }
 
 /// Reads the stages of the plan that a search starts from. Refuses a plan that does not hold on these inputs; its bound

@@ -115,6 +115,32 @@ class Plan(CommandTest):
         self.assertEqual(self.json_of("plan", SKY16, BERT24, "--allocator", "even")["data_server"], "node-0")
         self.assertNotIn("data_server", self.json_of("plan", *self.small_inputs(), "--allocator", "even"))
 
+    def test_a_model_larger_than_its_device_says_where_its_layers_live_and_what_each_memory_needs(self):
+        plan = self.folder / "plan.json"
+        text = self.run_isobar("plan", "platforms/two_t4_nvme.xml", "workloads/stronghold.yaml", "--set", "layers=100",
+                               "--allocator", "window", "-o", plan).stdout
+        plan = json.loads(plan.read_text())
+        lines = [re.split(r"  +", line) for line in text.splitlines()]
+        devices = lines[lines.index(["stage", "device", "layers", "count", "needs", "has"]) + 2:]
+        for number, stage in enumerate(plan["stages"]):
+            count = stage["last_layer"] - stage["first_layer"] + 1
+            self.assertEqual(devices[number][:4], [str(number), "gpu0", f"{stage['first_layer']}–{stage['last_layer']}", str(count)])
+        lives = lines[lines.index(["stage", "in the machine", "stay", "places", "updates"]) + 2:]
+        for number, stage in enumerate(plan["stages"]):
+            residence = stage.get("residence", {})
+            away = [key + " (disk)" * (residence[key] == "disk") for key in ("parameters", "gradients", "optimizer", "activations")
+                    if residence.get(key, "device") != "device"]
+            stays = residence.get("parameters", "device") == "device"
+            self.assertEqual(lives[number], [str(number), ", ".join(away) or "–", str(stage["last_layer"] - stage["first_layer"] + 1 if stays else 0),
+                                             "–" if stays else f"{residence['parameter_slots']} + {residence['gradient_slots']}",
+                                             residence.get("overlap", "–")])
+        self.assertIn("optimizer (disk)", text)
+        memories = lines[lines.index(["machine", "memory", "needs", "has"]) + 2:]
+        needs = plan["predicted"]["peak_memory_bytes"]
+        self.assertEqual([row[:2] + row[3:] for row in memories], [["cpu", "host", "64.0 GiB"], ["cpu/nvme0", "disk", "931 GiB"]])
+        for name, _, need, _ in memories:
+            self.assertAlmostEqual(float(need.split()[0]), needs[name] / 2**30, 1)
+
     def test_recomputed_layers_take_their_forward_again_and_keep_what_they_read(self):
         plan = self.json_of("plan", *self.small_inputs(), "--allocator", "even", "--objective", "sequential",
                             "--recompute", "1-2")
