@@ -129,7 +129,7 @@ function comparison() {
 }
 
 function plan() {
-  const {idle, quiet} = theme();
+  const {quiet, text} = theme();
   const stages = run.stages;
   const x = stages.map((_, i) => i);
   const colours = stages.map(({stage}) => colour_of_stage(stage, stages_of(run)));
@@ -144,7 +144,7 @@ function plan() {
   const faded = {color: colours, opacity: 0.45};
   const named = has_name => few ? stages.map(stage => has_name(stage) ? layers(stage) : "") : undefined;
   return {
-    data: [bars(stages.map(layer_count), "y", "layers", {text: named(stage => !moves() || !stage.resident_layers), textposition: "auto", ...(moves() ? {marker: faded} : {})}),
+    data: [bars(stages.map(layer_count), "y", "layers", {text: named(stage => !moves() || !stage.resident_layers), textposition: "auto", ...(moves() ? {marker: faded, insidetextfont: {color: text}} : {})}),
            ...(moves() ? [bars(stages.map(stage => stage.resident_layers), "y", "stay", {text: named(stage => stage.resident_layers), textposition: "auto"})] : []),
            bars(stages.map(stage => stage.compute_s), "y2", "computes"),
            bars(stages.map(stage => stage.speed_flops_per_s / 1e12), "y3", "speed"),
