@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Regenerates the pictures of README and docs in docs/images: two_sites.svg, the map of README's first plan; steps.svg, the
-demo's simulated steps; report.png, the first screens of a report; and timeline.svg.
+demo's simulated steps; report.png, the first screens of a report; timeline.svg; and offloading.svg, the timeline of a model
+larger than its device.
 
     source tools/setup.sh; need_playwright; ISOBAR=build/release/bin/isobar python3 tools/report_picture.py [PICTURE...]
 
-PICTURE is two_sites, steps or report (default: all). Only report, with timeline.svg, needs playwright.
+PICTURE is two_sites, steps, report or offloading (default: all). Only report, with timeline.svg, needs playwright.
 """
 
 import pathlib
@@ -78,8 +79,22 @@ def report(folder):
     return [screens, timeline]
 
 
+def offloading(folder):
+    """Draws the plan of docs/offloading.md."""
+    page = Folder(folder, ISOBAR)
+    blocks = list(blocks_of((ROOT / "docs/offloading.md").read_text()))
+    image = IMAGES / "offloading.svg"
+    planned = [command for block in blocks if block.language == "console" for command, _ in commands_of(block)]
+    drawn = next(block for block in blocks if "isobar plot" in block.text).text.splitlines()
+    for command in (*planned, *drawn):
+        printed, code = page.run(command.replace("offloading.svg", str(image)))
+        if code != 0:
+            raise SystemExit(f"report_picture.py: {command}: exit code {code}\n{printed}")
+    return [image]
+
+
 def main():
-    pictures = {"two_sites": two_sites, "steps": steps, "report": report}
+    pictures = {"two_sites": two_sites, "steps": steps, "report": report, "offloading": offloading}
     for name in sys.argv[1:] or pictures:
         if name not in pictures:
             raise SystemExit(f'report_picture.py: "{name}" is no picture; write {", ".join(pictures)}')
