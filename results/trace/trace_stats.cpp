@@ -16,6 +16,9 @@ namespace isobar::results {
 
 namespace {
 
+/// Parts of a step that are shorter, as fractions of it, are rounding.
+constexpr double rounding = 1e-12;
+
 /// The steps that count.
 struct Window {
   std::uint64_t first = 0;
@@ -34,6 +37,11 @@ Window window_of(const Timeline& timeline)
     window.time.end += times[step];
   }
   return window;
+}
+
+bool is_of_machine(Engine engine)
+{
+  return engine != Engine::Device && engine != Engine::Network;
 }
 
 /// One rank's moments within the window.
@@ -70,7 +78,8 @@ class RankMoments {
     std::vector<DeviceTimes::Lane> times;
     for (std::size_t i = 0; i < lanes_.size(); ++i) {
       if (program_.length(rank_, static_cast<LaneId>(i)) == 0) continue;
-      times.push_back({program_.lanes(rank_)[i].name, lanes_[i].length()});
+      const Lane& lane = program_.lanes(rank_)[i];
+      times.push_back({lane.name, lanes_[i].length(), is_of_machine(lane.engine)});
     }
     return times;
   }
@@ -94,6 +103,17 @@ class RankMoments {
       waits.insert(waits.end(), under_way.intervals().begin(), under_way.intervals().end());
     }
     return Intervals(std::move(waits)) - busy_;
+  }
+
+  /// Moments when its machine copies, updates or uses its disk.
+  Intervals machine() const
+  {
+    std::vector<Interval> all;
+    for (std::size_t i = 0; i < lanes_.size(); ++i) {
+      if (!is_of_machine(program_.lanes(rank_)[i].engine)) continue;
+      all.insert(all.end(), lanes_[i].intervals().begin(), lanes_[i].intervals().end());
+    }
+    return Intervals(std::move(all));
   }
 
  private:
@@ -129,8 +149,15 @@ std::vector<DeviceTimes> device_times(const Timeline& timeline, const std::vecto
     of_device.busy = moments.busy().length() / steps;
     of_device.communication = moments.communication().length() / steps;
     of_device.hidden = (moments.communication() & moments.busy()).length() / steps;
-    for (const auto& lane : moments.lanes()) of_device.lanes.push_back({lane.name, lane.busy / steps});
-    if (moments.has_compute()) of_device.idle = {{moments.waiting_for_link().length() / steps, {}, {}}};
+    for (auto lane : moments.lanes()) {
+      lane.busy = lane.busy / steps;
+      of_device.lanes.push_back(std::move(lane));
+    }
+    if (moments.has_compute()) {
+      const Intervals link = moments.waiting_for_link();
+      const Intervals machine = moments.machine() - moments.busy() - link;
+      of_device.idle = {{link.length() / steps, machine.length() / steps, {}, {}}};
+    }
     most_busy = std::max(most_busy, of_device.busy);
     times.push_back(std::move(of_device));
   }
@@ -138,11 +165,36 @@ std::vector<DeviceTimes> device_times(const Timeline& timeline, const std::vecto
   for (auto& of_device : times) {
     if (!of_device.idle) continue;
     auto& idle = *of_device.idle;
-    const Seconds rest = std::max(Seconds(0), step_time - of_device.busy - idle.link);
+    Seconds rest = step_time - of_device.busy - idle.link - idle.machine;
+    if (rest < rounding * step_time) rest = Seconds(0);
     idle.straggler = std::min(rest, most_busy - of_device.busy);
     idle.bubble = rest - idle.straggler;
   }
   return times;
+}
+
+/// How long the lanes of machines are busy, a column for each that any device has; "" without any.
+std::string machine_table(const std::vector<DeviceTimes>& devices)
+{
+  std::vector<std::string> header = {"device"};
+  for (const auto& of_device : devices) {
+    for (const auto& lane : of_device.lanes) {
+      if (lane.is_of_machine && std::find(header.begin(), header.end(), lane.name) == header.end()) {
+        header.push_back(lane.name);
+      }
+    }
+  }
+  if (header.size() == 1) return "";
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& of_device : devices) {
+    auto& row = rows.emplace_back(header.size(), "–");
+    row.front() = shown(of_device.device);
+    for (const auto& lane : of_device.lanes) {
+      const auto column = std::find(header.begin() + 1, header.end(), lane.name);
+      if (column != header.end()) row[static_cast<std::size_t>(column - header.begin())] = text_of(lane.busy);
+    }
+  }
+  return table_of(header, rows) + "\n";
 }
 
 }  // namespace
@@ -184,6 +236,7 @@ std::string stats_to_json(const TraceStats& stats)
     if (of_device.idle) {
       device["idle_s"] = of_device.idle->total().value;
       device["idle_link_s"] = of_device.idle->link.value;
+      device["idle_machine_s"] = of_device.idle->machine.value;
       device["idle_straggler_s"] = of_device.idle->straggler.value;
       device["idle_bubble_s"] = of_device.idle->bubble.value;
     }
@@ -213,6 +266,9 @@ std::string stats_to_json(const TraceStats& stats)
 
 std::string stats_to_text(const TraceStats& stats)
 {
+  const std::string machines = machine_table(stats.devices);
+  std::vector<std::string> cause_header = {"device", "idle", "for link", "straggler", "bubble"};
+  if (!machines.empty()) cause_header.insert(cause_header.begin() + 3, "for machine");
   std::vector<std::vector<std::string>> uses;
   std::vector<std::vector<std::string>> causes;
   for (const auto& of_device : stats.devices) {
@@ -221,17 +277,18 @@ std::string stats_to_text(const TraceStats& stats)
     causes.push_back({shown(of_device.device)});
     if (of_device.idle) {
       const auto& idle = *of_device.idle;
-      for (const Seconds time : {idle.total(), idle.link, idle.straggler, idle.bubble}) {
+      for (const Seconds time : {idle.total(), idle.link, idle.machine, idle.straggler, idle.bubble}) {
         causes.back().push_back(text_of(time));
       }
+      if (machines.empty()) causes.back().erase(causes.back().begin() + 3);
     } else {
-      causes.back().insert(causes.back().end(), 4, "–");
+      causes.back().insert(causes.back().end(), cause_header.size() - 1, "–");
     }
   }
-  std::string text = fmt::format(
-      "mean of {} {}: {}\n\n{}\n{}\ncritical path of step {}:", stats.steps, stats.steps == 1 ? "step" : "steps",
-      text_of(stats.step_time), table_of({"device", "busy", "communication", "hidden", "exposed"}, uses),
-      table_of({"device", "idle", "for link", "straggler", "bubble"}, causes), stats.typical_step);
+  std::string text = fmt::format("mean of {} {}: {}\n\n{}\n{}{}\ncritical path of step {}:", stats.steps,
+                                 stats.steps == 1 ? "step" : "steps", text_of(stats.step_time),
+                                 table_of({"device", "busy", "communication", "hidden", "exposed"}, uses), machines,
+                                 table_of(cause_header, causes), stats.typical_step);
   const char* separator = " ";
   for (const auto& share : stats.critical_path) {
     text +=

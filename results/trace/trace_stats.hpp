@@ -13,17 +13,19 @@ namespace isobar::results {
 
 /// Time of one device in a step, by use.
 struct DeviceTimes {
-  /// Step time without `busy`, by cause; the three causes sum to it.
+  /// Step time without `busy`, by cause; the four causes sum to it.
   struct Idle {
     Seconds link;       ///< its next work waits for a transfer or a collective in progress
-    Seconds straggler;  ///< up to the extra compute time of the busiest device
+    Seconds machine;    ///< of the rest, while its machine copies to or from it, updates, or uses its disk
+    Seconds straggler;  ///< of the rest, up to the extra compute time of the busiest device
     Seconds bubble;     ///< the rest: the schedule fills and drains
-    Seconds total() const { return link + straggler + bubble; }
+    Seconds total() const { return link + machine + straggler + bubble; }
   };
   /// Time of one lane in a step.
   struct Lane {
     std::string name;
-    Seconds busy;  ///< with an instruction in progress
+    Seconds busy;                ///< with an instruction in progress
+    bool is_of_machine = false;  ///< of copies, updates by the machine, or its disk
   };
   std::string device;
   Seconds busy;              ///< forward, backward and update

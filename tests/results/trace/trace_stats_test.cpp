@@ -117,6 +117,49 @@ TEST(TraceStats, AreThoseOfTheDeviceWhereItHoldsSeveralStages)
   EXPECT_NEAR(stats.critical_path[3].time.value, 1, tolerance);
 }
 
+/// A device that computes for 1 s, in step 0 and 1, and whose machine updates for 3 s after that. Its update waits for
+/// a copy that comes as it computes, and ends half a second later.
+TraceStats stats_with_a_machine()
+{
+  ListedProgram program(1);
+  program.listing[0].lanes.push_back({"copy out", Engine::CopyOut, {}});
+  program.listing[0].lanes.push_back({"host update", Engine::Host, {}});
+  program.listing[0].instructions.resize(3);
+  program.add(0, 0, Opcode::Forward);
+  program.add(0, 1, Opcode::Store);
+  program.add(0, 2, Opcode::Update);
+  std::vector<TraceEvent> events;
+  for (const std::uint64_t step : {0U, 1U}) {
+    const double start = 5.0 * static_cast<double>(step);
+    const auto event = [&](LaneId lane, double begin, double end) {
+      events.push_back({step, 0, 0, program.at(0, lane, 0), Seconds(start + begin), Seconds(start + end), Bytes(0)});
+    };
+    event(0, 0, 1);
+    event(1, 0.5, 1.5);
+    event(2, 2, 5);
+  }
+  const WrittenTrace file;
+  file.write(program, events, {"a"});
+  const auto trace = read_trace(file.name());
+  return stats_of(Timeline::of(trace, *recorded_program(trace)), {"a"});
+}
+
+TEST(TraceStats, TellHowLongADeviceIsIdleWhileItsMachineWorks)
+{
+  const auto stats = stats_with_a_machine();
+  EXPECT_NEAR(stats.devices[0].busy.value, 1, tolerance);
+  EXPECT_NEAR(stats.devices[0].idle->machine.value, 0.5 + 3, tolerance);
+  EXPECT_NEAR(stats.devices[0].idle->bubble.value, 0.5, tolerance);
+  EXPECT_NEAR(stats.devices[0].idle->total().value, 4, tolerance);
+  const auto json = nlohmann::json::parse(stats_to_json(stats));
+  EXPECT_NEAR(json["devices"][0]["idle_machine_s"].get<double>(), 3.5, tolerance);
+  const auto text = stats_to_text(stats);
+  EXPECT_THAT(
+      text, HasSubstr("device  copy out  host update\n------  --------  -----------\na         1.00 s       3.00 s\n"));
+  EXPECT_THAT(text, HasSubstr("device    idle  for link  for machine  straggler  bubble\n"));
+  EXPECT_THAT(text, HasSubstr("a       4.00 s       0 s       3.50 s        0 s  500 ms\n"));
+}
+
 TEST(TraceStats, AreWrittenAsJsonAndAsText)
 {
   const auto stats = stats_of_steps(1);
