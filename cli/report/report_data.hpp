@@ -16,8 +16,9 @@ struct ReportInputs {
   bool replans = false;              ///< also plans for every change, with the allocator of each plan
 };
 
-/// Makes a report (isobar-report/1) of results that were simulated on the same files. Simulates the first step of each
-/// again, and once more for each change of the platform, in child processes, as many at a time as there are cores.
+/// Makes a report (isobar-report/1) of results that were simulated on the same files. Simulates of each the first
+/// step that counts again, and once more for each change of the platform, in child processes, as many at a time as
+/// there are cores.
 /// @throws InputError when a file is not a result, when the files of a result are missing or have changed, or when it
 /// was simulated on other files than the first result.
 std::string make_report(const ReportInputs& inputs);

@@ -270,7 +270,7 @@ function rows_of(events, ranks) {
   let next = 0;
   return used.map(names => {
     const row = {at: next, lanes: MACHINE_LANES.filter(lane => names.has(lane))};
-    next += 1 + LANE_HEIGHT * row.lanes.length;
+    next += 1 + LANE_HEIGHT * row.lanes.length + (row.lanes.length ? 0.15 : 0);
     return row;
   });
 }
@@ -327,24 +327,27 @@ function memory() {
   const share = (1 + gap) / panels.length;
   panels.forEach(({name, curves}, k) => {
     const axis = k ? `${k + 1}` : "", top = 1 - k * share;
-    const highest = Math.max(...curves.map(each => each.peak_bytes));
+    const has = [...new Set(curves.map(each => each.has_bytes))];
+    // Many limits would hide the curves, which are then parts of them.
+    const is_relative = has.length > 3;
+    const scaled = (value, curve) => is_relative ? value / curve.has_bytes : gibibytes(value);
+    const highest = Math.max(...curves.map(each => scaled(each.peak_bytes, each)));
     // A limit that is far away would leave no room for the curve; the heading has it.
-    const near = curves.filter(each => each.has_bytes <= 2.5 * highest);
+    const limits = [...new Set(curves.map(each => scaled(each.has_bytes, each)))].filter(limit => limit <= 2.5 * highest);
     curves.forEach((curve, i) => {
       const color = curves.length === 1 ? accent : colour_of_stage(i, curves.length);
       const add = (each, dash, what, more) => data.push({type: "scatter", mode: "lines", xaxis: "x", yaxis: `y${axis}`, x: each.times_s,
-        y: each.bytes.map(gibibytes), line: {shape: "hv", color, width: 1.6, dash}, hoverinfo: "text", ...more,
+        y: each.bytes.map(value => scaled(value, curve)), line: {shape: "hv", color, width: 1.6, dash}, hoverinfo: "text", ...more,
         hovertext: each.bytes.map((value, point) => lines(`${plain(curve.name)}${what}`, `${bytes(value)} of ${bytes(curve.has_bytes)}`, `from ${seconds(each.times_s[point])}`))});
       add(curve, "solid", "", {name: plain(curve.name, 30), showlegend: curves.length > 1 && run.memory.length <= 16});
       const same = measured.find(each => each.name === curve.name);
       if (same) add(same, "dot", ", measured", {name: "measured", showlegend: same === measured[0]});
     });
-    const limits = [...new Set(near.map(each => each.has_bytes))];
-    limits.forEach(limit => data.push({type: "scatter", mode: "lines", name: "has", xaxis: "x", yaxis: `y${axis}`, x: [step_begin(), whole_step()], y: [gibibytes(limit), gibibytes(limit)],
-      line: {color: quiet, width: 1, dash: "dash"}, hoverinfo: "text", hovertext: Array(2).fill(`has ${bytes(limit)}`), showlegend: false}));
-    axes[`yaxis${axis}`] = {domain: [top - share + gap, top], range: [0, 1.08 * gibibytes(Math.max(highest, ...limits))]};
-    const has = [...new Set(curves.map(each => bytes(each.has_bytes)))];
-    headings.push(heading(`${name}, GiB${curves.length === 1 ? ` (${plain(curves[0].name, 30)})` : ""}; ${has.length === 1 ? `has ${has[0]}` : limits.length ? "dashed: what each has" : "each has far more"}`, 0, top));
+    limits.forEach(limit => data.push({type: "scatter", mode: "lines", name: "has", xaxis: "x", yaxis: `y${axis}`, x: [step_begin(), whole_step()], y: [limit, limit],
+      line: {color: quiet, width: 1, dash: "dash"}, hoverinfo: "skip", showlegend: false}));
+    axes[`yaxis${axis}`] = {domain: [top - share + gap, top], range: [0, 1.08 * Math.max(highest, ...limits)], tickformat: is_relative ? ".0%" : undefined};
+    headings.push(heading(is_relative ? `${name}, of what each has`
+      : `${name}, GiB${curves.length === 1 ? ` (${plain(curves[0].name, 30)})` : ""}; ${has.length === 1 ? `${curves.length > 1 ? "each has" : "has"} ${bytes(has[0])}` : limits.length ? "dashed: what each has" : "each has far more"}`, 0, top));
   });
   return {data, layout: layout_of({height: 90 + 170 * panels.length, margin: {l: 60, r: 16, t: 46, b: 44}, legend: {orientation: "h", y: -0.12 / panels.length - 0.06, yanchor: "top", x: 0},
     xaxis: {title: {text: since_begin()}, range: [0, whole_step()], fixedrange: false, anchor: panels.length > 1 ? `y${panels.length}` : "y"}, ...axes, annotations: headings})};

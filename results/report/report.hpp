@@ -38,11 +38,11 @@ struct ReportedRun {
 /// An object of `runs` in isobar-report/1 (docs/formats/report.md), without `what_ifs`.
 std::string run_to_json(const ReportedRun& run);
 
-/// Effect of a change of the platform on the step time.
+/// Effect of a change of the platform on the time of the first step, or where steps overlap the first between others.
 struct WhatIfAnswer {
   WhatIf what_if;
-  std::optional<Seconds> kept;          ///< first step with the same plan; none where the change cannot affect it
-  std::optional<Seconds> planned_anew;  ///< first step with the allocator's new plan; none where not requested
+  std::optional<Seconds> kept;          ///< the step with the same plan; none where the change cannot affect it
+  std::optional<Seconds> planned_anew;  ///< that of the allocator's new plan; none where not requested
   std::string fault;                    ///< why there is no answer
 };
 

@@ -586,6 +586,8 @@ class Page(unittest.TestCase):
         page = self.open(file)
         self.assertEqual(page.locator("#timeline-chart .bars .point path").count(), len(run["timeline"]["events"]["rank"]))
         self.assertEqual(page.locator("#plan-chart .xtick").count(), 63)
+        self.assertEqual(page.locator("#memory-chart .annotation-text").text_content(), "device memory, of what each has")
+        self.assertEqual(page.locator("#memory-chart .scatterlayer .js-line").count(), 63 + 1)  # and the limit
         self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 1200)
         page.click("#timeline-chart >> xpath=../.. >> button[title='zoom in']")
         self.assertAlmostEqual(page.evaluate("document.getElementById('timeline-chart').layout.xaxis.range[1]"),
