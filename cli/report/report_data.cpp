@@ -174,6 +174,8 @@ sim::Property property_of(WhatIf::Property property)
       return sim::Property::Speed;
     case WhatIf::Property::Memory:
       return sim::Property::Memory;
+    case WhatIf::Property::UpdateSpeed:
+      return sim::Property::UpdateSpeed;
     case WhatIf::Property::Bandwidth:
       return sim::Property::Bandwidth;
     case WhatIf::Property::Latency:

@@ -1,5 +1,7 @@
 #include "results/report/what_if.hpp"
 
+#include "core/plan/placed_shards.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,6 +85,9 @@ std::vector<WhatIf> what_ifs_of(const Result& result, const SiteMap& map)
   std::vector<WhatIf> what_ifs;
   what_ifs.push_back({"+10 % speed of all devices", Property::Speed, {}, more, false});
   add_devices(what_ifs, result);
+  if (uses_machines(result.plan)) {
+    what_ifs.push_back({"+10 % update speed of all machines", Property::UpdateSpeed, {}, more, false});
+  }
   const auto busiest = busiest_links(result);
   if (!busiest.empty()) {
     what_ifs.push_back({"+10 % bandwidth of all links", Property::Bandwidth, {}, more, false});

@@ -138,6 +138,8 @@ void Platform::scale(Property property, double factor, const std::optional<std::
   }
   if (property == Property::Speed || property == Property::Memory) {
     scale_devices(cluster_, property, factor, name);
+  } else if (property == Property::UpdateSpeed) {
+    scale_machines(cluster_, factor, name);
   } else {
     scale_links(cluster_, *routes_, property, factor, name);
     network_->forget_paths();

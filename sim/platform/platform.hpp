@@ -15,8 +15,8 @@ namespace isobar::sim {
 class Routes;
 class SimGridNetwork;
 
-/// What a study may scale: properties of devices, then of links.
-enum class Property : std::uint8_t { Speed, Memory, Bandwidth, Latency };
+/// What a study may scale: properties of devices, of machines, then of links.
+enum class Property : std::uint8_t { Speed, Memory, UpdateSpeed, Bandwidth, Latency };
 
 /// A SimGrid platform file, loaded into this process's only SimGrid engine, and the cluster that it describes.
 ///
@@ -40,7 +40,8 @@ class Platform {
   /// Sets the speed, in all dtypes, of the devices of one type to a measured one. Slowdowns count from it.
   void set_measured_speed(const std::string& device_type, FlopsPerSecond speed);
   /// Multiplies a property by `factor` until the process ends: of one device (Speed, in all dtypes, or Memory), of one
-  /// link (Bandwidth or Latency), or of all of them without a `name`. Later plans and simulations see it; `hash` and
+  /// machine (UpdateSpeed), of one link (Bandwidth or Latency), or of all of them without a `name`, also of what was
+  /// measured of systems in machines. Later plans and simulations see it; `hash` and
   /// the latencies that a Vivaldi zone computes from coordinates do not change. O(devices) or O(links).
   /// @throws InputError for a factor that is not positive or leaves the range that `load` accepts, for an unknown name,
   /// and for a link with a profile.

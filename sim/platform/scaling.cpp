@@ -38,6 +38,26 @@ void scale_devices(Cluster& cluster, Property property, double factor, const std
   }
 }
 
+void scale_machines(Cluster& cluster, double factor, const std::optional<std::string>& name)
+{
+  bool is_found = !name;
+  for (auto& machine : cluster.machines) {
+    if (name && machine.name != *name) continue;
+    is_found = true;
+    for (FlopsPerSecond* speed : {&machine.update_speed, &machine.busy_update_speed}) {
+      *speed = factor * *speed;
+      if (!is_rate(speed->value)) refuse_scaled(cluster, factor, "update speed", machine.name);
+    }
+  }
+  if (!is_found) throw InputError(cluster.name, fmt::format("there is no machine {} to scale", shown(*name)));
+  if (name) return;
+  for (auto& [system, measured] : cluster.systems) {
+    for (auto* speed : {&measured.update_speed, &measured.busy_update_speed}) {
+      if (*speed) *speed = factor * **speed;
+    }
+  }
+}
+
 void scale_links(const Cluster& cluster, const Routes& routes, Property property, double factor,
                  const std::optional<std::string>& name)
 {

@@ -285,6 +285,8 @@ class ReportCommand(ResultTest):
                     self.assertEqual(each["times_s"], sorted(each["times_s"]))
                     self.assertAlmostEqual(each["times_s"][-1], run["step_time_s"])
                     self.assertEqual(each["has_bytes"], has.get(each["name"], each["has_bytes"]))
+                kept = {each["change"]: each["step_time_s"] for each in run["what_ifs"]}
+                self.assertLess(kept["+10 % update speed of all machines"], run["step_time_s"])
         self.assertEqual([each["tier"] for each in run["memory"]], ["device", "host", "disk"])
 
     def test_a_stage_that_passes_layer_by_layer_is_one_stage_as_in_its_plan(self):

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <string>
@@ -170,6 +171,19 @@ TEST(WhatIf, TriesTheOnlyLinkBetweenTwoSitesOnce)
   for (const auto& what_if : what_ifs_of(result, map))
     asked += what_if.names == std::vector<std::string>{"wan 0"} ? 1 : 0;
   EXPECT_EQ(asked, 1U);
+}
+
+TEST(WhatIf, TriesTheUpdatesOfMachinesThatThePlanUses)
+{
+  auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
+  const auto tries_updates = [&] {
+    const auto what_ifs = what_ifs_of(result, {});
+    return std::any_of(what_ifs.begin(), what_ifs.end(),
+                       [](const WhatIf& each) { return each.text == "+10 % update speed of all machines"; });
+  };
+  EXPECT_FALSE(tries_updates());
+  result.plan.stages[0].residence.optimizer = Tier::Host;
+  EXPECT_TRUE(tries_updates());
 }
 
 TEST(WhatIf, TriesNoLinksWhereNothingIsSent)

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 // The machines of a platform, and which devices are in them.
 namespace isobar::sim {
@@ -171,6 +172,29 @@ TEST(Machines, KeepTheirPathsUpToDateWhenLinksAreScaled)
   EXPECT_EQ(link.out.bandwidth, BytesPerSecond(3e9));
   EXPECT_EQ(link.in.latency, Seconds(5e-4));
   EXPECT_EQ(link.out.latency, Seconds(5e-4));
+}
+
+TEST(Machines, AreScaledWithTheSystemsMeasuredInThemByTheRatesOfUpdates)
+{
+  const auto file = write_platform(xml_head + "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">\n" +
+                                       host("a", gibibyte + in("cpu")) + machine("cpu", "", "2Gf, 4Gf") +
+                                       link("l", "1GBps", "1ms") + route("a", "cpu", "l") + "</zone></platform>\n",
+                                   "scaled.xml");
+  write_platform("l2l: {update_speed: 8 GFLOP/s}\n", "scaled.systems.yaml");
+  Platform platform = Platform::load(file);
+  const auto rates = [&] {
+    const Machine& machine = platform.cluster().machines.at(0);
+    return std::vector{machine.busy_update_speed.value, machine.update_speed.value,
+                       platform.cluster().systems.at("l2l").update_speed->value};
+  };
+  platform.scale(Property::UpdateSpeed, 3, "cpu");
+  EXPECT_THAT(rates(), ElementsAre(6e9, 12e9, 8e9));
+  platform.scale(Property::UpdateSpeed, 0.5);
+  EXPECT_THAT(rates(), ElementsAre(3e9, 6e9, 4e9));
+  EXPECT_EQ(message_of([&] { platform.scale(Property::UpdateSpeed, 2, "nowhere"); }),
+            "InputError scaled: there is no machine nowhere to scale");
+  EXPECT_EQ(message_of([&] { platform.scale(Property::UpdateSpeed, 1e-30); }),
+            "InputError scaled: scaled by 1e-30, the update speed of cpu is out of range");
 }
 
 TEST(Platform, ReadsTheSystemsFileNextToIt)
