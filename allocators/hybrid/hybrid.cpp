@@ -85,7 +85,7 @@ class Hybrids {
       if (problem_.limits.candidates > 1) search(Links::Shared);
       improve();
     }
-    keep_best(std::move(waiting_), least_);
+    keep_best(waiting_, least_);
     if (schedule_.folding == schedules::Folding::OneEach) enumerate();
     Proposals proposals{{}, unfit_.empty() ? reason_ : "", clock_.is_over()};
     if (best_.empty()) {
@@ -157,13 +157,13 @@ class Hybrids {
     }
     if (problem_.limits.candidates == 1) {
       waiting_.merge(by_bound);
-    } else if (auto best = keep_best(std::move(by_bound), never)) {
+    } else if (auto best = keep_best(by_bound, never)) {
       starts_.push_back(std::move(*best));
     }
   }
 
   /// Plays plans in the order of their least possible steps, while these are below `limit` and the least step of all.
-  std::optional<Plan> keep_best(std::multimap<Seconds, Plan> by_bound, Seconds limit)
+  std::optional<Plan> keep_best(std::multimap<Seconds, Plan>& by_bound, Seconds limit)
   {
     std::optional<Plan> best;
     for (auto& [bound, plan] : by_bound) {

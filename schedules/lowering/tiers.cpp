@@ -175,15 +175,15 @@ class Builder {
     return instruction;
   }
 
-  std::size_t add_store(std::uint64_t after, int rank, Instruction instruction)
+  std::size_t add_store(std::uint64_t after, int rank, const Instruction& instruction)
   {
-    stores_.push_back({after, rank, std::move(instruction), stores_.size()});
+    stores_.push_back({after, rank, instruction, stores_.size()});
     return stores_.size() - 1;
   }
 
-  std::size_t add_load(std::uint64_t before, int rank, Instruction instruction)
+  std::size_t add_load(std::uint64_t before, int rank, const Instruction& instruction)
   {
-    loads_.push_back({before, rank, std::move(instruction), loads_.size()});
+    loads_.push_back({before, rank, instruction, loads_.size()});
     return loads_.size() - 1;
   }
 
@@ -304,7 +304,7 @@ class Builder {
       if (leaves_early) slot_order_.push_back(part);
       // Gradients that stay have places of their own.
       store.place = static_cast<std::uint32_t>(common_.gradient_slots + part);
-      gradient_store_[part] = add_store(after, 1, std::move(store));
+      gradient_store_[part] = add_store(after, 1, store);
     }
     take_gradient_places(by_first);
   }
@@ -347,7 +347,7 @@ class Builder {
         store.waits.add({compute_lane, 0, position + 1});
         store.acquires = {Tier::Host, part.activations};
         store.releases = {Tier::Device, part.activations};
-        stored.push_back(add_store(position, 2, std::move(store)));
+        stored.push_back(add_store(position, 2, store));
         store_of[{task.part, task.microbatch}] = stored.back();
       } else if (task.opcode != Opcode::BackwardWeight) {
         Instruction load = make(task.part, Opcode::Load, Payload::Activation, Opcode::Backward, part.activations);
@@ -355,7 +355,7 @@ class Builder {
         load.waits.add({compute_lane, 0, position > 0 ? position - 1 : 0});
         load.acquires = {Tier::Device, part.activations};
         load.releases = {Tier::Host, part.activations};
-        const std::size_t number = add_load(position, 1, std::move(load));
+        const std::size_t number = add_load(position, 1, load);
         activation_loads_.emplace_back(number, store_of.at({task.part, task.microbatch}));
         task_waits_.push_back({position, true, number, 0});
       }
@@ -395,7 +395,7 @@ class Builder {
         add_disk_accesses(part, staged, on_disk, update);
         ++staged;
       }
-      updates_.push_back(std::move(update));
+      updates_.push_back(update);
       // The place on the host that the gradient takes.
       Instruction& store = stores_[store_place_[gradient_store_.at(part)]].instruction;
       if (is_delayed) {
@@ -419,11 +419,11 @@ class Builder {
       const std::uint64_t freed = number + count < staged_states ? 0 : number + count - staged_states + 1;
       read.waits.add({*write_, 1, std::max(number + 1, freed)});
     }
-    reads_.push_back(std::move(read));
+    reads_.push_back(read);
     update.waits.add({*read_, 0, number + 1});
     Instruction write = make(part, Opcode::Write, Payload::Optimizer, Opcode::Update, size);
     write.waits.add({*host_, 0, updates_.size() + 1});
-    writes_.push_back(std::move(write));
+    writes_.push_back(write);
   }
 
   /// The wait of what uses the parameters of a part for their update.
@@ -452,16 +452,15 @@ class Builder {
         }
       }
       load.waits.add(updated(visit.part));
-      load_of_.push_back(add_load(visit.first, 0, std::move(load)));
+      load_of_.push_back(add_load(visit.first, 0, load));
     }
-    for (std::size_t i = 0; i < visits_.size(); ++i) {
-      task_waits_.push_back({visits_[i].first, true, load_of_[*visits_[i].by], 0});
-    }
+    for (const auto& visit : visits_) task_waits_.push_back({visit.first, true, load_of_[visit.by.value()], 0});
     if (!is_training_ || common_.overlap != UpdateOverlap::Delayed) return;
     // An update must not change parameters that a backward of the step still loads.
     std::map<std::uint32_t, std::size_t> last_load;
-    for (const auto& load : parameter_loads_)
+    for (const auto& load : parameter_loads_) {
       last_load[visits_[load.visit].part] = load_of_[visits_[load.visit].by.value()];
+    }
     for (const auto& [part, load] : last_load) delayed_updates_.emplace_back(part, load);
   }
 
@@ -474,7 +473,7 @@ class Builder {
       Instruction load = make(part, Opcode::Load, Payload::Parameter, Opcode::Update, rank_.parts[part].parameters);
       load.waits.add({*host_, 0, update_place_.at(part) + 1});
       load.waits.add({compute_lane, 0, passes_[part].last_backward + 1});
-      const std::size_t number = add_load(order_.length(), 0, std::move(load));
+      const std::size_t number = add_load(order_.length(), 0, load);
       task_waits_.push_back({passes_[part].forwards.front(), true, number, 1});
     }
   }
