@@ -604,8 +604,13 @@ std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, c
 
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)
 {
-  Cluster named;  // the devices and data server that the plan names
-  for (const auto& device : devices_of(plan)) named.devices.emplace_back().name = device;
+  Cluster named;  // the devices and data server that the plan names, in a machine that has a disk
+  named.machines.emplace_back().disk.emplace();
+  for (const auto& name : devices_of(plan)) {
+    Device& device = named.devices.emplace_back();
+    device.name = name;
+    device.machine.emplace();
+  }
   named.data_server = plan.data_server;
   return Checker(plan, workload, named).placement_faults();
 }

@@ -383,6 +383,16 @@ TEST(PlacementFaultsOf, NameTheFirstLayerThatAGridCannotDivide)
                         "alike"));
 }
 
+TEST(PlacementFaultsOf, LeaveItToThePlatformWhatAMachineHas)
+{
+  const Workload workload = testing_support::gpt_for_grids();
+  Plan plan;
+  plan.goal.microbatches = 2;
+  plan.stages = {stage_on("d0", 0, workload.layers.size() - 1)};
+  plan.stages.front().residence.optimizer = Tier::Disk;
+  EXPECT_THAT(placement_faults_of(plan, workload), testing::IsEmpty());
+}
+
 TEST(PlacementFaultsOf, NameTheFirstLayerThatIsNotDividedByItsSplit)
 {
   const Workload workload = testing_support::gpt_for_grids();
