@@ -3,7 +3,6 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/model/workload.hpp"
-#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/walk.hpp"
 #include "exec/commands.hpp"
@@ -16,6 +15,7 @@
 #include "exec/run/run.hpp"
 #include "exec/run_command_options.hpp"
 #include "exec/run_inputs.hpp"
+#include "exec/run_machines.hpp"
 #include "exec/run_outputs.hpp"
 #include "exec/run_ranks.hpp"
 #include "exec/run_resume.hpp"
@@ -70,12 +70,17 @@ ExitCode run(RunCommandOptions options)
     fmt::print("{}: there is no placement to run ({}): {}\n", options.plan, name_of(plan.outcome), shown(plan.reason));
     return ExitCode::Infeasible;
   }
-  require_on_devices(plan, options.plan, "isobar run");
   check_plan(plan, workload, workload_hash, options);
   const std::vector<std::string> output_files = {options.output, options.trace, options.log.json_lines,
                                                  options.log.prometheus};
   refuse_overwriting(inputs_of(options), output_files);
 
+  for (const auto& stage : plan.stages) {
+    if (stage.residence.optimizer == Tier::Device || stage.residence.overlap != UpdateOverlap::Delayed) continue;
+    options.run.warn("the plan's overlap is delayed: updates are a step late, so losses are not those of other plans");
+    break;
+  }
+  if (options.run.emulate || !options.platform.empty()) set_machine_rates(plan, options);
   const auto program = schedules::make_program(plan, workload);
   if (plan.sync.sharded == Sharding::Parameters) require_end(*program, options.plan);
   options.run.limits = time_limits_of(plan, options);
@@ -107,6 +112,7 @@ ExitCode run(RunCommandOptions options)
   if (launched) place = meet_others(*launched, options, plan, workload, workload_hash);
   if (!options.ranks.empty()) place = listed_place(options, *program);
   if (place) options.rank = place->rank;
+  require_machine_memory(*program, options);
 
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   options.log.samples = samples;

@@ -35,6 +35,9 @@ void add_input_options(CLI::App& command, RunCommandOptions& options)
   add_file(command, "--profile", options.profile,
            "with --emulate: the profile that the plan was made with (JSON); ranks then take its times instead of a "
            "multiple of their own");
+  add_file(command, "--platform", options.platform,
+           "with --emulate: the platform that the plan was made for; copies between devices and machines, updates and "
+           "disks then take the time that they take there");
   command.add_flag("--unvalidated", options.unvalidated,
                    "run the plan even if it was changed since, or was never simulated with --stamp");
 }
@@ -67,6 +70,17 @@ void add_rank_options(CLI::App& command, RunCommandOptions& options)
                      "device of every rank that starts here: cpu, cuda, cuda:N, or under a launcher cuda:local, "
                      "numbered by the rank on its machine (default: cpu)");
   add_count(command, "--threads", options.run.threads, "computing threads of each rank on a CPU (default: 1)");
+}
+
+void add_machine_options(CLI::App& command, RunCommandOptions& options)
+{
+  add_file(command, "--scratch", options.run.scratch,
+           "folder on the disk for optimizer states that the plan has there; nothing is left of them (default: the "
+           "folder for temporary files, $TMPDIR or /tmp)");
+  command.option_defaults()->group("");  // for tests
+  add_count(
+      command, "--disturb-copies", [&options](std::uint64_t seed) { options.run.disturb_copies = seed; },
+      "seed of random delays of what the machines do, whose free memory then holds NaN");
 }
 
 void add_transfer_options(CLI::App& command, RunCommandOptions& options)
@@ -122,6 +136,7 @@ void add_run_options(CLI::App& command, RunCommandOptions& options)
   add_input_options(command, options);
   add_schedule_options(command, options);
   add_rank_options(command, options);
+  add_machine_options(command, options);
   add_transfer_options(command, options);
   add_fault_options(command, options);
   command.option_defaults()->group("Data");
@@ -203,10 +218,9 @@ TimeLimits time_limits_of(const Plan& plan, const RunCommandOptions& options)
 
 std::vector<std::string> inputs_of(const RunCommandOptions& options)
 {
-  return {options.workload,        options.plan,
-          options.profile,         options.data.train,
-          options.data.evaluation, options.data.vocabulary,
-          options.weights,         options.run.network.secret_file,
+  return {options.workload,        options.plan,       options.profile,
+          options.platform,        options.data.train, options.data.evaluation,
+          options.data.vocabulary, options.weights,    options.run.network.secret_file,
           options.restart.replan};
 }
 

@@ -29,6 +29,7 @@ struct RunCommandOptions {
   std::vector<std::string> ranks;
   LaunchOptions launch;
   std::string profile;
+  std::string platform;
   bool unvalidated = false;
   std::string device = "cpu";
   std::optional<std::string> transport;

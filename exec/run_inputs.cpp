@@ -5,6 +5,7 @@
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/program/residence.hpp"
 #include "exec/device/device.hpp"
 #include "exec/launch/plan_ranks.hpp"
 
@@ -12,11 +13,52 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
 
 namespace isobar::exec {
+
+namespace {
+
+/// What a stage's residence is and `isobar run` does not execute; none if it does.
+std::optional<ResidenceFault> unknown_residence(const Stage& stage, const Plan& plan, const Workload& workload,
+                                                bool writes_checkpoints)
+{
+  const Residence& residence = stage.residence;
+  if (residence.activations == Tier::Host) {
+    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      if (std::binary_search(plan.recompute.begin(), plan.recompute.end(), layer)) continue;
+      return ResidenceFault{"activations", fmt::format("host, and layer {} ({}) keeps all of its own; add it to "
+                                                       "recompute, so that its input alone leaves the device",
+                                                       layer, shown(workload.layers[layer].name))};
+    }
+  }
+  if (residence.optimizer == Tier::Device) return std::nullopt;
+  const bool is_delayed = residence.overlap == UpdateOverlap::Delayed;
+  if (residence.copies == Copies::Redundant && needs_gradient_sync(workload)) {
+    return ResidenceFault{"copies",
+                          "redundant, whose updates do not wait for all gradients, which clip_norm and fp16 "
+                          "need; use lean or write-back"};
+  }
+  if (is_delayed && residence.copies != Copies::Lean) {
+    return ResidenceFault{"copies", fmt::format("{}, which returns parameters over those that the machine has updated "
+                                                "meanwhile where overlap is delayed; use lean",
+                                                name_of(residence.copies))};
+  }
+  if (is_delayed && workload.training.clip_norm && writes_checkpoints) {
+    return ResidenceFault{"overlap",
+                          "delayed; a checkpoint cannot have gradients whose norm is to be clipped; leave out "
+                          "--checkpoint or clip_norm, or use next-forward"};
+  }
+  if (is_delayed && workload.dtype == DType::Float16) {
+    return ResidenceFault{"overlap", "delayed, while fp16 changes its loss scale with each update; use next-forward"};
+  }
+  return std::nullopt;
+}
+
+}  // namespace
 
 Workload read_run_workload(const Plan& plan, const std::string& workload_text, RunCommandOptions& options)
 {
@@ -75,6 +117,12 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
     }
   }
   const auto stage_in_file = numbers_in_file(plan);
+  for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {
+    const auto fault = unknown_residence(plan.stages[i], plan, workload, !options.run.checkpoints.folder.empty());
+    if (!fault) continue;
+    lines.push_back(
+        fmt::format("{}: stages[{}].residence.{}: {}", options.plan, stage_in_file[i], fault->key, fault->text));
+  }
   const auto has_grid = [](const Stage& stage) { return stage.grid.is_grid(); };
   const auto in_grid = std::find_if(plan.stages.begin(), plan.stages.end(), has_grid);
   if (in_grid != plan.stages.end()) {

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <charconv>
+#include <mutex>
 
 namespace isobar::exec {
 
@@ -75,6 +76,13 @@ Tensors on_cpu(const Tensors& tensors)
     break;
   }
   return copies;
+}
+
+void set_computing_threads(std::size_t threads)
+{
+  static std::mutex mutex;  // torch's function is not thread-safe in a forked process
+  const std::lock_guard lock(mutex);
+  at::set_num_threads(static_cast<int>(threads));
 }
 
 NoHostSync::NoHostSync(const std::string& device) : on_gpu_(is_gpu(device))

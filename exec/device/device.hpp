@@ -3,6 +3,7 @@
 #include "core/units.hpp"
 #include "exec/device/tensors.hpp"
 
+#include <cstddef>
 #include <string>
 
 namespace isobar::exec {
@@ -34,6 +35,9 @@ at::Tensor on_device(const at::Tensor& tensor, const std::string& device);
 at::Tensor begin_copy(const at::Tensor& tensor);
 /// Contiguous copies on the CPU, complete on return. The thread waits for its own stream only.
 Tensors on_cpu(const Tensors& tensors);
+
+/// Sets the number of threads of the calling thread's computation on the CPU.
+void set_computing_threads(std::size_t threads);
 
 /// For its lifetime, torch's calls that make the host wait for a GPU throw, in the whole process. No effect on a CPU.
 class NoHostSync {

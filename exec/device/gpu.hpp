@@ -28,6 +28,10 @@ void* handle_of(const c10::Stream& stream);
 /// Adds tensors that are allocated on `stream` from now on to `count` until they are freed, by requested bytes.
 void count_memory(const void* stream, std::shared_ptr<MemoryCount> count);
 
+/// Pins memory of this machine, so that copies between it and a GPU go beside other work, and lets it go.
+void pin(void* memory, std::size_t bytes);
+void unpin(void* memory) noexcept;
+
 /// Makes torch's calls that wait for a GPU throw, in the whole process.
 void forbid_host_sync(bool forbidden);
 

@@ -32,6 +32,13 @@ void count_memory(const void* /*stream*/, std::shared_ptr<MemoryCount> /*count*/
   refuse();
 }
 
+void pin(void* /*memory*/, std::size_t /*bytes*/)
+{
+  refuse();
+}
+
+void unpin(void* /*memory*/) noexcept {}
+
 void forbid_host_sync(bool /*forbidden*/) {}
 
 bool has_failed()

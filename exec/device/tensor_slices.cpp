@@ -64,6 +64,15 @@ void allocate_memory(const at::Tensor& tensor)
   storage->set_nbytes(tensor.nbytes());
 }
 
+void use_memory(const at::Tensor& tensor, const at::Tensor& other)
+{
+  ensure(tensor.storage_offset() == 0 && tensor.is_contiguous() && tensor.nbytes() == other.nbytes(),
+         "a tensor takes memory of its own size");
+  c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(other.mutable_data_ptr(), tensor.device()));
+  storage->set_nbytes(tensor.nbytes());
+}
+
 at::Tensor values_of(const TensorPart& part, const at::Tensor& whole)
 {
   const auto begin = static_cast<std::int64_t>(part.begin);

@@ -35,6 +35,10 @@ at::Tensor alias_of(const at::Tensor& tensor);
 void free_memory(const at::Tensor& tensor);
 void allocate_memory(const at::Tensor& tensor);
 
+/// Gives such a tensor, and what autograd has saved of it, the memory of `other`, which has its size and outlives the
+/// use. Work that a GPU's stream has queued before uses the former memory.
+void use_memory(const at::Tensor& tensor, const at::Tensor& other);
+
 /// The values of a part of a tensor, in one dimension.
 at::Tensor values_of(const TensorPart& part, const at::Tensor& whole);
 

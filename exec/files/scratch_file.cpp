@@ -67,7 +67,8 @@ void ScratchFile::read(std::uint64_t offset, std::span<std::byte> into) const
     const ssize_t count = pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail("reading failed", errno);
-    ensure(count > 0, "a scratch file is read within its size");
+    if (count == 0)
+      throw EnvironmentError(where_, "reading failed: the scratch file became shorter while it was in use");
     offset += static_cast<std::uint64_t>(count);
     into = into.subspan(static_cast<std::size_t>(count));
   }

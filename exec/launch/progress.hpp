@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <string>
 
@@ -15,8 +16,7 @@ namespace isobar::exec {
 /// What one rank is doing. Usable from any thread.
 class Progress {
  public:
-  /// For its lifetime, the rank counts as being at work on this. At most one at a time; waiting for another rank is not
-  /// work.
+  /// For its lifetime, the rank counts as being at work on this. Waiting for another rank is not work.
   class Work {
    public:
     /// `progress`: nullptr where it is not needed.
@@ -29,6 +29,7 @@ class Progress {
 
    private:
     Progress* progress_;
+    std::uint64_t number_ = 0;
   };
   using Happened = std::function<bool()>;
 
@@ -41,25 +42,29 @@ class Progress {
 
   struct State {
     Seconds idle;      ///< time since the rank was last at work or moved bytes; 0: it is at work
-    std::string work;  ///< such as "Backward 3 of step 0"; "" while the rank waits, or works on a GPU
-    Seconds since;     ///< time since the work began
+    std::string work;  ///< that began first, such as "Backward 3 of step 0"; "" while the rank waits, or works on a GPU
+    Seconds since;     ///< time since that began
   };
   /// Work that has begun and ended since the last call counts as done now.
   State state();
 
  private:
-  void begin(std::uint64_t step, const Instruction& instruction, const char* what);
-  void end();
+  struct Begun {
+    std::uint64_t step = 0;
+    Instruction instruction = {};
+    const char* what = nullptr;  // nullptr: the instruction
+    Clock::time_point began = {};
+  };
+
+  std::uint64_t begin(Begun work);
+  void end(std::uint64_t number);
 
   std::mutex mutex_;
   std::function<std::uint64_t()> moves_;
   std::uint64_t moves_seen_;
-  bool is_at_work_ = false;
   bool was_at_work_ = false;  // since the last call of `state`
-  std::uint64_t step_ = 0;
-  Instruction instruction_;
-  const char* what_ = nullptr;  // nullptr: the instruction
-  Clock::time_point began_;
+  std::uint64_t next_number_ = 0;
+  std::map<std::uint64_t, Begun> begun_;  // and not ended, in the order of their begins
   struct OnGpu {
     Happened begun;
     Happened ended;

@@ -1,6 +1,5 @@
 #include "exec/launch/replan.hpp"
 
-#include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
@@ -19,13 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string isobar_program()
-{
-  std::error_code unknown;
-  const auto neighbor = fs::read_symlink("/proc/self/exe", unknown).parent_path() / "isobar";
-  return fs::exists(neighbor, unknown) ? neighbor.string() : "isobar";
-}
-
 std::string first_line(const std::string& text)
 {
   return text.substr(0, text.find('\n'));
@@ -38,16 +30,14 @@ std::string last_line(std::string text)
 }
 
 /// Runs isobar. Returns why it failed, with the part of its standard output that `explanation` selects; "" on success.
-std::string fault_of_isobar(std::vector<std::string> arguments,
+std::string fault_of_isobar(const std::vector<std::string>& arguments,
                             const std::function<std::string(const std::string& output)>& explanation)
 {
-  constexpr Seconds no_limit(1e9);
   constexpr std::size_t longest = 300;
-  arguments.insert(arguments.begin(), isobar_program());
-  const ChildResult result = run_command(arguments, "", no_limit);
+  const ChildResult result = run_isobar_program(arguments);
   if (!result.failure) return "";
   const auto details = explanation(result.output);
-  return fmt::format("isobar {} {}{}{}", arguments[1], result.failure->text, details.empty() ? "" : ": ",
+  return fmt::format("isobar {} {}{}{}", arguments[0], result.failure->text, details.empty() ? "" : ": ",
                      shown(details, longest));
 }
 
@@ -85,6 +75,15 @@ std::vector<std::string> with_profile(std::vector<std::string> arguments, const 
 }
 
 }  // namespace
+
+ChildResult run_isobar_program(std::vector<std::string> arguments)
+{
+  constexpr Seconds no_limit(1e9);
+  std::error_code unknown;
+  const auto neighbor = fs::read_symlink("/proc/self/exe", unknown).parent_path() / "isobar";
+  arguments.insert(arguments.begin(), fs::exists(neighbor, unknown) ? neighbor.string() : "isobar");
+  return run_command(arguments, "", no_limit);
+}
 
 std::vector<std::string> replan_arguments(const Plan& plan, const std::string& device, const ReplanInputs& inputs,
                                           const std::string& output)

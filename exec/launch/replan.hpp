@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/base/child_process.hpp"
 #include "core/failure.hpp"
 #include "core/plan/plan.hpp"
 
@@ -8,7 +9,10 @@
 
 namespace isobar::exec {
 
-/// Inputs for making a plan again. The program isobar makes it: the one next to this program, else the one on the PATH.
+/// Runs the program isobar with arguments: the one next to this program, else the one on the PATH.
+ChildResult run_isobar_program(std::vector<std::string> arguments);
+
+/// Inputs for making a plan again, by the program isobar.
 struct ReplanInputs {
   std::string platform;  ///< file of the platform for which the plan was made
   std::string workload;  ///< file

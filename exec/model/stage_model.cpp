@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/memory_meter.hpp"
+#include "exec/device/place.hpp"
 #include "exec/device/tensor_slices.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/model/batch.hpp"
@@ -21,6 +22,8 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 namespace isobar::exec {
@@ -115,8 +118,10 @@ struct StageModel::State {
     weights_place =
         fmt::format("the gradients of the weights of layers {} to {}", options.first_layer, options.last_layer);
     if (!is_divided()) updated = parameters;
+    if (is_updated_by_machine()) keep_on_machine();
     ensure(!is_divided() || size_of(parameters) == parameters_of_layers(), "a module has the parameters of its layer");
     if (!updated.empty()) optimizer = std::make_unique<StageOptimizer>(workload, updated);
+    if (options.residence.optimizer == Tier::Host) state_on_host.emplace("cpu", size_of_state(), machine_memory());
     if (workload.dtype == DType::Float16) loss_scale = first_loss_scale;
   }
 
@@ -124,10 +129,121 @@ struct StageModel::State {
   const LayerModule* module_tied_to(std::size_t layer)
   {
     const auto& tied_to = workload.layers[layer].tied_to;
-    if (!tied_to || *tied_to < options.first_layer) return nullptr;
-    const LayerModule* module = layers[*tied_to - options.first_layer].get();
-    tied_matrix = module->parameters().front();
+    if (!tied_to) return nullptr;
+    State* const has_it = *tied_to >= options.first_layer ? this : matrix_owner();
+    if (has_it == nullptr) return nullptr;
+    const LayerModule* module = has_it->layers.at(*tied_to - has_it->options.first_layer).get();
+    tied_matrix = has_it->tied_matrix = module->parameters().front();
     return module;
+  }
+
+  State* matrix_owner() const { return options.has_matrix == nullptr ? nullptr : options.has_matrix->state_.get(); }
+
+  bool is_updated_by_machine() const { return options.residence.optimizer != Tier::Device; }
+  /// Whether parameters have no memory on the device but in a place.
+  bool passes() const { return options.residence.parameters != Tier::Device; }
+  MemoryMeter& machine_memory() const { return *options.machine_memory; }
+
+  /// Makes the machine's parameters of those on the device.
+  void keep_on_machine()
+  {
+    const torch::NoGradGuard no_graph;
+    on_machine.emplace("cpu", Layout(parameters).size, machine_memory(), is_gpu(options.device));
+    updated = on_machine->tensors(parameters);
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      updated[i].copy_(parameters[i]);
+      if (passes()) free_memory(parameters[i]);
+    }
+  }
+
+  /// What is in the stage's place for parameters: they, and the matrix of another stage that is in none of its own.
+  Tensors in_place() const
+  {
+    Tensors tensors = parameters;
+    if (uses_matrix_that_passes()) tensors.push_back(tied_matrix);
+    return tensors;
+  }
+  /// What is updated of the matrix that two layers use.
+  const at::Tensor& updated_matrix() const
+  {
+    const auto is_it = [&](const at::Tensor& parameter) { return parameter.is_same(tied_matrix); };
+    return updated[static_cast<std::size_t>(std::find_if(parameters.begin(), parameters.end(), is_it) -
+                                            parameters.begin())];
+  }
+  bool uses_matrix_that_passes() const { return matrix_owner() != nullptr && matrix_owner()->passes(); }
+
+  PlaceSize size_of_state() const { return Layout(optimizer ? optimizer->shapes_of_state() : Tensors()).size; }
+  Tensors state_in(const Place& place) const { return place.tensors(optimizer->shapes_of_state()); }
+
+  void load_parameters(const Place& place) const
+  {
+    copy_memory(*on_machine, place, Layout(parameters).size.extent);
+    if (!uses_matrix_that_passes()) return;
+    copy_memory(matrix_owner()->updated_matrix(), place.tensors(in_place()).back());
+  }
+
+  void refresh_parameters() const
+  {
+    for (std::size_t i = 0; i < parameters.size(); ++i) copy_memory(updated[i], alias_of(parameters[i]));
+  }
+
+  void use_parameters(const Place& place) const
+  {
+    const Tensors tensors = in_place();
+    const Tensors memory = place.tensors(tensors);
+    for (std::size_t i = 0; i < tensors.size(); ++i) use_memory(tensors[i], memory[i]);
+  }
+
+  void use_gradients(const Place& place)
+  {
+    place.fill(0);
+    const Tensors memory = place.tensors(parameters);
+    for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = memory[i];
+  }
+
+  void update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state)
+  {
+    const Tensors memory = gradients.tensors(updated);
+    for (std::size_t i = 0; i < updated.size(); ++i) updated[i].mutable_grad() = memory[i];
+    const Place* const place = state != nullptr ? state : &*state_on_host;
+    if (state != nullptr && optimizer) optimizer->use_state(state_in(*state));
+    take_step(reduced);
+    if (optimizer) optimizer->keep_state_in(state_in(*place));
+    for (const auto& parameter : updated) parameter.mutable_grad().reset();
+  }
+
+  std::string name_of_waiting(std::size_t parameter) const { return names[parameter] + ":waiting_gradient"; }
+
+  bool take_waiting_gradients(const Place& gradients)
+  {
+    const Tensors restored = std::exchange(restored_gradients, {});
+    if (restored.size() != parameters.size()) return false;
+    const Tensors memory = gradients.tensors(parameters);
+    for (std::size_t i = 0; i < restored.size(); ++i) copy_memory(restored[i], memory[i]);
+    return true;
+  }
+
+  Message take_kept(std::uint64_t microbatch)
+  {
+    Message kept;
+    auto& pieces = in_flight_batches.at(microbatch).pieces;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      for (auto& input : pieces[i].inputs) {
+        kept.differentiable.push_back(input.requires_grad());
+        kept.tensors.push_back(std::exchange(input, {}).detach());
+      }
+    }
+    return kept;
+  }
+
+  void give_kept(std::uint64_t microbatch, const Message& kept)
+  {
+    Tensors leaves = leaves_of(kept);
+    auto next = leaves.begin();
+    auto& pieces = in_flight_batches.at(microbatch).pieces;
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+      for (auto& input : pieces[i].inputs) input = std::move(*next++);
+    }
   }
 
   /// Adds a parameter, and cuts the own part out of it.
@@ -204,8 +320,9 @@ struct StageModel::State {
   /// Lets `write` change the parameters begin..end-1, and takes the own part from them.
   void change(std::size_t begin, std::size_t end, const std::function<void()>& write)
   {
-    if (!divides_parameters()) return write();
     const torch::NoGradGuard no_graph;
+    if (is_updated_by_machine()) return change_on_machine(begin, end, write);
+    if (!divides_parameters()) return write();
     const auto is_changed = [&](const TensorSlice& slice) { return slice.tensor >= begin && slice.tensor < end; };
     for (std::size_t i = begin; i < end; ++i) allocate_memory(parameters[i]);
     for (std::size_t i = 0; i < own.size(); ++i) {
@@ -216,6 +333,20 @@ struct StageModel::State {
       if (is_changed(own[i])) updated[i].copy_(view_of(parameters[own[i].tensor], own[i]));
     }
     for (std::size_t i = begin; i < end; ++i) free_memory(parameters[i]);
+  }
+
+  void change_on_machine(std::size_t begin, std::size_t end, const std::function<void()>& write)
+  {
+    for (std::size_t i = begin; i < end; ++i) {
+      if (passes()) free_memory(parameters[i]);  // which may be a place
+      allocate_memory(parameters[i]);
+      copy_memory(updated[i], alias_of(parameters[i]));
+    }
+    write();
+    for (std::size_t i = begin; i < end; ++i) {
+      updated[i].copy_(parameters[i]);
+      if (passes()) free_memory(parameters[i]);
+    }
   }
 
   /// `products`: records the matrix products, if not null.
@@ -287,7 +418,10 @@ struct StageModel::State {
     Message passed = is_last() && is_shard() ? gradient_of_statistics(gradients.tensors.at(0)) : gradients;
     // Of a micro-batch, both gradients of a tied matrix are added up first, as autograd does in one graph.
     at::Tensor earlier;
-    if (tied_matrix.defined()) std::swap(earlier, tied_matrix.mutable_grad());
+    if (tied_matrix.defined()) {
+      std::swap(earlier, tied_matrix.mutable_grad());
+      if (auto other = other_gradients.extract(microbatch)) tied_matrix.mutable_grad() = std::move(other.mapped());
+    }
     for (; !pieces.empty(); pieces.pop_back()) {
       Piece& piece = pieces.back();
       const std::size_t i = pieces.size() - 1;
@@ -300,7 +434,9 @@ struct StageModel::State {
       if (!differentiable.empty()) torch::autograd::backward(differentiable, passed.tensors);
       passed = gradients_of(piece.inputs);
     }
-    if (earlier.defined()) {
+    if (matrix_owner() != nullptr) {
+      matrix_owner()->other_gradients[microbatch] = std::exchange(tied_matrix.mutable_grad(), std::move(earlier));
+    } else if (earlier.defined()) {
       const torch::NoGradGuard no_graph;
       tied_matrix.mutable_grad() = earlier.add_(tied_matrix.grad());
     }
@@ -338,22 +474,44 @@ struct StageModel::State {
     return passed;
   }
 
-  GradientFacts facts() const
+  /// The sum of squares of each own gradient, and whether it is not finite: two float64 tensors on the stage's device.
+  Tensors measured_gradients() const
   {
-    auto sum = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
-    auto not_finite = at::zeros({}, at::TensorOptions(device).dtype(at::kDouble));
+    Tensors squares, not_finite;
     for (std::size_t i = 0; i < own.size(); ++i) {
       at::Tensor gradient = is_divided() ? updated[i].grad() : parameters[own[i].tensor].grad();
       if (!gradient.defined() || (is_shared(own[i].tensor) && !is_first_shard())) continue;
       if (!is_divided()) gradient = view_of(gradient.contiguous(), own[i]);
-      sum += gradient.to(at::kDouble).square().sum();
-      not_finite += at::isfinite(gradient).all().logical_not();
+      squares.push_back(gradient.to(at::kDouble).square().sum());
+      not_finite.push_back(at::isfinite(gradient).all().logical_not().to(at::kDouble));
     }
-    const Tensors both = on_cpu({sum, not_finite});
-    return {both[0].item<double>() / (loss_scale * loss_scale), both[1].item<double>()};
+    if (squares.empty()) return {};
+    return {at::stack(squares), at::stack(not_finite)};
   }
 
-  void update(const GradientFacts& reduced)
+  void add_facts(std::uint64_t step, GradientFacts& sums)
+  {
+    const auto kept = [&] {
+      const std::lock_guard lock(kept_facts_mutex);
+      return kept_facts.extract(step);
+    }();
+    const Tensors both = on_cpu(kept.empty() ? measured_gradients() : kept.mapped());
+    if (both.empty()) return;
+    for (std::int64_t i = 0; i < both[0].numel(); ++i) {
+      sums.sum_of_squares += both[0][i].item<double>() / (loss_scale * loss_scale);
+      sums.not_finite += both[1][i].item<double>();
+    }
+  }
+
+  void keep_facts(std::uint64_t step)
+  {
+    Tensors facts = measured_gradients();
+    const std::lock_guard lock(kept_facts_mutex);
+    kept_facts[step] = std::move(facts);
+  }
+
+  /// The optimizer's step by the gradients of what this replica updates.
+  void take_step(const GradientFacts& reduced)
   {
     if (optimizer && reduced.finite()) {
       double factor = 1 / loss_scale;
@@ -369,10 +527,15 @@ struct StageModel::State {
       }
       optimizer->step();
     }
+    if (workload.dtype == DType::Float16) adapt_loss_scale(reduced.finite());
+  }
+
+  void update(const GradientFacts& reduced)
+  {
+    take_step(reduced);
     for (const auto* tensors : {&updated, &parameters}) {
       for (const auto& tensor : *tensors) tensor.mutable_grad().reset();
     }
-    if (workload.dtype == DType::Float16) adapt_loss_scale(reduced.finite());
   }
 
   void adapt_loss_scale(bool finite)
@@ -432,8 +595,12 @@ struct StageModel::State {
     for (std::size_t i = 0; i < parameters.size() && is_first; ++i) {
       if (is_written_elsewhere(i)) continue;
       const auto values = static_cast<std::size_t>(parameters[i].numel());
-      if (!divides_parameters()) add(i, 0, values, {stored(names[i], parameters[i])});
-      if (!is_divided()) add(i, 0, values, optimizer->state(names[i], parameters[i]));
+      if (!divides_parameters()) add(i, 0, values, {stored(names[i], is_divided() ? parameters[i] : updated[i])});
+      if (!is_divided()) add(i, 0, values, optimizer->state(names[i], updated[i]));
+    }
+    const Tensors waiting = waiting_gradients == nullptr ? Tensors() : waiting_gradients->tensors(parameters);
+    for (std::size_t i = 0; i < waiting.size() && is_first; ++i) {
+      all.push_back(stored(name_of_waiting(i), waiting[i]));
     }
     for (std::size_t i = 0; i < own.size() && is_divided(); ++i) {
       const auto& [index, begin, end] = own[i];
@@ -455,7 +622,13 @@ struct StageModel::State {
         const auto whole = read_tensor(source, {names[i], ElementType::F32, parts[i].shape});
         parameters[i].copy_(values_of(parts[i], whole).view_as(parameters[i]));
       });
-      if (!is_divided()) optimizer->restore(source, names[i], parts[i], parameters[i], 0);
+      if (!is_divided()) optimizer->restore(source, names[i], parts[i], updated[i], 0);
+    }
+    if (state_on_host && optimizer) optimizer->keep_state_in(state_in(*state_on_host));
+    const bool updates_late = is_updated_by_machine() && options.residence.overlap == UpdateOverlap::Delayed;
+    for (std::size_t i = 0; i < parameters.size() && updates_late; ++i) {
+      if (source.find(name_of_waiting(i)) == nullptr) continue;
+      restored_gradients.push_back(read_tensor(source, {name_of_waiting(i), ElementType::F32, parts[i].shape}));
     }
     for (std::size_t i = 0; i < own.size() && is_divided(); ++i) {
       optimizer->restore(source, names[own[i].tensor], parts[own[i].tensor], updated[i], own[i].begin);
@@ -476,13 +649,20 @@ struct StageModel::State {
   std::string weights_place;
   std::vector<std::unique_ptr<LayerModule>> layers;
   Tensors parameters;
-  at::Tensor tied_matrix;                     // the parameter that two layers use; undefined if there is none
-  std::vector<std::string> names;             // of the parameters
-  std::vector<TensorPart> parts;              // of the whole parameters
-  std::vector<bool> shared;                   // by parameter: all shards have it
-  std::vector<TensorSlice> own;               // this replica's part of the parameters
-  Tensors updated;                            // by this replica: that part, or all parameters
-  std::unique_ptr<StageOptimizer> optimizer;  // of those; null if there are none
+  at::Tensor tied_matrix;                               // the parameter that two layers use; undefined if there is none
+  std::map<std::uint64_t, at::Tensor> other_gradients;  // of it, by micro-batch, from the stage of the other layer
+  std::vector<std::string> names;                       // of the parameters
+  std::vector<TensorPart> parts;                        // of the whole parameters
+  std::vector<bool> shared;                             // by parameter: all shards have it
+  std::vector<TensorSlice> own;                         // this replica's part of the parameters
+  std::optional<Place> on_machine;                      // the parameters that the machine updates
+  std::optional<Place> state_on_host;                   // of the optimizer
+  const Place* waiting_gradients = nullptr;
+  Tensors restored_gradients;  // that wait; none or of all parameters
+  std::mutex kept_facts_mutex;
+  std::map<std::uint64_t, Tensors> kept_facts;  // by step
+  Tensors updated;                              // by this replica: that part, or all parameters
+  std::unique_ptr<StageOptimizer> optimizer;    // of those; null if there are none
   double loss_scale = 1;
   std::uint64_t good_steps = 0;
   std::map<std::uint64_t, MicroBatch> in_flight_batches;
@@ -572,13 +752,82 @@ Tensors StageModel::gather()
 {
   return state_->gather();
 }
-GradientFacts StageModel::gradient_facts() const
+void StageModel::add_gradient_facts(std::uint64_t step, GradientFacts& sums)
 {
-  return state_->facts();
+  state_->add_facts(step, sums);
+}
+void StageModel::keep_gradient_facts(std::uint64_t step)
+{
+  if (needs_gradient_sync(state_->workload)) state_->keep_facts(step);
 }
 void StageModel::update(const GradientFacts& reduced)
 {
   state_->update(reduced);
+}
+
+bool StageModel::is_updated_by_machine() const
+{
+  return state_->is_updated_by_machine();
+}
+PlaceSize StageModel::size_of_parameters() const
+{
+  return Layout(state_->in_place()).size;
+}
+PlaceSize StageModel::size_of_gradients() const
+{
+  return Layout(state_->parameters).size;
+}
+PlaceSize StageModel::size_of_state() const
+{
+  return state_->size_of_state();
+}
+void StageModel::load_parameters(const Place& place) const
+{
+  state_->load_parameters(place);
+}
+void StageModel::refresh_parameters() const
+{
+  state_->refresh_parameters();
+}
+void StageModel::store_parameters(const Place& place) const
+{
+  copy_memory(place, *state_->on_machine, size_of_gradients().extent);
+}
+void StageModel::use_parameters(const Place& place)
+{
+  state_->use_parameters(place);
+}
+void StageModel::use_gradients(const Place& place)
+{
+  state_->use_gradients(place);
+}
+void StageModel::update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state)
+{
+  state_->update_on_machine(reduced, gradients, state);
+}
+void StageModel::use_state(const Place& place)
+{
+  if (state_->optimizer) state_->optimizer->use_state(state_->state_in(place));
+}
+bool StageModel::keep_state_in(const Place& place)
+{
+  return state_->optimizer && state_->optimizer->keep_state_in(state_->state_in(place));
+}
+void StageModel::show_waiting_gradients(const Place* gradients)
+{
+  state_->waiting_gradients = gradients;
+}
+bool StageModel::take_waiting_gradients(const Place& gradients)
+{
+  return state_->take_waiting_gradients(gradients);
+}
+Message StageModel::take_kept(std::uint64_t microbatch)
+{
+  return state_->take_kept(microbatch);
+}
+void StageModel::give_kept(std::uint64_t microbatch, const Message& kept)
+{
+  state_->give_kept(microbatch, kept);
 }
 
 at::Tensor StageModel::take_loss()
@@ -614,7 +863,7 @@ std::string StageModel::not_finite() const
 {
   const torch::NoGradGuard no_graph;
   const bool is_divided = state_->divides_parameters();
-  const Tensors& tensors = is_divided ? state_->updated : state_->parameters;
+  const Tensors& tensors = is_divided || state_->is_updated_by_machine() ? state_->updated : state_->parameters;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (at::isfinite(tensors[i]).all().item<bool>()) continue;
     return state_->names[is_divided ? state_->own[i].tensor : i];

@@ -2,7 +2,10 @@
 
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/residence.hpp"
+#include "exec/device/memory_meter.hpp"
 #include "exec/device/message.hpp"
+#include "exec/device/place.hpp"
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
@@ -15,6 +18,8 @@
 #include <vector>
 
 namespace isobar::exec {
+
+class StageModel;
 
 /// What one stage trains.
 struct StageOptions {
@@ -34,9 +39,13 @@ struct StageOptions {
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
+  Residence residence = {};
+  MemoryMeter* machine_memory = nullptr;  ///< counts what is on the machine; set if the optimizer is not on the device
+  /// The stage of the same rank whose matrix this one uses, too, and which outlives it; null if there is none.
+  StageModel* has_matrix = nullptr;
 };
 
-/// Sums over all parameters of all stages, which the stages all-reduce before an update if
+/// Sums over all parameters of all stages, in their order, which the stages all-reduce before an update if
 /// needs_gradient_sync(workload).
 struct GradientFacts {
   double sum_of_squares = 0;  ///< of the gradients, without the loss scale
@@ -51,6 +60,10 @@ struct GradientFacts {
 /// That of a shard makes addends: of the outputs, of the gradients of the inputs and of the gradients of the parameters
 /// that all shards share, for the caller to add up over the shards. In the last stage its outputs are the statistics of
 /// its part of the logits, for the caller to gather, float32 [shards, ...], and to give to the backward pass.
+///
+/// A stage whose optimizer lives on the machine has parameters there too. The machine updates those, and they are what
+/// is stored and restored. Those on the device are copies, in memory of their own or in a place, and gradients are in a
+/// place. The caller names the places before each pass and calls for the copies.
 ///
 /// With fp16 the loss is scaled by 2^16. The scale is halved when a gradient is not finite, which also skips the
 /// update, and doubled after 2,000 good steps. All stages see the same facts and so keep the same scale (Micikevicius
@@ -91,12 +104,46 @@ class StageModel {
   /// The parameters, in the order of `gradients`, for the caller to write those of other replicas, whose places are
   /// allocated if parameters are sharded: then call it before each forward and each backward, which frees them.
   Tensors gather();
-  /// This replica's part of the sums: over its own part of the gradients, of those that shards share in the first one
-  /// only. The calling thread waits for its own stream of a GPU.
-  GradientFacts gradient_facts() const;
+  /// Adds this replica's part of a step's sums: over its own part of the gradients, of those that shards share in the
+  /// first one only. The calling thread waits for its own stream of a GPU.
+  void add_gradient_facts(std::uint64_t step, GradientFacts& sums);
+  /// Keeps that part for `add_gradient_facts`, since the gradients will leave their place. No effect if updates need
+  /// none.
+  void keep_gradient_facts(std::uint64_t step);
   /// Takes an optimizer step, of the own part only if the optimizer is sharded, and clears the gradients. `reduced`:
   /// the sums over all replicas and stages; used only if needs_gradient_sync(workload).
   void update(const GradientFacts& reduced);
+
+  bool is_updated_by_machine() const;
+  /// What the places of such a stage have room for: of the parameters, with a matrix of another stage that passes, too,
+  /// of the gradients, and of the optimizer's state.
+  PlaceSize size_of_parameters() const;
+  PlaceSize size_of_gradients() const;
+  PlaceSize size_of_state() const;
+  /// Copies the machine's parameters to a place, or to the parameters that live on the device.
+  void load_parameters(const Place& place) const;
+  void refresh_parameters() const;
+  /// Copies the parameters from a place to the machine's.
+  void store_parameters(const Place& place) const;
+  /// Lets passes use the parameters in a place.
+  void use_parameters(const Place& place);
+  /// Lets backward passes add up gradients in a place, from zero.
+  void use_gradients(const Place& place);
+  /// Takes an optimizer step of the machine's parameters by gradients in a place, which it may change. `state`: where
+  /// the optimizer's state is if it does not live on the host. Needs no other thread to leave the stage alone, but one
+  /// that copies these parameters.
+  void update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state);
+  /// Lets the optimizer's state, which does not live on the host, be in a place.
+  void use_state(const Place& place);
+  /// Copies a state to such a place if it lies elsewhere; returns whether it did.
+  bool keep_state_in(const Place& place);
+  /// Lets `state` have the gradients in a place, which wait for an update in the next step, too; null: there are none.
+  void show_waiting_gradients(const Place* gradients);
+  /// Copies to a place the gradients that `restore` has found so; returns whether it has.
+  bool take_waiting_gradients(const Place& gradients);
+  /// Takes what a micro-batch keeps until its backward pass, of which all layers must be recomputed, and gives it back.
+  Message take_kept(std::uint64_t microbatch);
+  void give_kept(std::uint64_t microbatch, const Message& kept);
 
   /// Sum of the losses since the last call over the number of micro-batches of a step, so their mean if all were here:
   /// a float64 scalar on the stage's device. Last stage only; if the replicas are not divided alike, of their first

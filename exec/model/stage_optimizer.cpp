@@ -1,5 +1,7 @@
 #include "exec/model/stage_optimizer.hpp"
 
+#include "core/errors.hpp"
+#include "exec/device/place.hpp"
 #include "exec/device/tensor_slices.hpp"
 #include "exec/model/stored_tensors.hpp"
 
@@ -44,9 +46,48 @@ std::string state_name(const std::string& parameter, const std::string& kind)
 }  // namespace
 
 struct StageOptimizer::Impl {
-  Impl(const Workload& workload, const Tensors& parameters)
-      : kind(workload.optimizer), torch_optimizer(make_optimizer(workload, parameters))
+  Impl(const Workload& workload, const Tensors& of)
+      : kind(workload.optimizer), parameters(of), torch_optimizer(make_optimizer(workload, of))
   {
+  }
+
+  std::size_t tensors_of_each() const
+  {
+    if (kind == Optimizer::Sgd) return 0;
+    return kind == Optimizer::Momentum ? 1 : 2;
+  }
+
+  /// Where torch's optimizer has the tensors of a parameter's state; empty before its first step.
+  std::vector<at::Tensor*> places_of(const at::Tensor& parameter)
+  {
+    auto& states = torch_optimizer->state();
+    const auto found = states.find(parameter.unsafeGetTensorImpl());
+    if (found == states.end()) return {};
+    const auto of_adam = [](auto& state) { return std::vector<at::Tensor*>{&state.exp_avg(), &state.exp_avg_sq()}; };
+    switch (kind) {
+      case Optimizer::Sgd:
+        return {};
+      case Optimizer::Momentum: {
+        at::Tensor& buffer = static_cast<torch::optim::SGDParamState&>(*found->second).momentum_buffer();
+        return buffer.defined() ? std::vector<at::Tensor*>{&buffer} : std::vector<at::Tensor*>{};
+      }
+      case Optimizer::Adam:
+        return of_adam(static_cast<torch::optim::AdamParamState&>(*found->second));
+      case Optimizer::AdamW:
+        return of_adam(static_cast<torch::optim::AdamWParamState&>(*found->second));
+    }
+    throw std::logic_error("unknown optimizer");
+  }
+
+  /// Calls `take` with each tensor of the state and its memory.
+  template <typename Take>
+  void place_state(const Tensors& memory, const Take& take)
+  {
+    ensure(memory.size() == parameters.size() * tensors_of_each(), "the state has all of its memory");
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const auto places = places_of(parameters[i]);
+      for (std::size_t k = 0; k < places.size(); ++k) take(*places[k], memory[i * tensors_of_each() + k]);
+    }
   }
 
   /// The state of a parameter by kind; the number of steps as an int64 scalar.
@@ -77,6 +118,7 @@ struct StageOptimizer::Impl {
   }
 
   Optimizer kind;
+  Tensors parameters;
   std::unique_ptr<torch::optim::Optimizer> torch_optimizer;
 };
 
@@ -89,6 +131,30 @@ StageOptimizer::~StageOptimizer() = default;
 void StageOptimizer::step()
 {
   impl_->torch_optimizer->step();
+}
+
+Tensors StageOptimizer::shapes_of_state() const
+{
+  Tensors shapes;
+  for (const auto& parameter : impl_->parameters) shapes.insert(shapes.end(), impl_->tensors_of_each(), parameter);
+  return shapes;
+}
+
+void StageOptimizer::use_state(const Tensors& memory)
+{
+  impl_->place_state(memory, [](at::Tensor& tensor, const at::Tensor& place) { tensor = place; });
+}
+
+bool StageOptimizer::keep_state_in(const Tensors& memory)
+{
+  bool has_moved = false;
+  impl_->place_state(memory, [&](at::Tensor& tensor, const at::Tensor& place) {
+    if (tensor.const_data_ptr() == place.const_data_ptr()) return;
+    copy_memory(tensor, place);
+    tensor = place;
+    has_moved = true;
+  });
+  return has_moved;
 }
 
 std::vector<StoredTensor> StageOptimizer::state(const std::string& name, const at::Tensor& parameter) const

@@ -22,6 +22,13 @@ class StageOptimizer {
   /// Updates the parameters by their gradients.
   void step();
 
+  /// Tensors of the shapes that the state has but for the number of steps: for each parameter as many.
+  Tensors shapes_of_state() const;
+  /// Lets the state of the parameters that have one be in `memory`, which has such shapes and their values.
+  void use_state(const Tensors& memory);
+  /// The same for a state that may lie elsewhere, which is copied there. Returns whether some of it did.
+  bool keep_state_in(const Tensors& memory);
+
   /// The state of the parameter that checkpoints call `name`: tensors such as "NAME:exp_avg", and the number of steps
   /// as the int64 scalar "NAME:step". Empty before the first step. The thread waits for its own stream of a GPU.
   std::vector<StoredTensor> state(const std::string& name, const at::Tensor& parameter) const;

@@ -75,6 +75,9 @@ class Player {
         if (step_ended) {
           if (!wait_for_updated(step)) return;
           step_ended(step);
+          end_rest(step);
+        } else if (!rest(lane, step)) {
+          return;
         }
         if (!work_.has_next_step(lane, step) || !others_follow(lane, step)) return;
       }
@@ -86,14 +89,15 @@ class Player {
   void play_instruction(LaneId lane, std::uint64_t step, std::uint64_t position, const Instruction& instruction)
   {
     throw_if_interrupted();
-    TraceEvent event{step, rank_, position, instruction, steady_time(), Seconds(0), work_.memory()};
+    TraceEvent event{step, rank_, position, instruction, steady_time(), Seconds(0), work_.memory(Tier::Device)};
     work_.run(step, position, instruction);
     event.end = steady_time();
     const std::lock_guard lock(mutex_);
-    const Bytes memory = work_.memory();
-    event.memory = std::max(event.memory, memory);
+    event.memory = std::max(event.memory, work_.memory(Tier::Device));
     if (sink_) {
-      sink_->memory_changed(rank_, Tier::Device, steady_time(), memory);
+      for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
+        sink_->memory_changed(rank_, tier, steady_time(), work_.memory(tier));
+      }
       sink_->record(event);
     }
     complete(lanes_[lane]);
@@ -137,14 +141,43 @@ class Player {
     });
   }
 
-  /// Waits until the lanes that follow Updates have ended `step`; false if a lane has failed.
+  /// Waits until the lanes that follow Updates have ended `step`, or all that rest then; false if a lane has failed.
   bool wait_for_updated(std::uint64_t step)
   {
+    const bool all_rest = work_.rests_after(step);
     std::unique_lock lock(mutex_);
-    for (const LaneId lane : after_updates_) {
+    const auto await_end = [&](LaneId lane) {
       await(lock, compute_lane, lane, (step - first_step_ + 1) * lanes_[lane].length);
+    };
+    for (const LaneId lane : after_updates_) await_end(lane);
+    for (LaneId lane = 0; lane < lanes() && all_rest; ++lane) {
+      if (can_rest(lane)) await_end(lane);
     }
     return !failure_;
+  }
+
+  /// Whether a lane meets no other rank, and is not the one that others rest for.
+  bool can_rest(LaneId lane) const
+  {
+    return lane != compute_lane && program_.lanes(rank_)[lane].engine != Engine::Network;
+  }
+
+  /// Waits until a step has ended after which the lane rests; false if a lane has failed.
+  bool rest(LaneId lane, std::uint64_t step)
+  {
+    if (!can_rest(lane) || lanes_[compute_lane].length == 0 || !work_.rests_after(step)) return true;
+    std::unique_lock lock(mutex_);
+    lanes_[lane].wake.wait(lock, [&] { return failure_ || ended_steps_ > step - first_step_; });
+    return !failure_;
+  }
+
+  void end_rest(std::uint64_t step)
+  {
+    const std::lock_guard lock(mutex_);
+    ended_steps_ = step - first_step_ + 1;
+    for (LaneId lane = 0; lane < lanes(); ++lane) {
+      if (can_rest(lane)) lanes_[lane].wake.notify_one();
+    }
   }
 
   LaneId lanes() const { return static_cast<LaneId>(lanes_.size()); }
@@ -191,6 +224,7 @@ class Player {
   std::mutex mutex_;
   std::deque<LaneState> lanes_;  // by LaneId; each lane's thread alone waits on its `wake`
   std::vector<LaneId> after_updates_;
+  std::uint64_t ended_steps_ = 0;  // of the compute lane, with the call of step_ended
   std::exception_ptr failure_;
 };
 

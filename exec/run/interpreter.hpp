@@ -25,8 +25,10 @@ class RankWork {
   /// Whether another step follows `step`. Each lane calls it at the end of its part of a step, and it may block until
   /// that is known. All ranks and lanes must get the same answer.
   virtual bool has_next_step(LaneId lane, std::uint64_t step) = 0;
-  /// Memory that the rank holds now.
-  virtual Bytes memory() const = 0;
+  /// Whether all lanes that meet no other rank must have ended `step`, and rest, while `step_ended` is called for it.
+  virtual bool rests_after(std::uint64_t /*step*/) { return false; }
+  /// Memory of a tier that the rank holds now.
+  virtual Bytes memory(Tier tier) const = 0;
   /// Ends all waits of `run` and `has_next_step`. Called once, from any thread, after a failure.
   virtual void cancel() noexcept = 0;
 };
@@ -38,7 +40,8 @@ class RankWork {
 /// transfers overlap computation and receives are posted ahead. A completed instruction wakes the lanes that wait for
 /// it, and no others. Lanes enter the next step independently, but no lane is ever two steps ahead of another.
 ///
-/// `sink`, if not null, receives events in the order of their ends, and the rank's memory after each instruction. Times
+/// `sink`, if not null, receives events in the order of their ends, and the rank's memory of each tier after each
+/// instruction. Times
 /// are those of the steady clock. Any of the threads may call it, one call at a time. `step_ended` is called on the
 /// calling thread after the compute lane's last instruction of each step, and after those of other lanes that follow an
 /// Update; never for a rank whose compute lane is empty, the data server. `failed` is called with the first failure, on

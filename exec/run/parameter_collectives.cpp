@@ -11,26 +11,48 @@
 
 namespace isobar::exec {
 
-void ParameterCollectives::run(const Instruction& instruction, const Channel& channel, const Collective& collective)
+void ParameterCollectives::run(std::uint64_t step, const Instruction& instruction, const Channel& channel,
+                               const Collective& collective)
 {
-  if (instruction.payload == Payload::GradientFacts) return reduce_facts(instruction, collective);
+  if (instruction.payload == Payload::GradientFacts) return reduce_facts(step, instruction, collective);
   if (instruction.payload == Payload::Parameter) return gather_parameters(instruction, collective);
-  if (!is_among_shards(instruction.stage, channel)) return reduce_gradients(instruction, channel, collective);
+  if (!is_among_shards(instruction.stage, channel)) return reduce_gradients(step, instruction, channel, collective);
   collective(instruction, stages_.model(instruction.stage).shared_gradients());
 }
 
-void ParameterCollectives::reduce_facts(const Instruction& instruction, const Collective& collective)
+GradientFacts ParameterCollectives::facts(std::uint64_t step)
 {
-  const GradientFacts own = own_facts();
+  const std::lock_guard lock(mutex_);
+  return facts_.at(step);
+}
+
+GradientFacts ParameterCollectives::own_facts(std::uint64_t step)
+{
+  const std::lock_guard lock(mutex_);
+  if (!facts_.contains(step)) keep(step, measured_facts(step));
+  return facts_.at(step);
+}
+
+void ParameterCollectives::keep(std::uint64_t step, const GradientFacts& facts)
+{
+  facts_[step] = facts;
+  std::erase_if(facts_, [&](const auto& kept) { return kept.first + 2 < step; });
+}
+
+void ParameterCollectives::reduce_facts(std::uint64_t step, const Instruction& instruction,
+                                        const Collective& collective)
+{
+  const GradientFacts own = measured_facts(step);
   const at::Tensor sums = at::tensor({own.sum_of_squares, own.not_finite}, at::kDouble);
   collective(instruction, {sums});
-  facts_ = {sums[0].item<double>(), sums[1].item<double>()};
+  const std::lock_guard lock(mutex_);
+  keep(step, {sums[0].item<double>(), sums[1].item<double>()});
 }
 
 /// Adds up the gradients of a stage, and of those after it whose layers the instruction has, over their replicas, and
 /// those of the last stage also their parts of the loss, the first value: so the first replica has it, even if each
 /// gets a part.
-void ParameterCollectives::reduce_gradients(Instruction instruction, const Channel& channel,
+void ParameterCollectives::reduce_gradients(std::uint64_t step, Instruction instruction, const Channel& channel,
                                             const Collective& collective)
 {
   std::vector<StageModel*> models;
@@ -56,7 +78,10 @@ void ParameterCollectives::reduce_gradients(Instruction instruction, const Chann
     const at::Tensor& sum = sums[i + (loss ? 1 : 0)];
     if (!gradients[i].is_contiguous()) gradients[i].copy_(sum);
   }
-  for (StageModel* model : models) model->keep_own_gradients();
+  for (StageModel* model : models) {
+    model->keep_own_gradients();
+    if (model->is_updated_by_machine()) model->keep_gradient_facts(step);
+  }
   if (loss) loss_ = {*loss};
 }
 
@@ -96,14 +121,10 @@ Tensors ParameterCollectives::gradients_of(std::uint32_t stage, const Channel& c
   return gradients;
 }
 
-GradientFacts ParameterCollectives::own_facts() const
+GradientFacts ParameterCollectives::measured_facts(std::uint64_t step) const
 {
   GradientFacts sums;
-  for (const auto& [stage, own] : stages_.own) {
-    const GradientFacts facts = own.model->gradient_facts();
-    sums.sum_of_squares += facts.sum_of_squares;
-    sums.not_finite += facts.not_finite;
-  }
+  for (const auto& [stage, own] : stages_.own) own.model->add_gradient_facts(step, sums);
   return sums;
 }
 

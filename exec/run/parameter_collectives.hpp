@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 
 namespace isobar::exec {
@@ -21,26 +23,30 @@ class ParameterCollectives {
 
   /// Makes a collective of tensors, which may be none, as an instruction says (Transport::collective).
   using Collective = std::function<void(const Instruction& instruction, const Tensors& tensors)>;
-  void run(const Instruction& instruction, const Channel& channel, const Collective& collective);
+  void run(std::uint64_t step, const Instruction& instruction, const Channel& channel, const Collective& collective);
 
-  /// Takes the facts of all stages of this rank, which is the only one.
-  void take_own_facts() { facts_ = own_facts(); }
-  /// Of the gradients of all stages.
-  const GradientFacts& facts() const { return facts_; }
+  /// Of the gradients of all stages in a step, which is not over yet or the last one, once their ranks have added them
+  /// up. Thread-safe.
+  GradientFacts facts(std::uint64_t step);
+  /// The same where this rank is the only one: those of its own stages, as they are at the first call of a step.
+  GradientFacts own_facts(std::uint64_t step);
   /// The loss of the step, a scalar, once the replicas of the last stage have added it up.
   const Tensors& loss() const { return loss_; }
 
  private:
-  void reduce_facts(const Instruction& instruction, const Collective& collective);
-  void reduce_gradients(Instruction instruction, const Channel& channel, const Collective& collective);
+  void reduce_facts(std::uint64_t step, const Instruction& instruction, const Collective& collective);
+  void reduce_gradients(std::uint64_t step, Instruction instruction, const Channel& channel,
+                        const Collective& collective);
   void gather_parameters(const Instruction& instruction, const Collective& collective);
   bool is_among_shards(std::uint32_t stage, const Channel& channel) const;
   Tensors gradients_of(std::uint32_t stage, const Channel& channel) const;
-  GradientFacts own_facts() const;
+  GradientFacts measured_facts(std::uint64_t step) const;
+  void keep(std::uint64_t step, const GradientFacts& facts);
 
   const RankStages& stages_;
   std::string device_;
-  GradientFacts facts_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, GradientFacts> facts_;  // of the last steps
   Tensors loss_;
 };
 

@@ -50,6 +50,12 @@ bool makes_gradients(const Instruction& instruction)
   return instruction.opcode == Opcode::Backward || instruction.opcode == Opcode::BackwardInput;
 }
 
+/// Whether work of the engine is done when its call returns, whatever the device.
+bool is_of_machine(Engine engine)
+{
+  return engine == Engine::Host || engine == Engine::DiskRead || engine == Engine::DiskWrite;
+}
+
 /// The stages of a rank whose backward passes are split: all those of a stage are, or none.
 std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t rank, std::size_t stages)
 {
@@ -87,7 +93,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       is_alone_(devices_of(plan).size() == 1),
       divides_sequence_(plan.stages.front().grid.form == ShardGrid::Form::Sequence),
       name_(names_of_ranks(plan).at(rank)),
-      meter_(options.memory_cap),
+      meters_{MemoryMeter(options.memory_cap), MemoryMeter(Bytes(0)), MemoryMeter(Bytes(0))},
       channels_(program.channels().size())
 {
   std::iota(channels_.begin(), channels_.end(), std::size_t{0});
@@ -95,11 +101,17 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
   if (is_data_server()) options_.device = "cpu";
   open_device(options_.device);
   add_lanes();
-  const auto split = stages_that_split(program, rank, stages_.own.size());
+  make_models(plan);
+}
+
+void RankExecutor::make_models(const Plan& plan)
+{
+  const auto split = stages_that_split(*program_, rank_, stages_.own.size());
   const Stream::Scope scope(lanes_.front()->stream);
+  bool uses_machine = false;
   for (auto& [index, own] : stages_.own) {
     const Stage& stage = plan.stages[index];
-    const Layer& first_layer = workload.layers[stage.first_layer];
+    const Layer& first_layer = workload_.layers[stage.first_layer];
     StageOptions stage_options;
     stage_options.first_layer = stage.first_layer;
     stage_options.last_layer = stage.last_layer;
@@ -118,8 +130,22 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
     stage_options.batches = options_.batches;
-    work_on_device([&, &model = own.model] { model = std::make_unique<StageModel>(workload, stage_options); });
+    stage_options.residence = own.residence;
+    stage_options.machine_memory = &meter(Tier::Host);
+    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      const auto& tied_to = workload_.layers[layer].tied_to;
+      if (tied_to && *tied_to < stage.first_layer) stage_options.has_matrix = stages_.model_of_layer(*tied_to);
+    }
+    work_on_device([&, &model = own.model] { model = std::make_unique<StageModel>(workload_, stage_options); });
+    uses_machine = uses_machine || !own.residence.is_on_device();
   }
+  if (!uses_machine) return;
+  work_on_device([&] {
+    machine_ = std::make_unique<RankMachine>(
+        *program_, rank_, stages_, TierMeters{meter(Tier::Device), meter(Tier::Host), meter(Tier::Disk)},
+        RankMachine::Options{options_.device, options_.scratch, needs_gradient_sync(workload_),
+                             is_gpu(options_.device) ? std::nullopt : options_.machine, options_.disturbed});
+  });
 }
 
 /// Adds the lanes that `program_` has and no program before it had.
@@ -127,9 +153,11 @@ void RankExecutor::add_lanes()
 {
   const auto& lanes = program_->lanes(rank_);
   for (std::size_t lane = lanes_.size(); lane < lanes.size(); ++lane) {
-    const bool computes = lanes[lane].engine == Engine::Device;
-    const auto kind = computes ? Stream::Kind::Computations : Stream::Kind::Transfers;
-    lanes_.push_back(std::make_unique<DeviceLane>(options_.device, kind, meter_));
+    const Engine engine = lanes[lane].engine;
+    const auto kind = engine == Engine::Device ? Stream::Kind::Computations : Stream::Kind::Transfers;
+    const bool is_on_machine = is_of_machine(engine);
+    lanes_.push_back(std::make_unique<DeviceLane>(is_on_machine ? "cpu" : options_.device, kind,
+                                                  is_on_machine ? working_memory_ : meter(Tier::Device)));
   }
 }
 
@@ -156,7 +184,10 @@ void RankExecutor::with_models(const std::function<void(std::size_t stage, Stage
   Stream& stream = lanes_.front()->stream;
   const Stream::Scope scope(stream);
   work_on_device([&] {
-    for (auto& [stage, own] : stages_.own) work(stage, *own.model);
+    for (auto& [stage, own] : stages_.own) {
+      const auto with_model = [&, index = stage, &model = *own.model] { work(index, model); };
+      machine_ ? machine_->with_state(stage, with_model) : with_model();
+    }
     stream.record().wait();
   });
 }
@@ -170,19 +201,21 @@ void RankExecutor::run(std::uint64_t step, std::uint64_t position, const Instruc
   const Job job{instruction, step, position, *lanes_.at(instruction.lane)};
   const Stream::Scope scope(job.lane.stream);
   std::optional<gpu::NamedRange> range;
-  if (job.lane.stream.is_on_gpu()) {
+  if (is_gpu(options_.device)) {
     range.emplace(name_of_event(instruction));
     await_events(job);
   }
   work_on_device([&] { run_on_stream(job); });
 }
 
-/// Orders the job after the work of the instructions that it waits for. Those are done on the host.
+/// Orders the job after the work of the instructions that it waits for, whose calls have returned. The machine's own
+/// work waits here.
 void RankExecutor::await_events(const Job& job) const
 {
   for (const Wait& wait : job.instruction.waits) {
     if (wait.periods_back > job.step) continue;
-    job.lane.stream.await(lanes_.at(wait.lane)->end_of(job.step - wait.periods_back, wait.count - 1));
+    const Event end = lanes_.at(wait.lane)->end_of(job.step - wait.periods_back, wait.count - 1);
+    job.lane.stream.is_on_gpu() ? job.lane.stream.await(end) : end.wait();
   }
 }
 
@@ -194,7 +227,7 @@ void RankExecutor::work_on_device(const std::function<void()>& work) const
   };
   try {
     work();
-    meter_.refuse_excess();
+    meter(Tier::Device).refuse_excess();
   } catch (const c10::Error& error) {
     if (const auto failure = failure_of_device(error)) rethrow_as_mine(*failure);
     throw;
@@ -212,12 +245,20 @@ void RankExecutor::work_on_device(const std::function<void()>& work) const
 void RankExecutor::run_on_stream(const Job& job)
 {
   switch (job.instruction.opcode) {
+    case Opcode::Update:
+      job.instruction.lane == compute_lane ? compute(job) : use_machine(job);
+      return;
     case Opcode::Forward:
     case Opcode::Backward:
     case Opcode::BackwardInput:
     case Opcode::BackwardWeight:
-    case Opcode::Update:
       compute(job);
+      return;
+    case Opcode::Load:
+    case Opcode::Store:
+    case Opcode::Read:
+    case Opcode::Write:
+      use_machine(job);
       return;
     case Opcode::Send:
       send(job);
@@ -238,6 +279,12 @@ void RankExecutor::run_on_stream(const Job& job)
       break;
   }
   throw std::logic_error("a collective that no program has");
+}
+
+/// Before a checkpoint, which has what all tiers hold.
+bool RankExecutor::rests_after(std::uint64_t step)
+{
+  return machine_ && !evaluates_ && control_of(step).checkpoint;
 }
 
 bool RankExecutor::has_next_step(LaneId /*lane*/, std::uint64_t step)
@@ -311,7 +358,7 @@ void RankExecutor::collective(const Job& job)
     stream.record().wait();
     if (!tensors.empty()) transport_->collective(channel_of(instruction), instruction, tensors);
   };
-  parameters_.run(job.instruction, channel_at(job.instruction), on_channel);
+  parameters_.run(job.step, job.instruction, channel_at(job.instruction), on_channel);
   ran(job, begin, stream.record());
 }
 
@@ -381,6 +428,23 @@ void RankExecutor::make_whole(const Job& job)
   pass_on(instruction.payload, instruction, std::move(message));
 }
 
+void RankExecutor::use_machine(const Job& job)
+{
+  thread_local bool has_threads = false;
+  if (!std::exchange(has_threads, true)) set_computing_threads(options_.threads);
+  const Event begin = job.lane.stream.record();
+  const Progress::Work work(options_.progress, job.step, job.instruction);
+  machine_->run(job.step, job.position, job.instruction, job.lane.stream,
+                [this](std::uint64_t step) { return facts_of(step); });
+  ran(job, begin, job.lane.stream.record());
+}
+
+GradientFacts RankExecutor::facts_of(std::uint64_t step)
+{
+  if (!needs_gradient_sync(workload_)) return {};
+  return is_alone_ ? parameters_.own_facts(step) : parameters_.facts(step);
+}
+
 void RankExecutor::compute(const Job& job)
 {
   const Instruction& instruction = job.instruction;
@@ -394,7 +458,9 @@ void RankExecutor::compute(const Job& job)
   if (is_slow) stream.begin_slow_work();
   std::optional<Progress::Work> work;
   if (!stream.is_on_gpu()) work.emplace(options_.progress, job.step, instruction);  // a GPU works later
+  if (machine_) machine_->before_pass(job.position, instruction, stream);
   Message outputs = computed(job, std::move(inputs));
+  if (machine_) machine_->after_pass(job.step, job.position, instruction, stream, !evaluates_);
   // A slower device ends later: the thread sleeps for the rest of its time. Only processor time is stretched, not waits
   // for a processor, so that emulation also works with more ranks than processors.
   if (is_slow && stream.is_on_gpu()) {
@@ -450,11 +516,7 @@ Message RankExecutor::computed(const Job& job, Message inputs)
       model.backward_weight(instruction.microbatch);
       return {};
     case Opcode::Update:
-      // A rank alone has no gradient sync: its first update takes the facts of all its stages, before any changes.
-      if (is_alone_ && instruction.stage == stages_.own.begin()->first && needs_gradient_sync(workload_)) {
-        parameters_.take_own_facts();
-      }
-      model.update(parameters_.facts());
+      model.update(facts_of(job.step));
       return {};
     default:
       throw std::logic_error("an instruction that computes nothing");
@@ -537,6 +599,10 @@ void RankExecutor::begin_evaluation(const Program& program, const BatchSource& b
   evaluates_ = true;
   program_ = &program;
   channels_ = same_channels(program, *training_);
+  if (machine_) {
+    lanes_.resize(1);  // the lanes of copies have other numbers
+    machine_->switch_to(program);
+  }
   add_lanes();
   options_.batches = &batches;
   options_.control = [steps](std::uint64_t step, bool stop_requested) {
@@ -558,7 +624,7 @@ void RankExecutor::finish(const StepEnded& ended, RankReport& report)
     const auto on_device = lanes_[lane]->times();
     for (std::size_t i = 0; i < on_device.size(); ++i) std::tie(times[i].begin, times[i].end) = on_device[i];
   }
-  report.peak_memory = meter_.peak();
+  for (std::size_t tier = 0; tier < tier_count; ++tier) report.peak_memory[tier] = meters_[tier].peak();
 }
 
 void RankExecutor::report_step(const StepEnd& step, const StepEnded& ended)

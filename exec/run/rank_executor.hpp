@@ -2,6 +2,7 @@
 
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/player.hpp"
 #include "core/program/program.hpp"
 #include "exec/device/memory_meter.hpp"
 #include "exec/device/stream.hpp"
@@ -12,11 +13,13 @@
 #include "exec/run/interpreter.hpp"
 #include "exec/run/mailbox.hpp"
 #include "exec/run/parameter_collectives.hpp"
+#include "exec/run/rank_machine.hpp"
 #include "exec/run/rank_report.hpp"
 #include "exec/run/rank_stages.hpp"
 #include "exec/run/step_board.hpp"
 #include "exec/transport/transport.hpp"
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -49,6 +52,10 @@ struct RankOptions {
   double slowdown = 1;           ///< computation is stretched to this many times its duration; 1: not at all
   Progress* progress = nullptr;  ///< receives what the rank is working on; outlives the executor
   Bytes memory_cap;              ///< 0: no cap. On a GPU checked after each instruction
+  std::size_t threads = 1;       ///< of the machine's updates
+  std::optional<MachineRates> machine = {};  ///< emulated rates of copies, updates and disk. CPU only
+  std::string scratch;                       ///< RankMachine::Options, as is the next
+  std::optional<std::uint64_t> disturbed = {};
 };
 
 /// Executes a rank's instructions: those of its stages on their layers, or the data server's, which sends each
@@ -56,6 +63,9 @@ struct RankOptions {
 ///
 /// What a task of a shard makes is an addend, or its part of what all gather: the collective that follows makes it
 /// whole, and leaves it to the neighbouring stages.
+///
+/// Copies to and from the machine that the device is in, its updates and its disk are RankMachine's, in lanes of their
+/// own.
 ///
 /// On a GPU, every lane has its own stream, and the host counts an instruction as done when its work is queued. Each
 /// leaves an event; an instruction that waits for another one waits for its event on the device. The host waits for the
@@ -73,7 +83,8 @@ class RankExecutor : public RankWork {
 
   void run(std::uint64_t step, std::uint64_t position, const Instruction& instruction) override;
   bool has_next_step(LaneId lane, std::uint64_t step) override;
-  Bytes memory() const override { return meter_.current(); }
+  bool rests_after(std::uint64_t step) override;
+  Bytes memory(Tier tier) const override { return meters_[static_cast<std::size_t>(tier)].current(); }
   void cancel() noexcept override;
 
   /// Receives a step, the time of its end by the steady clock, and its mean loss (from the first shard of the first
@@ -94,7 +105,7 @@ class RankExecutor : public RankWork {
   /// from step 0 of `batches`. Call `finish` before. Steps end as in training, without losses.
   void begin_evaluation(const Program& program, const BatchSource& batches, std::uint64_t steps);
 
-  Bytes peak_memory() const { return meter_.peak(); }
+  Bytes peak_memory() const { return meter(Tier::Device).peak(); }
   bool is_on_gpu() const { return lanes_.front()->stream.is_on_gpu(); }
   bool has_last_stage() const;
   /// Whether the rank has the first shard of the first replica of the stage.
@@ -104,7 +115,7 @@ class RankExecutor : public RankWork {
   /// Waits for the device and reports every step so far.
   void catch_up(const StepEnded& ended);
   /// Runs `work` with the models of the rank's stages, in their order, on the compute lane's stream, and waits for the
-  /// device. Only between steps.
+  /// device. Only between steps, after one that all lanes have ended.
   /// @throws EnvironmentError when the device has too little memory for it.
   void with_models(const std::function<void(std::size_t stage, StageModel& model)>& work);
 
@@ -123,6 +134,7 @@ class RankExecutor : public RankWork {
     Event end;
   };
 
+  void make_models(const Plan& plan);
   void add_lanes();
   /// Runs `work`. Reports out of memory and a failed GPU as this rank's failure, not as a bug of ours.
   void work_on_device(const std::function<void()>& work) const;
@@ -134,6 +146,7 @@ class RankExecutor : public RankWork {
   void make_whole(const Job& job);
   void gather_sequence(const Job& job);
   void compute(const Job& job);
+  void use_machine(const Job& job);
   Message inputs_of(const Job& job);
   Message computed(const Job& job, Message inputs);
   void hand_on(const Instruction& instruction, Message outputs);
@@ -149,6 +162,10 @@ class RankExecutor : public RankWork {
   }
   /// What the collectives of an instruction's lane among shards are for; none of other lanes.
   std::optional<ShardRole> role_of(const Instruction& instruction) const;
+  /// Of all gradients of a step, for its updates.
+  GradientFacts facts_of(std::uint64_t step);
+  MemoryMeter& meter(Tier tier) { return meters_[static_cast<std::size_t>(tier)]; }
+  const MemoryMeter& meter(Tier tier) const { return meters_[static_cast<std::size_t>(tier)]; }
   bool is_data_server() const { return stages_.own.empty(); }
   std::uint32_t last_stage() const { return static_cast<std::uint32_t>(stages_.ranks.size() - 1); }
   Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
@@ -168,7 +185,8 @@ class RankExecutor : public RankWork {
   bool is_alone_;  // no other rank has a stage
   bool divides_sequence_;
   std::string name_;
-  MemoryMeter meter_;
+  std::array<MemoryMeter, tier_count> meters_;      // by Tier
+  MemoryMeter working_memory_{Bytes(0)};            // of the machine's updates, which no plan counts
   std::vector<std::unique_ptr<DeviceLane>> lanes_;  // by LaneId
   std::vector<std::size_t> channels_;               // of the training, by channel of `program_`
   std::atomic<std::uint64_t> steps_done_ = 0;
@@ -181,6 +199,7 @@ class RankExecutor : public RankWork {
   Mailbox arrived_;   // what stages of this rank read
   Mailbox leaving_;   // what they made for other ranks
   std::deque<StepEnd> steps_in_flight_;
+  std::unique_ptr<RankMachine> machine_;  // null if all stages live on the device
 };
 
 }  // namespace isobar::exec

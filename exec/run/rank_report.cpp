@@ -53,7 +53,9 @@ void RankReport::shift(Seconds offset)
       time.end += offset;
     }
   }
-  for (auto& sample : memory) sample.time += offset;
+  for (auto& samples : memory) {
+    for (auto& sample : samples) sample.time += offset;
+  }
 }
 
 std::string report_to_json(const RankReport& report)
@@ -65,7 +67,12 @@ std::string report_to_json(const RankReport& report)
     lanes.push_back({{"name", lane.name}, {"times", std::move(times)}});
   }
   Json memory = Json::array();
-  for (const auto& sample : report.memory) memory.push_back({sample.time.value, sample.memory.value});
+  for (const auto& samples : report.memory) {
+    Json& of_tier = memory.emplace_back(Json::array());
+    for (const auto& sample : samples) of_tier.push_back({sample.time.value, sample.memory.value});
+  }
+  Json peak_memory = Json::array();
+  for (const Bytes peak : report.peak_memory) peak_memory.push_back(peak.value);
   Json evaluation;
   if (report.evaluation) {
     evaluation = {report.evaluation->loss, report.evaluation->labels, report.evaluation->correct};
@@ -74,7 +81,7 @@ std::string report_to_json(const RankReport& report)
               {"lanes", std::move(lanes)},
               {"memory", std::move(memory)},
               {"losses", report.losses},
-              {"peak_memory_bytes", report.peak_memory.value},
+              {"peak_memory_bytes", std::move(peak_memory)},
               {"processor_wait_fraction", report.processor_wait_fraction}}
       .dump();
 }
@@ -91,14 +98,16 @@ RankReport report_from_json(const std::string& text)
         lane.times.push_back({Seconds(time.at(0)), Seconds(time.at(1)), Bytes(time.at(2))});
       }
     }
-    for (const auto& sample : json.at("memory")) {
-      report.memory.push_back({Seconds(sample.at(0)), Bytes(sample.at(1))});
+    for (std::size_t tier = 0; tier < tier_count; ++tier) {
+      for (const auto& sample : json.at("memory").at(tier)) {
+        report.memory[tier].push_back({Seconds(sample.at(0)), Bytes(sample.at(1))});
+      }
+      report.peak_memory[tier] = Bytes(json.at("peak_memory_bytes").at(tier));
     }
     for (const auto& loss : json.at("losses")) {
       // JSON cannot represent a loss that is not finite; it is written as null.
       report.losses.push_back(loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>());
     }
-    report.peak_memory = Bytes(json.at("peak_memory_bytes"));
     report.processor_wait_fraction = json.at("processor_wait_fraction");
     if (const auto& sums = json.at("evaluation"); !sums.is_null()) {
       // As with losses, null means not finite.
@@ -120,9 +129,10 @@ void RankRecorder::record(const TraceEvent& event)
 
 void RankRecorder::memory_changed(std::size_t /*rank*/, Tier tier, Seconds time, Bytes memory)
 {
-  if (ended_ || tier != Tier::Device) return;
-  auto& samples = report_->memory;
-  if (samples.empty() || samples.back().memory != memory) samples.push_back({time, memory});
+  if (ended_) return;
+  auto& samples = report_->memory[static_cast<std::size_t>(tier)];
+  const Bytes before = samples.empty() ? Bytes(0) : samples.back().memory;
+  if (before != memory) samples.push_back({time, memory});
 }
 
 MeasuredRun::MeasuredRun(const Program& program, std::uint64_t first_step, std::vector<RankReport> reports)
@@ -208,8 +218,10 @@ void MeasuredRun::replay(TraceSink& sink, const std::vector<std::string>& device
                    [](const TraceEvent& a, const TraceEvent& b) { return a.end < b.end; });
   for (const auto& event : events) sink.record(event);
   for (std::size_t rank = 0; rank < reports_.size(); ++rank) {
-    for (const auto& sample : reports_[rank].memory) {
-      sink.memory_changed(rank, Tier::Device, std::max(Seconds(0), sample.time - begin_), sample.memory);
+    for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
+      for (const auto& sample : reports_[rank].memory[static_cast<std::size_t>(tier)]) {
+        sink.memory_changed(rank, tier, std::max(Seconds(0), sample.time - begin_), sample.memory);
+      }
     }
   }
   replay_links(sink, devices);

@@ -5,6 +5,7 @@
 #include "core/units.hpp"
 #include "exec/model/loss.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -38,16 +39,18 @@ struct LaneReport {
 
 /// Measurements of one rank.
 struct RankReport {
-  std::vector<LaneReport> lanes;     ///< by LaneId
-  std::vector<MemorySample> memory;  ///< after each instruction that changed it, in order of time
-  std::vector<double> losses;        ///< by step; only of the rank that has the last stage's first replica
-  Bytes peak_memory;
+  std::vector<LaneReport> lanes;  ///< by LaneId
+  /// By Tier, after each instruction that changed it, in order of time. Of a machine only if the rank uses it.
+  std::array<std::vector<MemorySample>, tier_count> memory;
+  std::vector<double> losses;                 ///< by step; only of the rank that has the last stage's first replica
+  std::array<Bytes, tier_count> peak_memory;  ///< by Tier
   double processor_wait_fraction = 0;  ///< share of the training time that the computing thread waited for a processor
   std::optional<EvaluationSums> evaluation;  ///< only of the ranks that have the last stage
 
   /// A report without measurements, with the rank's lanes.
   static RankReport of(const Program& program, std::size_t rank);
 
+  Bytes peak_of(Tier tier) const { return peak_memory[static_cast<std::size_t>(tier)]; }
   /// Converts all times to a clock that is ahead by `offset`.
   void shift(Seconds offset);
 };

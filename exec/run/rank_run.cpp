@@ -1,6 +1,7 @@
 #include "exec/run/rank_run.hpp"
 
 #include "core/base/clock.hpp"
+#include "exec/device/device.hpp"
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/files/weight_files.hpp"
 #include "exec/launch/plan_ranks.hpp"
@@ -12,7 +13,6 @@
 #include <torch/torch.h>
 
 #include <cmath>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -55,6 +55,9 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   result.seed = options.seed;
   result.device = options.device;
   result.progress = progress;
+  result.threads = options.threads;
+  result.scratch = options.scratch;
+  result.disturbed = options.disturb_copies;
   if (const auto shards = shards_of_rank(context.plan, rank); options.emulate && !shards.empty()) {
     const Shard& device = shard_of(context.plan, shards.front());
     result.slowdown = device.slowdown.value_or(1);
@@ -63,6 +66,7 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
       result.speed = *options.profiled_speed / result.slowdown;
     }
     result.memory_cap = device.memory.value_or(Bytes(0));
+    if (!options.machines.empty()) result.machine = options.machines.at(rank);
   }
   return result;
 }
@@ -83,15 +87,6 @@ void evaluate(const RunContext& context, std::size_t rank, RankExecutor& executo
   executor.with_models([&](std::size_t stage, StageModel& model) {
     if (stage + 1 == context.plan.stages.size()) report.evaluation = model.take_evaluation();
   });
-}
-
-/// Sets the number of threads of the calling thread's computation. Serialised, since torch's function is not
-/// thread-safe in a forked process.
-void set_threads(std::size_t threads)
-{
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  at::set_num_threads(static_cast<int>(threads));
 }
 
 }  // namespace
@@ -134,7 +129,7 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
                      Progress* progress, const Failed& failed)
 {
   const RunOptions& options = context.options;
-  set_threads(options.threads);
+  set_computing_threads(options.threads);
   RankReport report = RankReport::of(context.program, rank);
   RankRecorder recorder(report, options.first_step + timed_steps(context.program));
   StageCheckpoints checkpoints(context.plan, options, context.run_id, rank);

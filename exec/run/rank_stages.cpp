@@ -13,8 +13,18 @@ RankStages::RankStages(const Plan& plan, std::size_t rank) : patterns(schedules:
     if (placed.rank != rank) continue;
     RankStage& stage = own[static_cast<std::uint32_t>(placed.stage)];
     stage.placed = placed;
+    stage.first_layer = plan.stages[placed.stage].first_layer;
     stage.last_layer = plan.stages[placed.stage].last_layer;
+    stage.residence = plan.stages[placed.stage].residence;
   }
+}
+
+StageModel* RankStages::model_of_layer(std::size_t layer) const
+{
+  for (const auto& [index, stage] : own) {
+    if (stage.first_layer <= layer && layer <= stage.last_layer) return stage.model.get();
+  }
+  return nullptr;
 }
 
 }  // namespace isobar::exec

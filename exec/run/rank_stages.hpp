@@ -17,7 +17,9 @@ namespace isobar::exec {
 /// A stage of a rank, of which it has one shard of one replica.
 struct RankStage {
   PlacedShard placed;
+  std::size_t first_layer = 0;
   std::size_t last_layer = 0;
+  Residence residence;
   std::unique_ptr<StageModel> model;
   std::vector<SyncGroup> sync_groups;  ///< none if the replicas are divided alike
 };
@@ -27,6 +29,8 @@ struct RankStages {
   RankStages(const Plan& plan, std::size_t rank);
 
   StageModel& model(std::uint32_t stage) const { return *own.at(stage).model; }
+  /// The stage, of those that have models, with a layer; null if there is none.
+  StageModel* model_of_layer(std::size_t layer) const;
   bool is_last(std::uint32_t stage) const { return stage + 1 == ranks.size(); }
   /// The ranks of the shards of this rank's replica.
   const std::vector<std::size_t>& shards(std::uint32_t stage) const

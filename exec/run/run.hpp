@@ -3,6 +3,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/player.hpp"
 #include "core/program/program.hpp"
 #include "exec/files/step_report.hpp"
 #include "exec/files/tensor_source.hpp"
@@ -64,7 +65,13 @@ struct RunOptions {
   /// With `emulate` on a CPU: the profiled speed that underlies the program's work. Slowed ranks then take the
   /// profile's times. Without it they take a multiple of their threads' processor time.
   std::optional<FlopsPerSecond> profiled_speed;
-  TimeLimits limits;  ///< how long ranks wait for one another
+  /// With `emulate` on a CPU: the rates of copies, updates and disks of the machines, by rank; empty: as they are.
+  std::vector<MachineRates> machines = {};
+  TimeLimits limits;    ///< how long ranks wait for one another
+  std::string scratch;  ///< folder on the disk for optimizer states that live there; "": that for temporary files
+  /// For tests: the seed of random delays of copies, of the machine's updates and of its disk; memory of theirs that is
+  /// free then holds NaN.
+  std::optional<std::uint64_t> disturb_copies = {};
 };
 
 /// Runs every rank as a thread of this process; tensors pass between them without a copy.

@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -29,6 +30,26 @@ Seconds typical_step(std::vector<Seconds> times)
   return times[times.size() / 2];
 }
 
+/// The predicted peak of a tier of the machine; none without one, or with several devices, whose machine may be the
+/// same.
+std::optional<Bytes> predicted_on_machine(const Plan& plan, Tier tier)
+{
+  const auto devices = devices_of(plan);
+  if (!plan.predicted || devices.size() > 1) return std::nullopt;
+  for (const auto& [name, peak] : plan.predicted->peak_memory) {
+    const bool is_disk = name.find('/') != std::string::npos;  // "node0/nvme0"
+    if (name != devices.front() && is_disk == (tier == Tier::Disk)) return peak;
+  }
+  return std::nullopt;
+}
+
+bool updates_late(const Plan& plan)
+{
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
+    return stage.residence.optimizer != Tier::Device && stage.residence.overlap == UpdateOverlap::Delayed;
+  });
+}
+
 /// The result of the stages' shards, each with the peak memory and the waits of its rank.
 nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
@@ -41,9 +62,15 @@ nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, 
     Json& stage = stages.emplace_back(
         Json{{"device", device},
              {"compute_s", is_timed ? Json(compute()) : Json(nullptr)},
-             {"peak_memory_bytes", report.peak_memory.value},
+             {"peak_memory_bytes", report.peak_of(Tier::Device).value},
              {"processor_wait_fraction", is_timed ? Json(report.processor_wait_fraction) : Json(nullptr)}});
     if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
+    for (const Tier tier : {Tier::Host, Tier::Disk}) {
+      if (report.peak_of(tier) == Bytes(0)) continue;
+      const std::string key = fmt::format("{}_peak_memory_bytes", name_of(tier));
+      stage[key] = report.peak_of(tier).value;
+      if (const auto predicted = predicted_on_machine(plan, tier)) stage["predicted_" + key] = predicted->value;
+    }
   }
   return stages;
 }
@@ -77,6 +104,7 @@ nlohmann::ordered_json json_of(const Plan& plan, const MeasuredRun& measured, do
                  {"evaluation", evaluation_of(measured)},
                  {"stages", stages_of(plan, measured, is_timed)}};
   for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
+  if (updates_late(plan)) result["updates_late"] = true;
   return result;
 }
 
@@ -115,14 +143,23 @@ std::string summary_of(const Plan& plan, const MeasuredRun& measured, const nloh
                         evaluation["loss"].get<double>(), 100 * evaluation["accuracy_fraction"].get<double>(),
                         evaluation["perplexity"].get<double>(), evaluation["labels"].get<std::uint64_t>());
   }
+  if (updates_late(plan))
+    text += "updates were a step late (overlap delayed), so losses are not those of other plans\n\n";
   if (!is_timed) return text;
   text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", "device", "compute s", "peak memory", "simulated");
   const auto devices = devices_of(plan);
   const auto compute = compute_of_ranks(plan, measured);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", devices[rank], compute[rank].value,
-                        text_of(measured.ranks()[rank].peak_memory),
+                        text_of(measured.ranks()[rank].peak_of(Tier::Device)),
                         plan.stamp ? text_of(plan.stamp->peak_memory.at(devices[rank])) : "–");
+    for (const Tier tier : {Tier::Host, Tier::Disk}) {
+      const Bytes peak = measured.ranks()[rank].peak_of(tier);
+      if (peak == Bytes(0)) continue;
+      const auto predicted = predicted_on_machine(plan, tier);
+      text += fmt::format("{:<16}  {:>9}  {:>11}  {:>9}\n", tier == Tier::Host ? "  its machine" : "  its disk", "",
+                          text_of(peak), predicted ? text_of(*predicted) : "–");
+    }
   }
   return text;
 }

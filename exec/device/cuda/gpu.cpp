@@ -118,6 +118,16 @@ void count_memory(const void* stream, std::shared_ptr<MemoryCount> count)
   ledger().count(stream, std::move(count));
 }
 
+void pin(void* memory, std::size_t bytes)
+{
+  check(cudaHostRegister(memory, bytes, cudaHostRegisterDefault), "cannot pin memory");
+}
+
+void unpin(void* memory) noexcept
+{
+  cudaHostUnregister(memory);
+}
+
 void forbid_host_sync(bool forbidden)
 {
   c10::cuda::warning_state().set_sync_debug_mode(forbidden ? c10::cuda::SyncDebugMode::L_ERROR

@@ -152,7 +152,8 @@ std::pair<std::vector<StoredTensor>, double> trained(const Workload& workload, b
     for (std::uint64_t microbatch = 0; splits && microbatch < microbatches; ++microbatch) {
       stage.backward_weight(microbatch);
     }
-    const GradientFacts facts = stage.gradient_facts();
+    GradientFacts facts;
+    stage.add_gradient_facts(step, facts);
     sum_of_squares += facts.sum_of_squares;
     stage.update(facts);
   }

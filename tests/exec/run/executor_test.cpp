@@ -278,7 +278,7 @@ std::vector<Growth> growth_of_peaks(const Workload& workload, const Folded& fold
     for (std::size_t rank = 0; rank < folded.devices; ++rank) {
       const double sign = microbatches == 1 ? -1 : 1;
       growths[rank].predicted += sign * most_kept(*program, rank, kept);
-      growths[rank].measured += sign * run.ranks()[rank].peak_memory;
+      growths[rank].measured += sign * run.ranks()[rank].peak_of(Tier::Device);
     }
   }
   return growths;
@@ -515,7 +515,7 @@ TEST(Executor, MeasuresEveryInstructionInItsPlace)
   measured.replay(sink, {"a", "b", "c"});
   for (const auto& [rank, most] : sink.most_of_rank) {
     EXPECT_GT(most, Bytes(0));
-    EXPECT_LE(most, measured.ranks()[rank].peak_memory);
+    EXPECT_LE(most, measured.ranks()[rank].peak_of(Tier::Device));
   }
   EXPECT_EQ(sink.most_of_rank.size(), 3u);
   EXPECT_THAT(sink.on_link, ::testing::ElementsAre(std::pair("a → b", 0u), std::pair("b → a", 0u),

@@ -8,6 +8,7 @@
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/run/even_split.hpp"
+#include "tests/exec/run/machine_plans.hpp"
 #include "tests/support/small_models.hpp"
 
 #include <fmt/format.h>
@@ -273,7 +274,7 @@ TEST_F(Gpu, TimesEveryInstructionOnTheDevice)
   const auto measured =
       run(workload, split(workload, 2, ChainSchedule::OneForwardOneBackward), options_on("cuda:0", 5));
   for (const auto& rank : measured.ranks()) {
-    EXPECT_GT(rank.peak_memory.value, 0);
+    EXPECT_GT(rank.peak_of(Tier::Device).value, 0);
     for (const auto& [name, times] : rank.lanes) {
       for (std::size_t i = 0; i < times.size(); ++i) {
         EXPECT_LE(times[i].begin, times[i].end);
@@ -353,6 +354,39 @@ TEST_F(Gpu, ProfilesEveryLayerAndItsMachine)
   }
   EXPECT_GT(machine.update_speed.value, 1e6);
   EXPECT_GT(machine.busy_update_speed.value, 1e6);
+}
+
+TEST_F(Gpu, TrainsToTheSameBitsHoweverLayersPassToTheMachineThatUpdatesThem)
+{
+  const Workload workload = model("gpt2_124m");
+  const ScheduleChoice gpipe = choice_of(ChainSchedule::GPipe);
+  const auto by = [&](const System& system, const RunOptions& options) {
+    return losses(workload, machine_plan(workload, system, 1, gpipe, microbatches), options);
+  };
+  const auto expected = by(zero_offload(), options_on("cuda:0"));
+  ASSERT_EQ(by(zero_offload(), options_on("cuda:0")), expected) << "this GPU does not repeat its own bits";
+  for (const System& system : {zero_infinity(), zero_infinity(Tier::Disk), l2l()}) {
+    EXPECT_EQ(by(system, options_on("cuda:0")), expected) << system.name;
+    RunOptions disturbed = options_on("cuda:0");
+    disturbed.disturb_copies = 1;
+    EXPECT_EQ(by(system, disturbed), expected) << system.name;
+  }
+  const auto resident = losses(workload, resident_plan(workload, 1, gpipe, microbatches), options_on("cuda:0"));
+  expect_close(by(window(UpdateOverlap::NextForward, 0, 2), options_on("cuda:0")), resident, 1e-4);
+  expect_close(expected, resident, 1e-4);
+}
+
+TEST_F(Gpu, HoldsWhatPassesInPinnedMemoryOfTheMachine)
+{
+  const Workload workload = model("gpt2_124m");
+  const Plan plan = machine_plan(workload, window(UpdateOverlap::Step, 0, 2), 1, choice_of(ChainSchedule::GPipe), 1);
+  const auto program = schedules::make_program(plan, workload);
+  const auto measured = run(workload, plan, options_on("cuda:0", 3));
+  const RankReport& rank = measured.ranks().front();
+  EXPECT_EQ(rank.peak_of(Tier::Host), program->resident(0, Tier::Host));
+  for (const auto& lane : rank.lanes) {
+    for (const auto& time : lane.times) EXPECT_LE(time.begin, time.end) << lane.name;
+  }
 }
 
 }  // namespace

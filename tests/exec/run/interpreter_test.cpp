@@ -58,7 +58,7 @@ class BusyWork : public RankWork {
     happened.emplace_back("computed");
   }
   bool has_next_step(LaneId, std::uint64_t) override { return false; }
-  Bytes memory() const override { return Bytes(0); }
+  Bytes memory(Tier /*tier*/) const override { return Bytes(0); }
   void cancel() noexcept override
   {
     const std::lock_guard lock(mutex_);
@@ -112,7 +112,7 @@ class RecordingWork : public RankWork {
     ended.push_back(here);
   }
   bool has_next_step(LaneId, std::uint64_t step) override { return step < last_step_; }
-  Bytes memory() const override { return Bytes(0); }
+  Bytes memory(Tier /*tier*/) const override { return Bytes(0); }
   void cancel() noexcept override {}
 
   /// Whether `earlier` had ended when `later` began.

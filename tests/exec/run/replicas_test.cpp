@@ -285,7 +285,7 @@ TEST(Executor, HoldsOnlyThePartOfAReplicaBetweenSteps)
     const auto program = schedules::make_program(plan, workload);
     const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
     std::vector<double> held;
-    for (const auto& rank : measured.ranks()) held.push_back(rank.memory.back().memory.value);
+    for (const auto& rank : measured.ranks()) held.push_back(rank.memory.front().back().memory.value);
     return held;
   };
   const std::vector<double> whole = held_after_steps(Sharding::None);

@@ -256,7 +256,7 @@ std::pair<double, double> kept_by_a_micro_batch(const Workload& workload, bool d
     rates.speeds.assign(program->ranks(), FlopsPerSecond(1e9));
     const auto played = play_program(*program, rates, 2);
     const double part = (count == more ? 1.0 : -1.0) / static_cast<double>(more - few);
-    kept.first += part * measured.ranks().front().peak_memory.value;
+    kept.first += part * measured.ranks().front().peak_of(Tier::Device).value;
     kept.second += part * played.peak_memory.front().front().value;
   }
   return kept;
@@ -366,7 +366,7 @@ TEST(Executor, HoldsAShardsPartOfTheParametersAndTheOptimizer)
     const auto program = schedules::make_program(plan, workload);
     const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
     std::vector<double> held;
-    for (const auto& rank : measured.ranks()) held.push_back(rank.memory.back().memory.value);
+    for (const auto& rank : measured.ranks()) held.push_back(rank.memory.front().back().memory.value);
     return held;
   };
   const Plan plan = plan_of(workload, {"1f1b"}, {{{5}, {0.5, 0.2, 0.3}}});
