@@ -98,7 +98,7 @@ class Experiment:
         run = isobar("run", options.workload, *self.settings, "--plan", plan_file, "--in-process", "--device",
                      options.device, "--threads", options.threads, "--steps", options.steps, "--json")
         result = json.loads(run.stdout)
-        stage, = result["stages"]
+        stage = result["stages"][0]  # all are of one rank
         planned = plan["predicted"]["peak_memory_bytes"]
         step = result["step_time_s"]
         row.update(predicted_step_time_s=plan["predicted"]["step_time_s"], bound_s=plan["objective_bound_s"],

@@ -1,11 +1,13 @@
 """isobar run of plans whose stages live in the machine of their device, or on its disk."""
 
 import contextlib
+import csv
 import json
 import os
 import pathlib
 import signal
 import subprocess
+import sys
 
 from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, holds, without_notes
 
@@ -217,3 +219,33 @@ class MachineRun(CommandTest):
         self.assertIn("the scratch file became shorter", errors)
         self.assertEqual(list(scratch.iterdir()), [])
         self.resumed(plan)
+
+
+class OffloadRuns(CommandTest):
+    """tools/offload_runs.py, whose experiment is for a GPU, with a small model on a CPU."""
+
+    def run_tool(self, *arguments):
+        workload = self.write("gpt.yaml", GPT)
+        return subprocess.run([sys.executable, ROOT / "tools/offload_runs.py", "--workload", workload, "--repetitions",
+                               "1", "--steps", "2", "--threads", "1", "--output", self.folder / "runs", *arguments],
+                              capture_output=True, text=True, timeout=HANG_S)
+
+    def test_writes_what_each_plan_takes_beside_its_losses(self):
+        result = self.run_tool("--device", "cpu", "--memory", "300 kB", "--windows", "1", "--microbatches", "1")
+        self.assertEqual(result.stderr, "")
+        with (self.folder / "runs/runs.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        self.assertEqual([row["allocator"] for row in rows],
+                         ["zero-offload", "zero-infinity", "window", "resident", "stronghold"])
+        for row in rows:
+            self.assertEqual(row["outcome"], "feasible")
+            self.assertEqual(float(row["loss_difference_fraction"]), 0)
+            self.assertEqual(row["measured_host_memory_bytes"], row["planned_host_memory_bytes"])
+            self.assertGreater(float(row["measured_step_time_s"]), 0)
+        self.assertIn("The device's memory is limited to 300 kB", (self.folder / "runs/README.md").read_text())
+
+    def test_is_skipped_without_its_device(self):
+        result = self.run_tool("--device", "cuda:99")
+        self.assertEqual(result.returncode, 77)
+        self.assertTrue(result.stdout.startswith("skipped: isobar: "), result.stdout)
+        self.assertFalse((self.folder / "runs").exists())
