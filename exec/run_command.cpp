@@ -13,6 +13,7 @@
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/restart.hpp"
 #include "exec/run/run.hpp"
+#include "exec/run/run_result.hpp"
 #include "exec/run_command_options.hpp"
 #include "exec/run_inputs.hpp"
 #include "exec/run_machines.hpp"
@@ -116,6 +117,7 @@ ExitCode run(RunCommandOptions options)
 
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   options.log.samples = samples;
+  options.log.updates_late = updates_late(plan);
   options.log.table = !options.json;
   options.log.append = options.resume;
   options.log.first_step = options.run.first_step;

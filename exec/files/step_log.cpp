@@ -74,6 +74,7 @@ void StepLog::operator()(const StepReport& step)
     if (!std::exchange(has_logged_, true)) begin_json_lines();
     Json line = {{"step", step.step}};
     for (const auto& [name, value] : scalars) line[std::string(name)] = value;
+    if (options_.updates_late) line["updates_late"] = true;
     json_lines_ << line.dump() << std::endl;
     if (!json_lines_) {
       throw EnvironmentError(shown(options_.json_lines, 300) + ": cannot be written; is the disk full?");

@@ -19,6 +19,7 @@ struct StepLogOptions {
   bool append = false;           ///< continue the logs of an earlier run; otherwise start new ones
   std::uint64_t first_step = 0;  ///< first step to log; existing entries of it and later steps are dropped
   double samples = 1;            ///< samples per step
+  bool updates_late = false;     ///< whether updates are a step late, which JSON lines say
 };
 
 /// Logs each step, on the rank that has the loss.

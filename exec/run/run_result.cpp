@@ -43,13 +43,6 @@ std::optional<Bytes> predicted_on_machine(const Plan& plan, Tier tier)
   return std::nullopt;
 }
 
-bool updates_late(const Plan& plan)
-{
-  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
-    return stage.residence.optimizer != Tier::Device && stage.residence.overlap == UpdateOverlap::Delayed;
-  });
-}
-
 /// The result of the stages' shards, each with the peak memory and the waits of its rank.
 nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
@@ -178,6 +171,13 @@ std::string note_of(const Plan& plan, const MeasuredRun& measured)
 }
 
 }  // namespace
+
+bool updates_late(const Plan& plan)
+{
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {
+    return stage.residence.optimizer != Tier::Device && stage.residence.overlap == UpdateOverlap::Delayed;
+  });
+}
 
 RunResult result_of(const Plan& plan, const MeasuredRun& measured, double samples)
 {

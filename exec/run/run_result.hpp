@@ -18,6 +18,9 @@ struct RunResult {
 /// Summarises a run. `samples`: per step.
 RunResult result_of(const Plan& plan, const MeasuredRun& measured, double samples);
 
+/// Whether a machine updates a part a step late, so that losses are not those of other plans.
+bool updates_late(const Plan& plan);
+
 /// The measured timeline as a Chrome trace. `program`: the one that was executed.
 std::string trace_of(const Plan& plan, const Program& program, const MeasuredRun& measured);
 

@@ -142,12 +142,15 @@ class MachineRun(CommandTest):
                 stage["residence"]["overlap"] = "delayed"
         plan = self.stamped("stronghold")
         exact = self.trained(plan, "--steps", 4)[0]["losses"]
-        run, printed = self.trained(self.changed(plan, delay), "--unvalidated", "--steps", 4)
+        log = self.folder / "log.jsonl"
+        run, printed = self.trained(self.changed(plan, delay), "--unvalidated", "--steps", 4, "--log", log)
         self.assertTrue(run["updates_late"])
         self.assertEqual(run["losses"][0], exact[0])
         self.assertNotEqual(run["losses"], exact)
         self.assertIn("a step late", printed.stderr)
         self.assertIn("a step late", printed.stdout)
+        steps = [json.loads(line) for line in log.read_text().splitlines()]
+        self.assertEqual([step["updates_late"] for step in steps], [True] * 4)
 
     def test_what_no_run_executes_is_refused_in_one_line(self):
         self.workload = self.write("gpt.yaml", GPT + "clip_norm: 1\n")
