@@ -85,6 +85,9 @@ class Offloads {
   {
   }
 
+  /// Why the last plan that does not fit does not.
+  const std::string& reason() const { return reason_; }
+
   /// The plan with its cuts moved and windows where stages need them; none if it does not fit all the same.
   std::optional<Plan> fitted(Plan stages)
   {
@@ -148,7 +151,9 @@ class Offloads {
         plan.stages.insert(plan.stages.end(), parts->begin(), parts->end());
       }
       if (uses_machines(plan)) plan.sync.sharded = Sharding::None;  // which divides what devices hold
-      if (!price(plan, cost_)) return plan;
+      const auto excess = price(plan, cost_);
+      if (!excess) return plan;
+      reason_ = excess->reason;
       bool is_on_device = !plan.predicted;
       for (const auto& [name, need] : plan.predicted.value_or(Predicted{}).peak_memory) {
         const auto device = problem_.cluster.device_index(name);
@@ -203,7 +208,7 @@ class Offloads {
 
   /// The layers of a stage with what the search for windows says of them; none if nothing fits.
   std::vector<Stage> window_of(const Stage& stage, const Device& device, std::uint64_t microbatches,
-                               std::size_t devices_of_machine, Bytes taken) const
+                               std::size_t devices_of_machine, Bytes taken)
   {
     Cluster alone = problem_.cluster;
     alone.devices = {device};
@@ -218,7 +223,10 @@ class Offloads {
     const WindowCosts costs(layers, alone, 0, microbatches, "");
     SearchClock clock(problem_.limits);
     const auto shape = best_window(costs, clock);
-    if (!shape) return {};
+    if (!shape) {
+      reason_ = what_lacks(costs, nearest_window(costs));
+      return {};
+    }
     std::vector<Stage> stages = costs.stages_of(*shape);
     for (auto& each : stages) {
       each.first_layer += stage.first_layer;
@@ -231,6 +239,7 @@ class Offloads {
   CostModel cost_;
   Boundaries cuts_;
   SearchClock clock_;
+  std::string reason_;
   /// By layers, device, micro-batches, devices that share the machine, and memory that is taken.
   std::map<std::tuple<std::size_t, std::size_t, std::size_t, std::uint64_t, std::size_t, double>, std::vector<Stage>>
       windows_;
@@ -247,14 +256,16 @@ Proposals propose_offloads(const HybridProblem& problem, const PlansOn& plans_on
     return proposals;
   }
   Offloads offloads(problem);
+  std::string reason;  // of the allocator itself
   for (const Plan& plan : plans_on(with_machine_memory(problem.cluster))) {
     proposals.is_cut_short = proposals.is_cut_short || plan.outcome == Outcome::TimedOut;
     if (plan.stages.empty()) {
-      proposals.reason = plan.reason;
+      reason = "each device with its part of its machine's memory: " + plan.reason;
     } else if (auto fitted = offloads.fitted(plan)) {
       proposals.plans.push_back(std::move(*fitted));
     }
   }
+  if (proposals.plans.empty()) proposals.reason = reason.empty() ? offloads.reason() : reason;
   return proposals;
 }
 

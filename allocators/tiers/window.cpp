@@ -335,6 +335,12 @@ std::optional<WindowShape> best_window(const WindowCosts& costs, SearchClock& cl
   return WindowSearch(costs, clock).best();
 }
 
+WindowMemory nearest_window(const WindowCosts& costs)
+{
+  SearchClock clock({});
+  return WindowSearch(costs, clock).nearest();
+}
+
 Proposals propose_windows(const HybridProblem& problem)
 {
   require_passing(problem, window_allocator.name);

@@ -11,6 +11,8 @@ namespace isobar::allocators {
 /// The shape with the least step of those that propose_windows tries; none if none fits, or if the clock ends the
 /// search before the first. Requires three layers or more.
 std::optional<WindowShape> best_window(const WindowCosts& costs, SearchClock& clock);
+/// What the shape needs that lacks least where none fits.
+WindowMemory nearest_window(const WindowCosts& costs);
 
 /// Proposes plans on one device whose machine holds and updates the layers that do not fit: for each kind of device
 /// that has a machine, the one with the least step.
