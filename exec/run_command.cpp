@@ -3,6 +3,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/model/workload.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/walk.hpp"
 #include "exec/commands.hpp"
@@ -43,11 +44,10 @@ constexpr auto footer = R"(Example:
     --trace measured.json
 )";
 
-/// Refuses a plan whose replicas would wait for each other's parameters in a circle: they order their passes
-/// differently.
-void require_end(const Program& program, const std::string& plan_file)
+/// Refuses a program whose instructions wait for each other in a circle; `key`: what of the plan may be the cause.
+void require_end(const Program& program, const std::string& plan_file, const std::string& key)
 {
-  if (const auto deadlock = deadlock_of(program)) throw InputError(plan_file, "sync.sharded: parameters: " + *deadlock);
+  if (const auto deadlock = deadlock_of(program)) throw InputError(plan_file, fmt::format("{}: {}", key, *deadlock));
 }
 
 /// One attempt of a run.
@@ -83,7 +83,8 @@ ExitCode run(RunCommandOptions options)
   }
   if (options.run.emulate || !options.platform.empty()) set_machine_rates(plan, options);
   const auto program = schedules::make_program(plan, workload);
-  if (plan.sync.sharded == Sharding::Parameters) require_end(*program, options.plan);
+  if (plan.sync.sharded == Sharding::Parameters) require_end(*program, options.plan, "sync.sharded: parameters");
+  if (uses_machines(plan)) require_end(*program, options.plan, "stages: with residence");
   options.run.limits = time_limits_of(plan, options);
   const RunData data(options, workload, plan.goal.microbatches);
   options.run.batches = data.batches.get();

@@ -80,6 +80,11 @@ std::optional<ResidenceFault> fault_of(const Residence& residence)
   if (auto fault = fault_of_slots("gradient_slots", residence.gradient_slots, moves_gradients, "gradients")) {
     return fault;
   }
+  if (residence.copies == Copies::Redundant && residence.overlap == UpdateOverlap::None) {
+    return ResidenceFault{"copies",
+                          "redundant, where places become free by updates, and overlap none lets these begin "
+                          "after the last gradient; write overlap step"};
+  }
   if (residence.copies != Copies::Lean && !moves_parameters) {
     return ResidenceFault{
         "copies", fmt::format("{}, while parameters stay on the device; leave it out", name_of(residence.copies))};
