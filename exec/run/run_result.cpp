@@ -43,6 +43,14 @@ std::optional<Bytes> predicted_on_machine(const Plan& plan, Tier tier)
   return std::nullopt;
 }
 
+/// What the stamp has of a device; none without a stamp, and for a device that is not in it.
+std::optional<Bytes> simulated_peak(const Plan& plan, const std::string& device)
+{
+  if (!plan.stamp) return std::nullopt;
+  const auto found = plan.stamp->peak_memory.find(device);
+  return found == plan.stamp->peak_memory.end() ? std::nullopt : std::optional(found->second);
+}
+
 /// The result of the stages' shards, each with the peak memory and the waits of its rank.
 nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
@@ -57,7 +65,7 @@ nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, 
              {"compute_s", is_timed ? Json(compute()) : Json(nullptr)},
              {"peak_memory_bytes", report.peak_of(Tier::Device).value},
              {"processor_wait_fraction", is_timed ? Json(report.processor_wait_fraction) : Json(nullptr)}});
-    if (plan.stamp) stage["simulated_peak_memory_bytes"] = plan.stamp->peak_memory.at(device).value;
+    if (const auto simulated = simulated_peak(plan, device)) stage["simulated_peak_memory_bytes"] = simulated->value;
     for (const Tier tier : {Tier::Host, Tier::Disk}) {
       if (report.peak_of(tier) == Bytes(0)) continue;
       const std::string key = fmt::format("{}_peak_memory_bytes", name_of(tier));
@@ -143,9 +151,9 @@ std::string summary_of(const Plan& plan, const MeasuredRun& measured, const nloh
   const auto devices = devices_of(plan);
   const auto compute = compute_of_ranks(plan, measured);
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
+    const auto simulated = simulated_peak(plan, devices[rank]);
     text += fmt::format("{:<16}  {:>9.4g}  {:>11}  {:>9}\n", devices[rank], compute[rank].value,
-                        text_of(measured.ranks()[rank].peak_of(Tier::Device)),
-                        plan.stamp ? text_of(plan.stamp->peak_memory.at(devices[rank])) : "–");
+                        text_of(measured.ranks()[rank].peak_of(Tier::Device)), simulated ? text_of(*simulated) : "–");
     for (const Tier tier : {Tier::Host, Tier::Disk}) {
       const Bytes peak = measured.ranks()[rank].peak_of(tier);
       if (peak == Bytes(0)) continue;
