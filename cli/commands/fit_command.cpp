@@ -46,8 +46,9 @@ struct Fit {
   std::uint64_t value = 0;  ///< of the key that varies; 0: not even 1
   std::uint64_t parameters = 0;
   std::optional<Plan> plan;
-  double samples = 0;  ///< of a step
-  std::string reason;  ///< why the next larger one has none; empty: the search went no further
+  double samples = 0;        ///< of a step
+  std::string reason;        ///< why the next larger one has none; empty: the search went no further
+  std::uint64_t failed = 0;  ///< that one
 };
 
 class FitSearch {
@@ -65,10 +66,12 @@ class FitSearch {
   /// The largest value with a plan: values are doubled until there is none, then halved in between.
   Fit largest()
   {
-    std::uint64_t next = 1;
+    // Fewer layers than a window and one that passes are not tried.
+    const std::uint64_t first = limits_.window.value_or(0) + 1;
+    std::uint64_t next = first;
     while (try_value(next) && next < largest_value) next = std::min(2 * next, largest_value);
     std::uint64_t failed = next;
-    while (fit_.value < largest_value && failed - fit_.value > 1) {
+    while (fit_.value >= first && fit_.value < largest_value && failed - fit_.value > 1) {
       const std::uint64_t middle = fit_.value + (failed - fit_.value) / 2;
       if (!try_value(middle)) failed = middle;
     }
@@ -88,6 +91,7 @@ class FitSearch {
     Plan plan = allocators::allocate(allocator_, workload, cluster_, goal_, limits_);
     if (plan.stages.empty()) {
       fit_.reason = reason_of(plan);
+      fit_.failed = value;
       return false;
     }
     fit_.value = value;
@@ -139,7 +143,7 @@ std::string table_of_rows(const std::vector<FitRow>& rows, const std::string& ke
       line.insert(line.end(), 3, "");
     }
     if (has_unmeasured) line.push_back(unmeasured ? size_text(*unmeasured) : "");
-    if (!fit.reason.empty()) reasons += fmt::format("{}: {} {}: {}\n", allocator, key, fit.value + 1, fit.reason);
+    if (!fit.reason.empty()) reasons += fmt::format("{}: {} {}: {}\n", allocator, key, fit.failed, fit.reason);
   }
   return results::table_of(header, lines) + "\n" + reasons;
 }
@@ -170,6 +174,9 @@ Json to_json(const std::vector<FitRow>& rows, const std::string& key)
 
 ExitCode fit(const FitOptions& options)
 {
+  if (options.allocators.empty()) {
+    throw InputError("--allocators", "none; write some of isobar list allocators, such as resident,window");
+  }
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   options.goal.check_search(options.allocators);
   if (options.inputs.settings.contains(options.vary)) {

@@ -56,6 +56,12 @@ class Offload(CommandTest):
         result = self.json_of("simulate", *inputs, "--plan", self.folder / "plan.json")
         self.assertGreaterEqual(result["step_time_s"], plan["objective_bound_s"])
 
+    def test_names_what_is_too_small(self):
+        for allocator in ("exact", "hybrid"):
+            result = self.run_isobar("plan", V100, STRONGHOLD, "--set", "layers=300", "--allocator", allocator,
+                                     "--offload", "auto", expect=4)
+            self.assertRegex(result.stdout, r"has (121|30\.9|90\.0) GiB")
+
     def test_chooses_gpipe_and_recomputation_unless_told_otherwise(self):
         plan = self.json_of("plan", T4S, "workloads/gpt3_6.7b.yaml", "--allocator", "exact", "--offload", "auto")
         self.assertEqual((plan["schedule"]["name"], plan["recompute"]), ("gpipe", list(range(1, 33))))
@@ -113,6 +119,14 @@ class Fit(CommandTest):
         self.assertIn("window: layers 1: no device of platform sky16 has a machine", result.stdout)
         fit = self.json_of("fit", SKY16, STRONGHOLD, "--allocators", "window", expect=4)
         self.assertIsNone(fit["rows"][0]["largest"])
+
+    def test_begins_with_one_layer_beyond_a_window(self):
+        fit = self.json_of("fit", V100, STRONGHOLD, "--allocators", "stronghold", "--window", 4)
+        self.assertGreater(fit["rows"][0]["largest"], 100)
+
+    def test_needs_allocators(self):
+        self.assertEqual(self.fault_of("fit", V100, STRONGHOLD),
+                         "--allocators: none; write some of isobar list allocators, such as resident,window")
 
     def test_refuses_keys_that_are_fixed_or_unknown(self):
         inputs = V100, STRONGHOLD, "--allocators", "window"
