@@ -59,6 +59,7 @@ class HelpFormatter : public CLI::Formatter {
                           [](const std::string& group) { return group != default_group; });
     std::string text;
     for (const auto& group : groups) {
+      if (group.empty()) continue;  // hidden
       text += "\n" + group + ":\n";
       for (const bool is_positional : {true, false}) {
         for (const auto* option : app->get_options()) {
