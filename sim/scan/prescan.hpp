@@ -25,7 +25,7 @@ struct ScannedHost {
   std::string name;
   int line = 0;
   std::size_t zone = 0;                     ///< index of its zone or cluster, in the order of the file
-  Props props;                              ///< without a `site` of its own, that of the nearest enclosing zone
+  Props props = {};                         ///< without a `site` of its own, that of the nearest enclosing zone
   bool computes = true;                     ///< false: its speed is 0
   std::vector<FlopsPerSecond> speeds = {};  ///< by power state
   std::vector<ScannedDisk> disks = {};      ///< in the order of the file
