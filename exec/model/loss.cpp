@@ -1,8 +1,11 @@
 #include "exec/model/loss.hpp"
 
-#include <ATen/ATen.h>
+#include "exec/data/dataset.hpp"
+
+#include <torch/torch.h>
 
 #include <limits>
+#include <utility>
 
 namespace isobar::exec {
 
@@ -49,11 +52,40 @@ struct Losses {
   at::Tensor sum() const { return at::where(counts, all - label, 0.0).sum(); }
 };
 
+/// Mean cross-entropy of rows of logits, whose memory takes the logarithms of the probabilities and then the gradient.
+class CrossEntropyInPlace : public torch::autograd::Function<CrossEntropyInPlace> {
+ public:
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
+                            const at::Tensor& labels)
+  {
+    at::Tensor rows = logits.detach();
+    at::_log_softmax_out(rows, rows, -1, /*half_to_float=*/false);
+    const auto [loss, count] = at::nll_loss_forward(rows, labels, {}, at::Reduction::Mean, ignored_label);
+    context->saved_data["rows"] = std::move(rows);
+    context->saved_data["labels"] = labels;
+    context->saved_data["count"] = count;
+    return loss;
+  }
+
+  static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients)
+  {
+    const auto labels = context->saved_data["labels"].toTensor();
+    const auto each = gradients.front() / context->saved_data["count"].toTensor();
+    const auto counts = (labels != ignored_label).unsqueeze(-1);
+    // Autograd takes the memory over if nothing else refers to it.
+    at::Tensor rows = std::move(context->saved_data["rows"]).toTensor();
+    context->saved_data.clear();
+    rows.exp_().mul_(each * counts);
+    rows.scatter_add_(-1, (labels.unsqueeze(-1) * counts), (-each * counts));
+    return {std::move(rows), at::Tensor()};
+  }
+};
+
 }  // namespace
 
 at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
 {
-  return at::cross_entropy_loss(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());
+  return CrossEntropyInPlace::apply(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());
 }
 
 at::Tensor evaluation_of(const at::Tensor& logits, const at::Tensor& labels)

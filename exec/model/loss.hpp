@@ -15,7 +15,8 @@ struct EvaluationSums {
   double correct = 0;  ///< labels that are the most likely class or token
 };
 
-/// Mean cross-entropy of the last layer's outputs over all labels: a float32 scalar, computed in float32.
+/// Mean cross-entropy of the last layer's outputs over all labels that are not ignored: a float32 scalar, computed in
+/// float32. Float32 outputs lose their values: their memory becomes that of their gradient.
 at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels);
 /// The sums of EvaluationSums, float64 [3].
 at::Tensor evaluation_of(const at::Tensor& logits, const at::Tensor& labels);

@@ -147,5 +147,20 @@ TEST(LossOf, IsTheMeanCrossEntropyInFloat32)
   }
 }
 
+TEST(LossOf, HasTheGradientOfLibTorchsCrossEntropyInTheMemoryOfTheLogits)
+{
+  at::Tensor labels = at::tensor({2, 0, 1, 2}, at::kLong);
+  labels[1] = -100;  // is not counted
+  const auto values = at::linspace(-3, 3, 12).view({4, 3});
+  const auto expected = values.clone().requires_grad_();
+  at::cross_entropy_loss(expected, labels).backward();
+  const auto logits = values.clone().requires_grad_();
+  const auto* const memory = logits.const_data_ptr();
+  loss_of({logits}, labels).backward();
+  EXPECT_TRUE(at::allclose(logits.grad(), expected.grad(), 1e-6, 1e-7));
+  EXPECT_TRUE(at::equal(logits.grad()[1], at::zeros(3)));
+  EXPECT_EQ(logits.grad().const_data_ptr(), memory);
+}
+
 }  // namespace
 }  // namespace isobar::exec
