@@ -5,37 +5,67 @@
 #include "exec/device/tensor_slices.hpp"
 #include "exec/model/stored_tensors.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdint>
-#include <stdexcept>
+#include <map>
 #include <utility>
 
 namespace isobar::exec {
 
 namespace {
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+constexpr double momentum = 0.9;
+constexpr double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // Kingma and Ba, Adam, 2015
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Workload& workload, const Tensors& parameters)
-{
-  const Training& training = workload.training;
-  switch (workload.optimizer) {
-    case Optimizer::Sgd:
-      return std::make_unique<torch::optim::SGD>(
-          parameters, torch::optim::SGDOptions(training.learning_rate).weight_decay(training.weight_decay));
-    case Optimizer::Momentum:
-      return std::make_unique<torch::optim::SGD>(
-          parameters,
-          torch::optim::SGDOptions(training.learning_rate).momentum(0.9).weight_decay(training.weight_decay));
-    case Optimizer::Adam:
-      return std::make_unique<torch::optim::Adam>(
-          parameters, torch::optim::AdamOptions(training.learning_rate).weight_decay(training.weight_decay));
-    case Optimizer::AdamW:
-      return std::make_unique<torch::optim::AdamW>(
-          parameters, torch::optim::AdamWOptions(training.learning_rate).weight_decay(training.weight_decay));
+/// What the optimizer keeps of a parameter.
+struct ParameterState {
+  std::int64_t steps = 0;
+  Tensors moments = {};  // empty before the first step
+};
+
+/// A parameter, its gradient and its moments as vectors, for the kernels of LibTorch that update many of them at once.
+struct Operands {
+  at::Tensor parameter;
+  at::Tensor gradient;
+  Tensors moments;
+
+  template <typename Change>
+  Operands each(const Change& change) const
+  {
+    Operands result{change(parameter), change(gradient), {}};
+    for (const auto& moment : moments) result.moments.push_back(change(moment));
+    return result;
   }
-  throw std::logic_error("unknown optimizer");
+  void set(const Operands& values) const
+  {
+    parameter.copy_(values.parameter);
+    for (std::size_t i = 0; i < moments.size(); ++i) moments[i].copy_(values.moments[i]);
+  }
+};
+
+/// The kernels for the processor compute the last values of a vector, if their number is no multiple of this one, in
+/// another way, which rounds differently.
+constexpr std::int64_t vector_unit = 64;
+
+std::vector<std::string> moment_names(Optimizer kind)
+{
+  switch (kind) {
+    case Optimizer::Sgd:
+      return {};
+    case Optimizer::Momentum:
+      return {"momentum_buffer"};
+    case Optimizer::Adam:
+    case Optimizer::AdamW:
+      return {"exp_avg", "exp_avg_sq"};
+  }
+  return {};
+}
+
+bool counts_steps(Optimizer kind)
+{
+  return kind == Optimizer::Adam || kind == Optimizer::AdamW;
 }
 
 std::string state_name(const std::string& parameter, const std::string& kind)
@@ -46,80 +76,105 @@ std::string state_name(const std::string& parameter, const std::string& kind)
 }  // namespace
 
 struct StageOptimizer::Impl {
-  Impl(const Workload& workload, const Tensors& of)
-      : kind(workload.optimizer), parameters(of), torch_optimizer(make_optimizer(workload, of))
+  Impl(const Workload& workload, Tensors of)
+      : kind(workload.optimizer),
+        rate(workload.training.learning_rate),
+        decay(workload.training.weight_decay),
+        parameters(std::move(of)),
+        names(moment_names(kind))
   {
+    for (std::size_t i = 0; i < parameters.size(); ++i) numbers[parameters[i].unsafeGetTensorImpl()] = i;
+    states.resize(parameters.size());
   }
 
-  std::size_t tensors_of_each() const
+  const ParameterState& state_of(const at::Tensor& parameter) const
   {
-    if (kind == Optimizer::Sgd) return 0;
-    return kind == Optimizer::Momentum ? 1 : 2;
+    return states[numbers.at(parameter.unsafeGetTensorImpl())];
   }
+  ParameterState& state_of(const at::Tensor& parameter) { return states[numbers.at(parameter.unsafeGetTensorImpl())]; }
 
-  /// Where torch's optimizer has the tensors of a parameter's state; empty before its first step.
-  std::vector<at::Tensor*> places_of(const at::Tensor& parameter)
+  void step()
   {
-    auto& states = torch_optimizer->state();
-    const auto found = states.find(parameter.unsafeGetTensorImpl());
-    if (found == states.end()) return {};
-    const auto of_adam = [](auto& state) { return std::vector<at::Tensor*>{&state.exp_avg(), &state.exp_avg_sq()}; };
-    switch (kind) {
-      case Optimizer::Sgd:
-        return {};
-      case Optimizer::Momentum: {
-        at::Tensor& buffer = static_cast<torch::optim::SGDParamState&>(*found->second).momentum_buffer();
-        return buffer.defined() ? std::vector<at::Tensor*>{&buffer} : std::vector<at::Tensor*>{};
+    std::map<std::int64_t, std::vector<Operands>> by_steps;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!parameters[i].grad().defined()) continue;
+      ParameterState& state = states[i];
+      if (state.moments.empty()) {
+        for (std::size_t k = 0; k < names.size(); ++k) state.moments.push_back(at::zeros_like(parameters[i]));
       }
-      case Optimizer::Adam:
-        return of_adam(static_cast<torch::optim::AdamParamState&>(*found->second));
-      case Optimizer::AdamW:
-        return of_adam(static_cast<torch::optim::AdamWParamState&>(*found->second));
+      const Operands whole{parameters[i], parameters[i].grad().contiguous(), state.moments};
+      by_steps[++state.steps].push_back(whole.each([](const at::Tensor& tensor) { return tensor.view(-1); }));
     }
-    throw std::logic_error("unknown optimizer");
+    for (const auto& [steps, operands] : by_steps) update(steps, operands);
+  }
+
+  void update(std::int64_t steps, const std::vector<Operands>& vectors) const
+  {
+    std::vector<Operands> updated;
+    std::vector<std::pair<Operands, Operands>> ends;  // and what is updated in place of them
+    for (const Operands& vector : vectors) {
+      const std::int64_t size = vector.parameter.numel();
+      const std::int64_t rest = vector.parameter.is_cpu() ? size % vector_unit : 0;
+      if (rest < size) {
+        updated.push_back(vector.each([&](const at::Tensor& values) { return values.narrow(0, 0, size - rest); }));
+      }
+      if (rest == 0) continue;
+      const auto end = vector.each([&](const at::Tensor& values) { return values.narrow(0, size - rest, rest); });
+      updated.push_back(end.each([&](const at::Tensor& values) {
+        return at::constant_pad_nd(values, {0, vector_unit - rest});
+      }));
+      ends.emplace_back(end, updated.back().each([&](const at::Tensor& values) { return values.narrow(0, 0, rest); }));
+    }
+    update_vectors(steps, updated);
+    for (const auto& [end, values] : ends) end.set(values);
+  }
+
+  /// `steps` includes this one.
+  void update_vectors(std::int64_t steps, const std::vector<Operands>& vectors) const
+  {
+    Tensors of_parameters, gradients;
+    std::vector<Tensors> moments(names.size());
+    for (const Operands& vector : vectors) {
+      of_parameters.push_back(vector.parameter);
+      gradients.push_back(vector.gradient);
+      for (std::size_t k = 0; k < names.size(); ++k) moments[k].push_back(vector.moments[k]);
+    }
+    if (!counts_steps(kind)) {
+      at::_fused_sgd_(of_parameters, gradients, moments.empty() ? Tensors() : moments.front(), decay,
+                      kind == Optimizer::Momentum ? momentum : 0, rate, /*dampening=*/0, /*nesterov=*/false,
+                      /*maximize=*/false, /*is_first_step=*/false);
+      return;
+    }
+    const Tensors counts(vectors.size(), at::full({}, static_cast<float>(steps), gradients.front().options()));
+    const auto update_by = [&](const auto& kernel) {
+      kernel(of_parameters, gradients, moments[0], moments[1], Tensors(), counts, rate, beta1, beta2, decay, epsilon,
+             /*amsgrad=*/false, /*maximize=*/false);
+    };
+    if (kind == Optimizer::Adam) {
+      update_by([](const auto&... values) { at::_fused_adam_(values...); });
+    } else {
+      update_by([](const auto&... values) { at::_fused_adamw_(values...); });
+    }
   }
 
   /// Calls `take` with each tensor of the state and its memory.
   template <typename Take>
   void place_state(const Tensors& memory, const Take& take)
   {
-    ensure(memory.size() == parameters.size() * tensors_of_each(), "the state has all of its memory");
+    ensure(memory.size() == parameters.size() * names.size(), "the state has all of its memory");
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      const auto places = places_of(parameters[i]);
-      for (std::size_t k = 0; k < places.size(); ++k) take(*places[k], memory[i * tensors_of_each() + k]);
+      Tensors& moments = states[i].moments;
+      for (std::size_t k = 0; k < moments.size(); ++k) take(moments[k], memory[i * names.size() + k]);
     }
-  }
-
-  /// The state of a parameter by kind; the number of steps as an int64 scalar.
-  NamedTensors state_of(const at::Tensor& parameter) const
-  {
-    const auto& states = torch_optimizer->state();
-    const auto found = states.find(parameter.unsafeGetTensorImpl());
-    if (found == states.end()) return {};
-    const auto adam_state = [](const auto& state) -> NamedTensors {
-      return {{"step", at::scalar_tensor(state.step(), at::kLong)},
-              {"exp_avg", state.exp_avg()},
-              {"exp_avg_sq", state.exp_avg_sq()}};
-    };
-    switch (kind) {
-      case Optimizer::Sgd:
-        return {};
-      case Optimizer::Momentum: {
-        const auto& state = static_cast<const torch::optim::SGDParamState&>(*found->second);
-        if (!state.momentum_buffer().defined()) return {};
-        return {{"momentum_buffer", state.momentum_buffer()}};
-      }
-      case Optimizer::Adam:
-        return adam_state(static_cast<const torch::optim::AdamParamState&>(*found->second));
-      case Optimizer::AdamW:
-        return adam_state(static_cast<const torch::optim::AdamWParamState&>(*found->second));
-    }
-    throw std::logic_error("unknown optimizer");
   }
 
   Optimizer kind;
+  double rate;
+  double decay;
   Tensors parameters;
-  std::unique_ptr<torch::optim::Optimizer> torch_optimizer;
+  std::vector<std::string> names;  // of the moments
+  std::vector<ParameterState> states;
+  std::map<const at::TensorImpl*, std::size_t> numbers;  // of the parameters
 };
 
 StageOptimizer::StageOptimizer(const Workload& workload, const Tensors& parameters)
@@ -130,13 +185,14 @@ StageOptimizer::~StageOptimizer() = default;
 
 void StageOptimizer::step()
 {
-  impl_->torch_optimizer->step();
+  const at::NoGradGuard no_graph;
+  impl_->step();
 }
 
 Tensors StageOptimizer::shapes_of_state() const
 {
   Tensors shapes;
-  for (const auto& parameter : impl_->parameters) shapes.insert(shapes.end(), impl_->tensors_of_each(), parameter);
+  for (const auto& parameter : impl_->parameters) shapes.insert(shapes.end(), impl_->names.size(), parameter);
   return shapes;
 }
 
@@ -159,44 +215,33 @@ bool StageOptimizer::keep_state_in(const Tensors& memory)
 
 std::vector<StoredTensor> StageOptimizer::state(const std::string& name, const at::Tensor& parameter) const
 {
+  const ParameterState& state = impl_->state_of(parameter);
   std::vector<StoredTensor> all;
-  for (const auto& [kind, tensor] : impl_->state_of(parameter)) all.push_back(stored(state_name(name, kind), tensor));
+  if (state.moments.empty()) return all;
+  if (counts_steps(impl_->kind)) {
+    all.push_back(stored(state_name(name, "step"), at::scalar_tensor(state.steps, at::kLong)));
+  }
+  for (std::size_t k = 0; k < state.moments.size(); ++k) {
+    all.push_back(stored(state_name(name, impl_->names[k]), state.moments[k]));
+  }
   return all;
 }
 
 void StageOptimizer::restore(const TensorSource& source, const std::string& name, const TensorPart& part,
                              const at::Tensor& parameter, std::size_t begin)
 {
-  const auto has = [&](const char* kind) { return source.find(state_name(name, kind)) != nullptr; };
-  const auto read = [&](const char* kind) {
-    return values_of(part, read_tensor(source, {state_name(name, kind), ElementType::F32, part.shape}))
-        .narrow(0, static_cast<std::int64_t>(begin), parameter.numel())
-        .reshape(parameter.sizes())
-        .to(parameter.device(), /*non_blocking=*/false, /*copy=*/true);
-  };
-  auto& restored = impl_->torch_optimizer->state();
-  const auto restore_adam = [&](auto parameter_state) {
-    if (!has("exp_avg")) return;
-    const auto steps = read_tensor(source, {state_name(name, "step"), ElementType::I64, {}});
-    parameter_state->step(steps.template item<std::int64_t>());
-    parameter_state->exp_avg(read("exp_avg"));
-    parameter_state->exp_avg_sq(read("exp_avg_sq"));
-    restored[parameter.unsafeGetTensorImpl()] = std::move(parameter_state);
-  };
-  switch (impl_->kind) {
-    case Optimizer::Sgd:
-      return;
-    case Optimizer::Momentum: {
-      if (!has("momentum_buffer")) return;
-      auto parameter_state = std::make_unique<torch::optim::SGDParamState>();
-      parameter_state->momentum_buffer(read("momentum_buffer"));
-      restored[parameter.unsafeGetTensorImpl()] = std::move(parameter_state);
-      return;
-    }
-    case Optimizer::Adam:
-      return restore_adam(std::make_unique<torch::optim::AdamParamState>());
-    case Optimizer::AdamW:
-      return restore_adam(std::make_unique<torch::optim::AdamWParamState>());
+  const auto& names = impl_->names;
+  if (names.empty() || source.find(state_name(name, names.front())) == nullptr) return;
+  ParameterState& state = impl_->state_of(parameter);
+  state.moments.clear();
+  if (counts_steps(impl_->kind)) {
+    state.steps = read_tensor(source, {state_name(name, "step"), ElementType::I64, {}}).item<std::int64_t>();
+  }
+  for (const auto& kind : names) {
+    const auto whole = values_of(part, read_tensor(source, {state_name(name, kind), ElementType::F32, part.shape}));
+    state.moments.push_back(whole.narrow(0, static_cast<std::int64_t>(begin), parameter.numel())
+                                .reshape(parameter.sizes())
+                                .to(parameter.device(), /*non_blocking=*/false, /*copy=*/true));
   }
 }
 

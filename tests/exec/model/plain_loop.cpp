@@ -11,16 +11,66 @@
 
 namespace isobar::exec {
 
+/// LibTorch's kernels for the optimizer on whole parameters, padded to vectors of 64 values on the CPU, so that the
+/// kernels round all values alike.
 struct PlainLoop::Optimizer {
-  std::unique_ptr<torch::optim::Optimizer> of_torch;
+  Optimizer(const Workload& of, const Tensors& all) : workload(of), parameters(all)
+  {
+    for (const auto& parameter : parameters) {
+      padded.push_back(pad(parameter.detach()));
+      first_moments.push_back(at::zeros_like(padded.back()));
+      second_moments.push_back(at::zeros_like(padded.back()));
+    }
+  }
+
+  static at::Tensor pad(const at::Tensor& tensor)
+  {
+    const std::int64_t missing = tensor.is_cpu() ? (64 - tensor.numel() % 64) % 64 : 0;
+    return missing == 0 ? tensor.view(-1) : at::constant_pad_nd(tensor.view(-1), {0, missing});
+  }
+
+  void step()
+  {
+    const torch::NoGradGuard no_graph;
+    ++steps;
+    Tensors gradients;
+    for (const auto& parameter : parameters) gradients.push_back(pad(parameter.grad().contiguous()));
+    const auto& [rate, decay, dropout, clip_norm] = workload.training;
+    const Tensors counts(parameters.size(), at::full({}, static_cast<float>(steps), gradients.front().options()));
+    switch (workload.optimizer) {
+      case isobar::Optimizer::AdamW:
+        at::_fused_adamw_(padded, gradients, first_moments, second_moments, {}, counts, rate, 0.9, 0.999, decay, 1e-8,
+                          false, false);
+        break;
+      case isobar::Optimizer::Adam:
+        at::_fused_adam_(padded, gradients, first_moments, second_moments, {}, counts, rate, 0.9, 0.999, decay, 1e-8,
+                         false, false);
+        break;
+      case isobar::Optimizer::Momentum:
+        at::_fused_sgd_(padded, gradients, first_moments, decay, 0.9, rate, 0, false, false, false);
+        break;
+      case isobar::Optimizer::Sgd:
+        at::_fused_sgd_(padded, gradients, {}, decay, 0, rate, 0, false, false, false);
+        break;
+    }
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      if (!padded[i].is_alias_of(parameters[i])) {
+        parameters[i].copy_(padded[i].narrow(0, 0, parameters[i].numel()).view_as(parameters[i]));
+      }
+      parameters[i].mutable_grad().reset();
+    }
+  }
+
+  const Workload& workload;
+  Tensors parameters;
+  Tensors padded;  // of the parameters' memory where nothing is missing
+  Tensors first_moments;
+  Tensors second_moments;
+  std::int64_t steps = 0;
 };
 
 PlainLoop::PlainLoop(const Workload& workload, std::uint64_t model_seed, std::uint64_t microbatches, std::string device)
-    : workload_(workload),
-      seed_(model_seed),
-      microbatches_(microbatches),
-      device_(std::move(device)),
-      optimizer_(std::make_unique<Optimizer>())
+    : workload_(workload), seed_(model_seed), microbatches_(microbatches), device_(std::move(device))
 {
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const auto& tied_to = workload.layers[i].tied_to;
@@ -28,20 +78,7 @@ PlainLoop::PlainLoop(const Workload& workload, std::uint64_t model_seed, std::ui
     layers_.push_back(make_layer_module(workload, i, model_seed, device_, {}, tied));
     for (const auto& parameter : layers_.back()->parameters()) parameters_.push_back(parameter);
   }
-  const Training& training = workload.training;
-  auto& optimizer = optimizer_->of_torch;
-  if (workload.optimizer == isobar::Optimizer::AdamW) {
-    optimizer = std::make_unique<torch::optim::AdamW>(
-        parameters_, torch::optim::AdamWOptions(training.learning_rate).weight_decay(training.weight_decay));
-  } else if (workload.optimizer == isobar::Optimizer::Adam) {
-    optimizer = std::make_unique<torch::optim::Adam>(
-        parameters_, torch::optim::AdamOptions(training.learning_rate).weight_decay(training.weight_decay));
-  } else {
-    const double momentum = workload.optimizer == isobar::Optimizer::Momentum ? 0.9 : 0;
-    optimizer = std::make_unique<torch::optim::SGD>(
-        parameters_,
-        torch::optim::SGDOptions(training.learning_rate).momentum(momentum).weight_decay(training.weight_decay));
-  }
+  optimizer_ = std::make_unique<Optimizer>(workload, parameters_);
 }
 
 PlainLoop::~PlainLoop() = default;
@@ -70,8 +107,7 @@ double PlainLoop::step(Order order)
     losses[microbatch] = loss.detach();
   }
   if (const auto most = workload_.training.clip_norm) torch::nn::utils::clip_grad_norm_(parameters_, *most);
-  optimizer_->of_torch->step();
-  optimizer_->of_torch->zero_grad();
+  optimizer_->step();
   ++next_step_;
   return at::stack(losses).to(at::kDouble).mean().item<double>();
 }
