@@ -64,7 +64,6 @@ RankMachine::RankMachine(const Program& program, std::size_t rank, const RankSta
     : rank_(rank), stages_(stages), options_(std::move(options)), passes_(program, rank), host_meter_(meters.host)
 {
   for (const auto& [stage, own] : stages.own) {
-    if (own.residence.is_on_device()) continue;
     Part& part = parts_[stage];
     part.model = own.model.get();
     part.residence = own.residence;
@@ -106,6 +105,11 @@ void RankMachine::make_device_places(const TierMeters& meters)
       gradients = std::make_unique<Place>(options_.device, part.model->size_of_gradients(), meters.device);
     }
     part.gradients = gradients.get();
+  }
+  for (auto& [stage, part] : parts_) {
+    if (part.gradients != nullptr) continue;
+    kept_gradients_.push_back(std::make_unique<Place>(options_.device, part.model->size_of_gradients(), meters.device));
+    part.gradients = kept_gradients_.back().get();
   }
 }
 
@@ -153,12 +157,6 @@ void RankMachine::make_host_places(const TierMeters& meters)
 void RankMachine::switch_to(const Program& program)
 {
   passes_ = PassPlaces(program, rank_);
-}
-
-RankMachine::Part* RankMachine::part_of(std::uint32_t stage)
-{
-  const auto found = parts_.find(stage);
-  return found == parts_.end() ? nullptr : &found->second;
 }
 
 void RankMachine::run(std::uint64_t step, std::uint64_t position, const Instruction& instruction, Stream& stream,
@@ -282,50 +280,44 @@ void RankMachine::write_state(const Part& part, const Place& place)
 void RankMachine::before_pass(std::uint64_t position, const Instruction& pass, Stream& stream)
 {
   is_computing_ = true;
-  Part* const part = part_of(pass.stage);
-  if (part == nullptr) return;
-  if (const auto place = passes_.of_parameters(position)) part->model->use_parameters(*parameter_places_.at(*place));
-  if (part->gradients != nullptr && passes_.begins_backwards(pass, position)) {
-    part->model->use_gradients(*part->gradients);
-  }
-  if (part->residence.activations == Tier::Host && makes_input_gradients(pass.opcode)) {
+  const Part& part = parts_.at(pass.stage);
+  if (const auto place = passes_.of_parameters(position)) part.model->use_parameters(*parameter_places_.at(*place));
+  if (passes_.begins_backwards(pass, position)) part.model->use_gradients(*part.gradients);
+  if (part.residence.activations == Tier::Host && makes_input_gradients(pass.opcode)) {
     const Message kept = returned_.take(address_of(pass));
     stream.await(kept);
-    part->model->give_kept(pass.microbatch, kept);
+    part.model->give_kept(pass.microbatch, kept);
   }
 }
 
 void RankMachine::after_pass(std::uint64_t step, std::uint64_t position, const Instruction& pass, Stream& stream,
                              bool is_training)
 {
-  if (Part* const part = part_of(pass.stage)) {
-    if (part->residence.activations == Tier::Host && pass.opcode == Opcode::Forward && is_training) {
-      Message kept = part->model->take_kept(pass.microbatch);
-      kept.ready = stream.record();
-      leaving_.put(address_of(pass), std::move(kept));
-    }
-    // Those of replicas are kept when they have been added up.
-    if (part->gradients != nullptr && !part->has_replicas && passes_.ends_backwards(pass, position)) {
-      part->model->keep_gradient_facts(step);
-    }
+  const Part& part = parts_.at(pass.stage);
+  if (part.residence.activations == Tier::Host && pass.opcode == Opcode::Forward && is_training) {
+    Message kept = part.model->take_kept(pass.microbatch);
+    kept.ready = stream.record();
+    leaving_.put(address_of(pass), std::move(kept));
   }
+  // Those of replicas are kept when they have been added up.
+  if (!part.has_replicas && passes_.ends_backwards(pass, position)) part.model->keep_gradient_facts(step);
   is_computing_ = false;
   for (const std::size_t place : passes_.freed_after(position)) leave(*parameter_places_.at(place));
 }
 
 void RankMachine::with_state(std::uint32_t stage, const std::function<void()>& work)
 {
-  Part* const part = part_of(stage);
-  if (part == nullptr || part->residence.optimizer == Tier::Device) return work();
-  part->model->show_waiting_gradients(part->waiting);
-  with_disk(*part, work);
-  part->model->show_waiting_gradients(nullptr);
-  if (part->waiting != nullptr) return;
-  const Place* const place = part->waiting_places->take();
-  if (part->model->take_waiting_gradients(*place)) {
-    part->waiting = place;
+  Part& part = parts_.at(stage);
+  if (part.residence.optimizer == Tier::Device) return work();
+  part.model->show_waiting_gradients(part.waiting);
+  with_disk(part, work);
+  part.model->show_waiting_gradients(nullptr);
+  if (part.waiting != nullptr) return;
+  const Place* const place = part.waiting_places->take();
+  if (part.model->take_waiting_gradients(*place)) {
+    part.waiting = place;
   } else {
-    part->waiting_places->give_back(place);
+    part.waiting_places->give_back(place);
   }
 }
 

@@ -83,7 +83,7 @@ class RankMachine {
   void with_state(std::uint32_t stage, const std::function<void()>& work);
 
  private:
-  /// A stage that does not live on the device.
+  /// A stage.
   struct Part {
     StageModel* model = nullptr;
     Residence residence;
@@ -99,7 +99,6 @@ class RankMachine {
 
   void make_device_places(const TierMeters& meters);
   void make_host_places(const TierMeters& meters);
-  Part* part_of(std::uint32_t stage);
   void load(const Instruction& instruction, Stream& stream);
   void store(const Instruction& instruction, Stream& stream);
   void update(std::uint64_t step, Part& part, const Facts& facts);
@@ -120,6 +119,7 @@ class RankMachine {
   std::map<std::uint32_t, Part> parts_;  // by stage
   std::vector<std::unique_ptr<Place>> parameter_places_;
   std::map<std::size_t, std::unique_ptr<Place>> gradient_places_;
+  std::vector<std::unique_ptr<Place>> kept_gradients_;  // of stages from which none leave
   PlacePool staging_;
   std::optional<ScratchFile> disk_;  // none without states there
   MemoryMeter& host_meter_;
