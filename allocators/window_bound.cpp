@@ -23,7 +23,7 @@ class OneDevice {
     const Workload& workload = cost.workload();
     const auto microbatches = static_cast<double>(plan.goal.microbatches);
     const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
-    Bytes largest_activations;
+    Bytes pass;  // of the layer that needs most
     for (const auto& layer : workload.layers) {
       const auto parameters = static_cast<double>(layer.parameters);
       layers_.push_back({microbatches * (layer.forward / cost.speed(0)).value,
@@ -35,13 +35,13 @@ class OneDevice {
       }
       parameters_ += parameters * bytes.parameter;
       gradients_ += parameters * bytes.gradient;
-      largest_activations = std::max(largest_activations, layer.activations);
+      pass = std::max(pass, layer.activations + layer.workspace);
     }
     parameter_share_ = bytes.parameter / bytes.all();
     gradient_share_ = bytes.gradient / bytes.all();
     const Boundaries cuts = boundaries_of(workload);
-    const Bytes others = workload.recompute_buffer + cuts.output.front() + cuts.gradient.front() + cuts.output.back() +
-                         cuts.gradient.back() + largest_activations;
+    const Bytes input = cost.cluster().data_server ? cuts.output.front() : Bytes(0);
+    const Bytes others = pass + input + cuts.output.back() + cuts.gradient.back();
     room_ = std::max(0.0, (cost.cluster().devices.front().memory - others).value);
   }
 

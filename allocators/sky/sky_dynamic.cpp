@@ -188,7 +188,7 @@ SkyInputs sky_inputs(const CostModel& cost, const Goal& goal)
     inputs.device_memory.push_back(cost.cluster().devices[i].memory.value);
   }
   const auto& layers = cost.workload().layers;
-  inputs.stage_memory = cost.workload().recompute_buffer.value;
+  inputs.stage_memory = cost.workload().workspace.value;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     inputs.multiply_adds.push_back(layers[i].forward.value / 2);
     inputs.layer_memory.push_back(cost.memory_ignores_schedule()

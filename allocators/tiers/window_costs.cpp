@@ -54,10 +54,12 @@ WindowCosts::WindowCosts(const Workload& workload, const Cluster& cluster, std::
     gradients_.emplace_back(count * bytes.gradient);
     states_.emplace_back(count * bytes.optimizer);
     activations_.push_back(layer.activations);
+    workspaces_.push_back(layer.workspace);
   }
   const Boundaries cuts = boundaries_of(workload);
-  buffers_ = workload.recompute_buffer + cuts.output.front() + cuts.gradient.front() + cuts.output.back() +
-             cuts.gradient.back();
+  input_gradients_ = cuts.gradient;
+  if (cluster.data_server) buffers_ = cuts.output.front();
+  buffers_ += cuts.output.back() + cuts.gradient.back();
 }
 
 double WindowCosts::update_time(std::size_t layer) const
@@ -84,13 +86,18 @@ std::pair<Bytes, Bytes> WindowCosts::places_of(const WindowShape& shape) const
 WindowMemory WindowCosts::memory_of(const WindowShape& shape) const
 {
   WindowMemory memory;
-  memory.device = buffers_;
+  Bytes kept;              // on the device, of all micro-batches and layers up to one
+  Bytes most;              // with the workspace of that layer
   std::vector<Bytes> two;  // the largest of those that pass, on the device at a time
   for (std::size_t i = 0; i < layers(); ++i) {
     const bool is_stored = shape.stores_activations && i > 0 && i + 1 < layers();
-    (is_stored ? memory.host : memory.device) += microbatches_ * activations_[i];
+    (is_stored ? memory.host : kept) += microbatches_ * activations_[i];
+    // When its first backward runs, the gradients of its outputs wait for the backwards of all micro-batches.
+    const Bytes waiting = i + 1 < layers() ? microbatches_ * input_gradients_[i + 1] : Bytes(0);
+    most = std::max(most, kept + workspaces_[i] + waiting + input_gradients_[i]);
     if (is_stored) two.insert(two.end(), microbatches_ < 2 ? 1 : 2, activations_[i]);
   }
+  memory.device = buffers_ + most;
   std::partial_sort(two.begin(), two.begin() + std::min<std::ptrdiff_t>(2, std::ssize(two)), two.end(),
                     std::greater<>());
   for (std::size_t i = 0; i < std::min<std::size_t>(2, two.size()); ++i) memory.device += two[i];

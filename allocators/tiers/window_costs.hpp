@@ -77,6 +77,8 @@ class WindowCosts {
   std::vector<double> machine_updates_;     // FLOP
   std::vector<Bytes> parameters_, gradients_, states_;
   std::vector<Bytes> activations_;  // of a micro-batch
+  std::vector<Bytes> workspaces_;
+  std::vector<Bytes> input_gradients_;  // of a micro-batch
   Bytes buffers_;
 };
 

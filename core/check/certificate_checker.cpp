@@ -50,7 +50,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
       schedule(is_chain(asked) ? chain_schedule(asked.goal.schedule) : std::nullopt),
       divides_layers(has_shared_stages(asked)),
       is_sky(chain.memory_model == MemoryModel::Sky),
-      recompute_buffer(chain.recompute_buffer.value),
+      workspace(chain.workspace.value),
       cluster(&given),
       latency_counts(goal.communication != Communication::Overlapped || asked.latency_occupies_lanes()),
       effort(spent)

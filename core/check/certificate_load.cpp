@@ -198,7 +198,7 @@ class Loads {
     const double parameters = parameters_[end] - parameters_[first];
     const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
     const double rest =
-        sums_.is_sky ? sums_.need(first, end, 0) : sums_.buffer(first) + sums_.buffer(end) + sums_.recompute_buffer;
+        sums_.is_sky ? sums_.need(first, end, 0) : sums_.buffer(first) + sums_.buffer(end) + sums_.workspace;
     const double activations = sums_.is_sky ? 0 : sums_.activations[end] - sums_.activations[first];
     const double left = kinds_[kind].memory - rest;
     const double whole = sums_.is_sky ? 0 : bytes.all();

@@ -77,7 +77,7 @@ struct Chain {
   std::vector<double> parameter_bytes;  ///< of the layers before each cut
   std::vector<double> activations;      ///< likewise, of one micro-batch
   std::vector<double> sky_memory;       ///< likewise
-  double recompute_buffer = 0;          ///< of every stage
+  double workspace = 0;                 ///< of every stage
   std::vector<double> output;           ///< bytes over each cut, forward
   std::vector<double> gradient;         ///< bytes over each cut, back
   std::vector<double> speed;            ///< of each device
@@ -110,7 +110,7 @@ struct Chain {
   /// Bytes that the layers between two cuts need with `held` micro-batches in flight.
   double need(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const
   {
-    return need_of_layers(first_cut, end_cut, held) + buffer(first_cut) + buffer(end_cut) + recompute_buffer;
+    return need_of_layers(first_cut, end_cut, held) + buffer(first_cut) + buffer(end_cut) + workspace;
   }
   /// s_i.
   double cost(double compute, double send) const

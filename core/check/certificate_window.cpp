@@ -38,7 +38,7 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
   Before before;
   double densest = 0;     // FLOP of updates for each byte that stays
   double parameters = 0;  // count
-  double activations = 0;
+  double pass = 0;        // bytes, of the layer that needs most
   const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
   for (const auto& layer : workload.layers) {
     const auto count = static_cast<double>(layer.parameters);
@@ -49,7 +49,7 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
     before.resident_bytes.push_back(before.resident_bytes.back() + count * bytes.all());
     if (count > 0) densest = std::max(densest, update / (count * bytes.all()));
     parameters += count;
-    activations = std::max(activations, layer.activations.value);
+    pass = std::max(pass, (layer.activations + layer.workspace).value);
   }
   const std::size_t layers = workload.layers.size();
   const double compute = before.forward_s[layers] + before.backward_s[layers];
@@ -58,9 +58,9 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
 
   const MachineRates rates = machine_rates(plan, device, cluster);
   const Boundaries cuts = boundaries_of(workload);
+  const double input = cluster.data_server ? cuts.output.front().value : 0;
   const double room =
-      std::max(0.0, device.memory.value - activations - workload.recompute_buffer.value - cuts.output.front().value -
-                        cuts.gradient.front().value - cuts.output.back().value - cuts.gradient.back().value);
+      std::max(0.0, device.memory.value - pass - input - cuts.output.back().value - cuts.gradient.back().value);
   const bool waits_for_all = is_trained_with_all_gradients(plan, workload);
   double bound = infinity;
   for (std::size_t part = 0; part < window_bound_parts; ++part) {

@@ -455,7 +455,7 @@ class Checker {
         }
         facts.peak_bytes = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + activations * held +
                            cuts.output[stage.first_layer].value + cuts.gradient[stage.first_layer].value +
-                           cuts.output[end].value + cuts.gradient[end].value + workload_.recompute_buffer.value;
+                           cuts.output[end].value + cuts.gradient[end].value + workload_.workspace.value;
       }
       stages_.push_back(facts);
     }

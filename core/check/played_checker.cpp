@@ -293,7 +293,7 @@ class PlayedChecker {
     constexpr double staged_states = 3;
     const Boundaries cuts = boundaries_of(workload_);
     const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
-    double device = workload_.recompute_buffer.value;
+    double device = 0;
     double host = 0;
     double disk = 0;
     double passing_parameters = 0;  // of the largest part
@@ -310,7 +310,7 @@ class PlayedChecker {
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
       if (!is_here(i)) continue;
       const Stage& stage = plan_.stages[i];
-      if (i == 0 || !is_here(i - 1))
+      if (i == 0 ? plan_.data_server.has_value() : !is_here(i - 1))
         device += (cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer]).value;
       if (!is_here(i + 1)) device += (cuts.output[stage.last_layer + 1] + cuts.gradient[stage.last_layer + 1]).value;
       double count = 0;
@@ -395,7 +395,7 @@ class PlayedChecker {
     const bool is_sky = workload_.memory_model == MemoryModel::Sky;
     const std::size_t after = stage.last_layer + 1;
     const Bytes buffers = cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
-                          cuts.gradient[after] + workload_.recompute_buffer;
+                          cuts.gradient[after] + workload_.workspace;
     for (const auto& part : holder.parts) {
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];

@@ -91,7 +91,7 @@ class OrderBound {
       result.gradient = hop(devices_[index + 1], devices_[index], cuts_.gradient[end]);
     }
     const Bytes buffers = cuts_.output[placed.first_layer] + cuts_.gradient[placed.first_layer] + cuts_.output[end] +
-                          cuts_.gradient[end] + workload_.recompute_buffer;
+                          cuts_.gradient[end] + workload_.workspace;
     const double resident = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + buffers.value;
     const bool is_limited = workload_.memory_model == MemoryModel::Training && activations > 0;
     const double room = device.memory.value * (1 + claim_tolerance) - resident;

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <optional>
 
 namespace isobar {
@@ -37,6 +38,9 @@ LayerProfile read_layer(MappingReader& entry)
   layer.update = Seconds(number_up_to(longest_s, entry, "update_s"));
   layer.spread_fraction = entry.required_number("spread_fraction");
   layer.activations = Bytes(number_up_to(most_bytes, entry, "activations_bytes"));
+  if (entry.optional("workspace_bytes") != nullptr) {
+    layer.workspace = Bytes(number_up_to(most_bytes, entry, "workspace_bytes"));
+  }
   if (const auto peak = entry.optional_number("peak_memory_bytes")) layer.peak = Bytes(*peak);
   entry.refuse_unknown();
   return layer;
@@ -139,6 +143,7 @@ std::string profile_to_json(const DeviceProfile& profile)
                       {"update_s", layer.update.value},
                       {"spread_fraction", layer.spread_fraction},
                       {"activations_bytes", layer.activations.value}});
+    if (layer.workspace) layers.back()["workspace_bytes"] = layer.workspace->value;
     if (layer.peak) layers.back()["peak_memory_bytes"] = layer.peak->value;
   }
   Json document = {{"schema", schema},
@@ -197,6 +202,13 @@ void apply_profile(const DeviceProfile& profile, const std::string& file, Worklo
     layer.backward_weight =
         counted > Flops(0) ? layer.backward_weight / counted * layer.backward : default_backward_weight(layer);
     layer.update = profile.layers[i].update * profile.speed;
+    if (const auto& workspace = profile.layers[i].workspace) {
+      if (layer.split && layer.activations > Bytes(0))
+        layer.split->activations *= profile.layers[i].activations / layer.activations;
+      layer.activations = profile.layers[i].activations;
+      layer.workspace = *workspace;
+      workload.workspace = std::max(workload.workspace, *workspace);
+    }
   }
 }
 

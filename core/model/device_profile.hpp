@@ -18,9 +18,10 @@ struct LayerProfile {
   Seconds forward;
   Seconds backward;
   Seconds update;
-  double spread_fraction = 0;  ///< (upper quartile − lower quartile) / median of forward and backward together
-  Bytes activations;           ///< kept from forward until backward
-  std::optional<Bytes> peak;   ///< peak memory of training only this layer, parameters and all included
+  double spread_fraction = 0;      ///< (upper quartile − lower quartile) / median of forward and backward together
+  Bytes activations;               ///< kept from forward until backward, its inputs among them
+  std::optional<Bytes> workspace;  ///< beyond `activations` and outputs, while a pass runs
+  std::optional<Bytes> peak;       ///< peak memory of training only this layer, parameters and all included
 };
 
 /// Measured copies in one direction between a device and its machine's memory: each takes latency + size / bandwidth.
@@ -70,7 +71,7 @@ DeviceProfile read_profile(const std::filesystem::path& file);
 
 /// Sets the work of the workload's layers from their measured times, at the profile's speed. A layer then takes the
 /// measured time on a device of that speed, and that time × the profile's speed / the device's speed on another.
-/// `backward_weight` stays the same fraction of `backward`.
+/// `backward_weight` stays the same fraction of `backward`. Sets activations and workspace, if both were measured.
 /// @throws InputError, naming `file`, when the profile has other layers, another dtype or another micro-batch.
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload);
 

@@ -172,6 +172,7 @@ ChainView chain_view(const Workload& workload)
       if (layer.update) sum.update = sum.update.value_or(Flops(0)) + *layer.update;
       sum.parameters += layer.parameters;
       sum.activations += layer.activations;
+      sum.workspace = std::max(sum.workspace, layer.workspace);
       sum.sky_memory += layer.sky_memory;
     }
     const Layer& last = workload.layers[end - 1];

@@ -79,7 +79,8 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
     Bytes read = layer.inputs.empty() ? workload.input : Bytes(0);
     for (const std::size_t input : layer.inputs) read += workload.layers[input].output;
     const Bytes kept = std::min(read, layer.activations);
-    result.recompute_buffer = std::max(result.recompute_buffer, layer.activations - kept);
+    layer.workspace += layer.activations - kept;
+    result.workspace = std::max(result.workspace, layer.workspace);
     layer.activations = kept;
     if (layer.split) layer.split->activations = Bytes(0);  // each device keeps the whole input
     layer.backward += layer.forward;
@@ -107,7 +108,7 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
   result.micro_batch = micro_batch;
   result.layers.clear();
   result.recompute.clear();
-  result.recompute_buffer = Bytes(0);
+  result.workspace = Bytes(0);
   std::visit(Build{result}, workload.model);
   if (workload.memory_model != MemoryModel::Sky) {
     for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
@@ -177,7 +178,7 @@ std::string workload_to_json(const Workload& workload)
                          {"optimizer", name_of(workload.optimizer)},
                          {"memory_model", name_of(workload.memory_model)},
                          {"input_bytes", workload.input.value},
-                         {"recompute_buffer_bytes", workload.recompute_buffer.value},
+                         {"recompute_buffer_bytes", workload.workspace.value},
                          {"layers", std::move(layers)}};
   return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

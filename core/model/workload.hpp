@@ -71,6 +71,8 @@ struct Layer {
   /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
   /// only, and one device has both layers and all between them.
   std::optional<std::size_t> tied_to = {};
+  /// Memory beyond `activations` and outputs while one of its passes runs: what was measured, and recomputed activations.
+  Bytes workspace = {};
 };
 
 /// How a model is trained. Only the executor uses it; placement does not depend on it.
@@ -96,7 +98,7 @@ struct Workload {
   /// Layers that recompute their activations in the backward pass (activation checkpointing), ascending; see
   /// with_recomputation.
   std::vector<std::size_t> recompute;
-  Bytes recompute_buffer;  ///< of every stage: recomputed activations of one such layer at a time, beyond what it keeps
+  Bytes workspace;  ///< of every stage that lives on its device: the largest of a layer
 };
 
 /// True if the stages all-reduce statistics of their gradients before the update: the norm is clipped, or the loss is

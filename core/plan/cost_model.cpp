@@ -93,7 +93,7 @@ Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_fl
       boundary_output_[first] + boundary_gradient_[first] + boundary_output_[last + 1] + boundary_gradient_[last + 1];
   return Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer) +
                activations * static_cast<double>(in_flight)) +
-         buffers + workload_->recompute_buffer;
+         buffers + workload_->workspace;
 }
 
 bool CostModel::memory_ignores_schedule() const

@@ -30,7 +30,7 @@ double memory_of_model(const CostModel& cost, const Goal& goal)
   const double all = cost.memory(0, end - 1, in_flight).value;
   if (cost.memory_ignores_schedule()) return all;
   const Bytes buffers = cost.boundary_output(0) + cost.boundary_gradient(0) + cost.boundary_output(end) +
-                        cost.boundary_gradient(end) + cost.workload().recompute_buffer;
+                        cost.boundary_gradient(end) + cost.workload().workspace;
   return all - buffers.value;
 }
 

@@ -33,6 +33,9 @@ class MemoryMeter {
   Bytes current() const { return Bytes(static_cast<double>(count_->current.load(std::memory_order_relaxed))); }
   Bytes peak() const { return Bytes(static_cast<double>(count_->peak.load(std::memory_order_relaxed))); }
 
+  /// From now on, `peak` is that of the time after this call.
+  void forget_peak() { count_->peak.store(count_->current.load(std::memory_order_relaxed), std::memory_order_relaxed); }
+
   /// Counts `bytes` as held; the caller that frees them removes them from the returned count.
   /// @throws an OutOfMemory failure, counting nothing, when they would exceed the cap.
   std::shared_ptr<MemoryCount> take(std::size_t bytes);

@@ -5,6 +5,7 @@
 #include "core/errors.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/memory_meter.hpp"
+#include "exec/device/place.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/model/batch.hpp"
@@ -58,6 +59,33 @@ Message gradient_for(const Message& output)
   return gradient;
 }
 
+Bytes size_of(const Tensors& tensors)
+{
+  std::size_t bytes = 0;
+  for (const auto& tensor : tensors) bytes += tensor.nbytes();
+  return Bytes(static_cast<double>(bytes));
+}
+
+/// Passes of a layer whose gradients have their memory, as in a later micro-batch of a step.
+void measure_memory(StageModel& model, const Message& input, MemoryMeter& meter, const std::string& device,
+                    LayerProfile& profile)
+{
+  const Place place(device, model.size_of_gradients(), meter);
+  model.use_gradients(place);
+  const Bytes before = meter.current();
+  meter.forget_peak();
+  const Message output = model.forward(0, 0, input);
+  // The next layer counts the output among what it keeps, but has freed it when this one's backward begins.
+  const Bytes kept = meter.current() - before - size_of(output.tensors);
+  const Message gradient = gradient_for(output);
+  const Message passed = model.backward(0, gradient);
+  profile.activations = kept + size_of(input.tensors);
+  // Gradients between layers are counted apart.
+  const Bytes gradients = size_of(gradient.tensors) + size_of(passed.tensors);
+  profile.workspace = std::max(Bytes(0), meter.peak() - before - kept - gradients);
+  model.update({});
+}
+
 /// When the passes of one repetition began and ended.
 struct Repetition {
   Event forward_begin, forward_end, backward_begin, backward_end, update_end;
@@ -95,12 +123,10 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   for (std::size_t i = 0; i < options.warm_up + options.repetitions; ++i) {
     throw_if_interrupted();
     kind.output = {};
-    const Bytes before = meter.current();
     Repetition times;
     times.forward_begin = record();
     kind.output = model.forward(i, 0, input);
     times.forward_end = record();
-    kind.profile.activations = meter.current() - before;
     const Message gradient = gradient_for(kind.output);
     times.backward_begin = record();
     model.backward(0, gradient);
@@ -114,6 +140,8 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   }
   count(*last);
   kind.profile.peak = meter.peak();
+  measure_memory(model, input, meter, options.device, kind.profile);
+  if (has_loss) model.take_loss();
   kind.profile.forward = Seconds(quantile(forward, 0.5));
   kind.profile.backward = Seconds(quantile(backward, 0.5));
   kind.profile.update = Seconds(quantile(update, 0.5));

@@ -147,12 +147,16 @@ void record_memory(const Timeline& timeline, std::uint64_t step, Seconds begin, 
     std::vector<Change> changes;
     for (std::size_t i = 0; i < program.lanes(rank).size(); ++i) {
       const auto lane = static_cast<LaneId>(i);
-      for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
-        const Instruction instruction = program.at(rank, lane, position);
-        for (std::uint64_t each = first; each <= last; ++each) {
+      for (std::uint64_t each = first; each <= last; ++each) {
+        Seconds end;  // of the instruction before
+        for (std::uint64_t position = 0; position < program.length(rank, lane); ++position) {
+          const Instruction instruction = program.at(rank, lane, position);
           const auto span = timeline.at(rank, lane, each, position);
-          changes.push_back({span.begin, instruction.acquires.tier, instruction.acquires.size});
-          changes.push_back({span.end, instruction.releases.tier, -1.0 * instruction.releases.size});
+          // Times are rounded, but a device computes one after another.
+          const Seconds starts = lane == compute_lane ? std::max(span.begin, end) : span.begin;
+          end = std::max(span.end, starts);
+          changes.push_back({starts, instruction.acquires.tier, instruction.acquires.size});
+          changes.push_back({end, instruction.releases.tier, -1.0 * instruction.releases.size});
         }
       }
     }

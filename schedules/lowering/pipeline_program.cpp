@@ -149,6 +149,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
       work.update += is_updated_on_device ? update_work(workload, each) : machine_update_work(workload, each);
       work.parameters += static_cast<double>(each.parameters);
       if (!costs.memory_ignores_schedule()) work.activations += each.activations;
+      work.workspace = std::max(work.workspace, each.workspace);
       if (!part) continue;
       ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
       if (!costs.memory_ignores_schedule()) {
@@ -366,6 +367,12 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
   if (stage.is_divided) divide(stage, task, position, instruction);
   if (tiers != nullptr && !is_update) {
     for (const Wait& wait : tiers->waits_of(position)) instruction.waits.add(wait);
+    instruction.acquires.size += stage.workspace;
+    instruction.releases.size += stage.workspace;
+    if (task.opcode == Opcode::Backward || task.opcode == Opcode::BackwardInput) {
+      instruction.acquires.size += stage.own_gradient;
+      instruction.releases.size += stage.later_gradient;
+    }
   }
   return instruction;
 }
@@ -398,9 +405,9 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
     TieredRank tiered;
     bool is_tiered = false;
-    Bytes buffers = workload.recompute_buffer;
+    Bytes buffers;
     for (const std::size_t index : parts_of_rank_[rank]) {
-      const StageWork& work = works_[index];
+      StageWork& work = works_[index];
       TieredPart part;
       part.residence = plan.stages[work.index].residence;
       is_tiered = is_tiered || !part.residence.is_on_device();
@@ -424,9 +431,22 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
         return std::any_of(parts_of_rank_[rank].begin(), parts_of_rank_[rank].end(),
                            [&](std::size_t other) { return works_[other].index == stage; });
       };
-      const auto add_cut = [&](std::size_t layer) { buffers += boundaries.output[layer] + boundaries.gradient[layer]; };
-      if (work.index == 0 || !is_here(work.index - 1)) add_cut(work.first_layer);
-      if (work.index + 1 == patterns_.size() || !is_here(work.index + 1)) add_cut(work.last_layer + 1);
+      const auto takes_as_many = [&](std::size_t stage) {
+        return std::any_of(parts_of_rank_[rank].begin(), parts_of_rank_[rank].end(), [&](std::size_t other) {
+          return works_[other].index == stage && works_[other].microbatches == work.microbatches;
+        });
+      };
+      const bool reads_data_here = work.index == 0 && !plan.data_server;
+      if (work.index > 0 && is_here(work.index - 1)) {
+        if (takes_as_many(work.index - 1)) work.own_gradient = boundaries.gradient[work.first_layer];
+      } else if (!reads_data_here) {
+        buffers += boundaries.output[work.first_layer] + boundaries.gradient[work.first_layer];
+      }
+      if (work.index + 1 < patterns_.size() && is_here(work.index + 1)) {
+        if (takes_as_many(work.index + 1)) work.later_gradient = boundaries.gradient[work.last_layer + 1];
+      } else {
+        buffers += boundaries.output[work.last_layer + 1] + boundaries.gradient[work.last_layer + 1];
+      }
     }
     if (is_tiered) {
       tiered.first_lane = static_cast<LaneId>(lanes_[rank].size());

@@ -83,7 +83,11 @@ struct StageWork {
   Flops forward;
   Flops backward;
   Flops backward_weight;
-  Bytes activations;        // held from a micro-batch's forward until its last backward
+  Bytes activations;  // held from a micro-batch's forward until its last backward
+  // Of a rank that uses its machine:
+  Bytes workspace;          // held during a pass
+  Bytes later_gradient;     // of a micro-batch's outputs, from a part of the rank; held until the backward for it ends
+  Bytes own_gradient;       // of its inputs, for a part of the rank
   std::uint32_t index = 0;  // of the stage
   std::uint32_t part = 0;   // of the rank
   bool is_divided = false;  // among the replicas, as Sync::sharded says

@@ -68,10 +68,10 @@ class MachineRun(CommandTest):
         file.write_text(json.dumps(document))
         return file
 
-    def on_disk(self):
+    def on_disk(self, device="160 kB"):
         """A plan with optimizer states on the disk and on the host, and its platform."""
         self.workload = self.write("gpt10.yaml", GPT.replace("layers: 4", "layers: 10"))
-        platform = self.platform_of("160 kB", "300 kB")
+        platform = self.platform_of(device, "300 kB")
         plan = self.stamped("window", platform=platform)
         kinds = {stage.get("residence", {}).get("optimizer") for stage in json.loads(plan.read_text())["stages"]}
         self.assertEqual(kinds, {"disk", "host", None})
@@ -118,7 +118,7 @@ class MachineRun(CommandTest):
             self.assertEqual(len(measured[lane]), 3 * len(times), lane)
 
     def test_emulated_machines_take_the_time_of_their_platform(self):
-        plan, platform = self.on_disk()
+        plan, platform = self.on_disk("180 kB")  # with room for what no plan without a profile counts
         trace = self.folder / "trace.json"
         self.trained(plan, "--steps", 2, "--emulate", "--platform", platform, "--trace", trace)
         measured, simulated = self.durations(trace), self.durations(f"{plan}.simulated")

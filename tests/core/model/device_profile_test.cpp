@@ -93,10 +93,12 @@ TEST(DeviceProfile, KeepsOptionalMembers)
     EXPECT_FALSE(read_profile(without.path()).layers[1].peak);
   }
   profile.layers[1].peak = Bytes(5000);
+  profile.layers[1].workspace = Bytes(700);
   profile.machine = small_machine();
   profile.machine->disk.reset();
   const ProfileFile file(profile_to_json(profile));
   EXPECT_EQ(read_profile(file.path()).layers[1].peak, Bytes(5000));
+  EXPECT_EQ(read_profile(file.path()).layers[1].workspace, Bytes(700));
   EXPECT_FALSE(read_profile(file.path()).machine.value().disk);
   profile.machine = small_machine();
   const std::string with_disk = profile_to_json(profile);
@@ -128,6 +130,27 @@ TEST(DeviceProfile, ScalesMeasuredTimesByTheSpeedOfADevice)
   EXPECT_DOUBLE_EQ(costs.compute_time(1, 1, 1).value, 2 * 4 * 2);
   EXPECT_DOUBLE_EQ(costs.update_time(0, 0, 2).value, 0.6);
   EXPECT_DOUBLE_EQ(costs.update_time(1, 2, 2).value, 2 * 0.3);
+}
+
+TEST(DeviceProfile, SetsTheMemoryOfLayersThatWereMeasured)
+{
+  DeviceProfile profile = small_profile();
+  Workload workload = workload_of(profile);
+  const Bytes by_formula = workload.layers[0].activations;
+  profile.layers[1].workspace = Bytes(70);
+  profile.layers[2].workspace = Bytes(30);
+  workload.layers[1].activations = Bytes(400);
+  workload.layers[1].split = Split{.name = "columns", .units = 2, .activations = Bytes(100)};
+  apply_profile(profile, "p.json", workload);
+  EXPECT_EQ(workload.layers[0].activations, by_formula) << "without a workspace";
+  EXPECT_EQ(workload.layers[1].activations, Bytes(200));
+  EXPECT_EQ(workload.layers[1].split.value().activations, Bytes(50));
+  EXPECT_EQ(workload.layers[2].activations, Bytes(300));
+  EXPECT_EQ(workload.workspace, Bytes(70));
+
+  // Layer 2 reads one byte, and has the rest of its activations again while it recomputes them.
+  workload.layers[1].output = Bytes(1);
+  EXPECT_EQ(with_recomputation(workload, {2}).workspace, Bytes(30 + 299));
 }
 
 TEST(DeviceProfile, KeepsTheFractionOfTheGradientsOfParameters)

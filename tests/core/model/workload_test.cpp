@@ -32,7 +32,7 @@ TEST(WithRecomputation, KeepsOnlyTheInputsOfTheLayers)
   EXPECT_EQ(result.layers[1].activations, Bytes(100));
   EXPECT_EQ(result.layers[2].activations, Bytes(30));
   EXPECT_EQ(result.layers[3].activations, Bytes(30 + 10));
-  EXPECT_EQ(result.recompute_buffer, Bytes(100 - 7));
+  EXPECT_EQ(result.workspace, Bytes(100 - 7));
   EXPECT_THAT(result.recompute, testing::ElementsAre(0, 2, 3));
 }
 
@@ -66,7 +66,7 @@ TEST(WithRecomputation, KeepsNoMoreThanTheLayerDidBefore)
 {
   const Workload result = with_recomputation(chain({1, 1}, 0, 5, 10), {1});
   EXPECT_EQ(result.layers[1].activations, Bytes(5));
-  EXPECT_EQ(result.recompute_buffer, Bytes(0));
+  EXPECT_EQ(result.workspace, Bytes(0));
 }
 
 TEST(WithRecomputation, OfNoLayerChangesNothing)
@@ -99,7 +99,7 @@ TEST(WithRecomputation, OfAllLayersAddsOneForwardAndAtMostItsBuffer)
       EXPECT_NEAR(cost.backward_work(first, last).value, 3 * cost.forward_work(first, last).value, 1e-12);
       for (const std::uint64_t in_flight : {1, 2, 9}) {
         EXPECT_LE(cost.memory(first, last, in_flight),
-                  cost_before.memory(first, last, in_flight) + after.recompute_buffer + Bytes(1e-12));
+                  cost_before.memory(first, last, in_flight) + after.workspace + Bytes(1e-12));
       }
     }
     // A stage that holds the layer with the largest buffer saves at least as much.

@@ -2,6 +2,7 @@
 #include "core/model/workload.hpp"
 #include "core/program/program.hpp"
 #include "exec/files/checkpoint.hpp"
+#include "exec/run/profile.hpp"
 #include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/small_models.hpp"
@@ -15,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include <sys/resource.h>
+#include <algorithm>
 #include <array>
 #include <csignal>
 #include <cstddef>
@@ -207,6 +209,37 @@ TEST(Machine, HoldsWhatThePlanCountsInEachTier)
     const auto peaks = peaks_of(workload, plan);
     EXPECT_EQ(peaks[1], program->resident(0, Tier::Host).value) << system.name;
     EXPECT_EQ(peaks[2], program->resident(0, Tier::Disk).value) << system.name;
+  }
+}
+
+/// The most that the first device holds at once in a step, if its activations do not leave it.
+double counted_on_device(const Program& program)
+{
+  double held = program.resident(0, Tier::Device).value;
+  double most = held;
+  for (std::uint64_t i = 0; i < program.length(0, compute_lane); ++i) {
+    const Instruction instruction = program.at(0, compute_lane, i);
+    most = std::max(most, held += instruction.acquires.size.value);
+    held -= instruction.releases.size.value;
+  }
+  return most;
+}
+
+TEST(Machine, HoldsOnTheDeviceWhatAPlanWithItsProfileCounts)
+{
+  Workload workload = trained_by(small_gpt());
+  ProfileOptions options;
+  options.warm_up = options.repetitions = 1;
+  apply_profile(measure_profile(workload, options), "profile", workload);
+  for (const System& system : exact_systems()) {
+    for (const std::uint64_t microbatches : {1U, 3U}) {
+      const Plan plan = machine_plan(workload, system, 1, gpipe, microbatches);
+      const Workload planned = with_recomputation(workload, plan.recompute);
+      const auto program = schedules::make_program(plan, planned);
+      const double not_counted = peaks_of(planned, plan)[0] - counted_on_device(*program);
+      EXPECT_GE(not_counted, 0) << system.name << " x " << microbatches;
+      EXPECT_LE(not_counted, static_cast<double>(microbatches * sizeof(float))) << "the losses; " << system.name;
+    }
   }
 }
 

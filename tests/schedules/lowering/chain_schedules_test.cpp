@@ -111,7 +111,7 @@ TEST(ChainSchedules, CarryTheRecomputationOfTheirLayers)
       const auto in_flight = microbatches_in_flight(schedule, 2 - rank, 4);
       EXPECT_EQ(play.peak(rank), CostModel(workload, cluster).memory(2 * rank, 2 * rank + 1, in_flight));
       EXPECT_EQ(program->resident(rank, Tier::Device) - program_before->resident(rank, Tier::Device),
-                workload.recompute_buffer);
+                workload.workspace);
     }
   }
 }
