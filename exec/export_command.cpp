@@ -103,10 +103,10 @@ void add_export_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file of the run (YAML)")->required();
   add_settings(*command, options->settings);
-  add_file(*command, "CHECKPOINTS", options->checkpoints, "folder of the run's checkpoints")->required();
+  add_folder(*command, "CHECKPOINTS", options->checkpoints, "folder of the run's checkpoints")->required();
   add_count(*command, "--step", options->step, "step whose checkpoint to export (default: the newest complete one)");
   command->option_defaults()->group("Output");
-  add_file(*command, "-o,--output", options->output, "folder to write, new or empty")->required();
+  add_folder(*command, "-o,--output", options->output, "folder to write, new or empty")->required();
   command->add_option("--max-shard-size", options->max_shard_size,
                       "largest size of a file of weights, 1 MB to 1 EB (default: 5 GB)");
   command->add_flag("--json", options->json, "print what was written as JSON");

@@ -243,9 +243,9 @@ void add_profile_command(CLI::App& app, Action& action)
             "computing threads on a CPU, and threads that update with --machine (default: 1)");
   command->add_flag("--machine", options->machine,
                     "measure the machine that the device is in too: copies, updates by its processor, memory");
-  add_file(*command, "--scratch", options->scratch,
-           "folder on the disk of the machine, to measure it too, with a file of 256 MiB that is deleted; "
-           "implies --machine");
+  add_folder(*command, "--scratch", options->scratch,
+             "folder on the disk of the machine, to measure it too, with a file of 256 MiB that is deleted; "
+             "implies --machine");
   command->option_defaults()->group("Network");
   add_count(*command, "--flows", options->connections,
             "TCP connections per link in NAME.xml, 1 to 64; measures 1, 2, 4, … up to it (default: 1)");

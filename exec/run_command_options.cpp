@@ -74,9 +74,9 @@ void add_rank_options(CLI::App& command, RunCommandOptions& options)
 
 void add_machine_options(CLI::App& command, RunCommandOptions& options)
 {
-  add_file(command, "--scratch", options.run.scratch,
-           "folder on the disk for optimizer states that the plan has there; nothing is left of them (default: the "
-           "folder for temporary files, $TMPDIR or /tmp)");
+  add_folder(command, "--scratch", options.run.scratch,
+             "folder on the disk for optimizer states that the plan has there; nothing is left of them (default: the "
+             "folder for temporary files, $TMPDIR or /tmp)");
   command.option_defaults()->group("");  // for tests
   add_count(
       command, "--disturb-copies", [&options](std::uint64_t seed) { options.run.disturb_copies = seed; },
@@ -108,8 +108,9 @@ void add_fault_options(CLI::App& command, RunCommandOptions& options)
 void add_checkpoint_options(CLI::App& command, RunCommandOptions& options)
 {
   command.option_defaults()->group("Checkpoints");
-  add_file(command, "--checkpoint", options.run.checkpoints.folder,
-           "folder for checkpoints, shared by all ranks; the end of a run always writes one (default: no checkpoints)");
+  add_folder(
+      command, "--checkpoint", options.run.checkpoints.folder,
+      "folder for checkpoints, shared by all ranks; the end of a run always writes one (default: no checkpoints)");
   command.add_option("--checkpoint-every", options.checkpoint_every,
                      "interval between checkpoints, in steps, such as 100, or in time, such as \"10 min\" (default: "
                      "only at the end)");
@@ -123,7 +124,7 @@ void add_output_options(CLI::App& command, RunCommandOptions& options)
   add_file(command, "-o,--output", options.output, "result file to write (JSON)");
   add_file(command, "--trace", options.trace, "measured timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
   add_file(command, "--log", options.log.json_lines, "log file to write, one line of JSON per step");
-  add_file(command, "--tensorboard", options.log.tensorboard, "folder to write TensorBoard event files to");
+  add_folder(command, "--tensorboard", options.log.tensorboard, "folder to write TensorBoard event files to");
   add_file(command, "--prometheus", options.log.prometheus,
            "file for Prometheus' text format, replaced after every step");
   command.add_flag("--json", options.json, "print the result as JSON");

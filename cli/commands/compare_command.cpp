@@ -183,8 +183,8 @@ void add_compare_command(CLI::App& app, Action& action)
   add_row_time_limit(*command, options->row_time_limit);
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "table to write (CSV)");
-  add_file(*command, "--keep", options->keep,
-           "folder for each placement's OBJECTIVE.ALLOCATOR.plan.json and .result.json, for isobar report");
+  add_folder(*command, "--keep", options->keep,
+             "folder for each placement's OBJECTIVE.ALLOCATOR.plan.json and .result.json, for isobar report");
   command->add_flag("--explain", options->explain,
                     "explain what limits each plan, and what relaxing it would save (not for objective dtfm)");
   command->add_flag("--strict", options->strict, "exit with 3 when any row failed (default: when all did)");

@@ -150,6 +150,12 @@ std::string fault_of_file_name(const std::string& name)
   return fault_of_output_name(name);
 }
 
+std::string fault_of_folder_name(const std::string& name)
+{
+  if (name == standard_output) return "\"-\" is not a folder here; write ./- for a folder of that name";
+  return name.empty() ? "the name is empty; name a folder, such as . for this one" : "";
+}
+
 std::string fault_of_output_name(const std::string& name)
 {
   return name.empty() ? "the name is empty; name a file" : "";

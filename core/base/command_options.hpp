@@ -40,6 +40,13 @@ CLI::Option* add_file(CLI::App& command, const std::string& name, File& file, co
 {
   return command.add_option(name, file, what)->check(fault_of_file_name);
 }
+/// The same for a folder.
+std::string fault_of_folder_name(const std::string& name);
+template <typename Folder>
+CLI::Option* add_folder(CLI::App& command, const std::string& name, Folder& folder, const std::string& what)
+{
+  return command.add_option(name, folder, what)->check(fault_of_folder_name);
+}
 /// Adds an option that names a file to write, or "-" for standard output.
 template <typename File>
 CLI::Option* add_output(CLI::App& command, const std::string& name, File& file, const std::string& what)

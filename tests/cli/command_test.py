@@ -129,10 +129,11 @@ class Command(CommandTest):
     def test_a_dash_is_refused_where_a_file_is_needed(self):
         platform, workload = self.small_inputs()
         for option, arguments in (("PLATFORM", ("plan", "-", workload, "--allocator", "even")),
-                                  ("--keep", ("compare", platform, workload, "--keep", "-")),
                                   ("--database", ("sweep", "sweep.yaml", "--database", "-"))):
             self.assertEqual(self.fault_of(*arguments), f'{option}: "-" is not a file here; write ./- for a file of that '
                                                         f"name; see isobar {arguments[0]} --help")
+        self.assertEqual(self.fault_of("compare", platform, workload, "--keep", "-"),
+                         '--keep: "-" is not a folder here; write ./- for a folder of that name; see isobar compare --help')
 
     def test_two_outputs_cannot_share_standard_output(self):
         self.assertEqual(self.fault_of("sweep", "examples/bandwidth_sweep.yaml", "--csv", "-", "--jsonl", "-",

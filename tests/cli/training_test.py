@@ -262,7 +262,11 @@ learning_rate: 0.003
         self.assertIn("above.bin: token 50 is 60; ", self.fault_of(*base, "--evaluate", above))
         self.assertIn("none.xml: no such file", self.fault_of(*base, "--replan", self.folder / "none.xml"))
         self.assertEqual(self.fault_of(*base, "--restart", -1), '--restart: "-1" is not a whole number from 0 to 2^53')
-        self.assertIn("the name is empty; name a file", self.fault_of(*base, "--checkpoint", ""))
+        for option in ("--checkpoint", "--scratch", "--tensorboard"):
+            self.assertIn(f"{option}: the name is empty; name a folder, such as . for this one",
+                          self.fault_of(*base, option, ""))
+        self.assertIn('--scratch: "-" is not a folder here; write ./- for a folder of that name',
+                      self.fault_of(*base, "--scratch", "-"))
 
     def test_a_run_overwrites_none_of_its_inputs_and_no_output_twice(self):
         workload = self.write("gpt.yaml", GPT)
