@@ -22,6 +22,14 @@ namespace isobar::exec {
 
 namespace {
 
+/// The command that stamps a plan, which a user may copy.
+std::string stamping_command(const Plan& plan, const std::string& plan_file)
+{
+  const std::string profile = plan.profile ? " --profile " + on_one_line(plan.profile->name) : "";
+  return fmt::format("isobar simulate {} {}{} --plan {} --stamp", on_one_line(plan.platform.name),
+                     on_one_line(plan.workload.name), profile, on_one_line(plan_file));
+}
+
 /// What a stage's residence is and `isobar run` does not execute; none if it does.
 std::optional<ResidenceFault> unknown_residence(const Stage& stage, const Plan& plan, const Workload& workload,
                                                 bool writes_checkpoints)
@@ -114,6 +122,8 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   if (!options.unvalidated) {
     for (const auto& fault : faults_of_stamp(plan, workload_hash, ISOBAR_VERSION)) {
       lines.push_back(options.plan + ": " + fault);
+      if (plan.stamp) continue;
+      lines.back() += "; run " + stamping_command(plan, options.plan) + ", or give --unvalidated";
     }
   }
   const auto stage_in_file = numbers_in_file(plan);

@@ -197,7 +197,7 @@ class Run(CommandTest):
         plan = self.make_plan(platform, workload, "--profile", profile, "--microbatches", 2)
         fault = self.fault_of("run", workload, "--plan", plan, "--in-process")
         self.assertEqual(fault, f"{plan}: has no stamp; run isobar simulate {platform} {workload} --profile {profile} "
-                                "--plan … --stamp, or give --unvalidated")
+                                f"--plan {plan} --stamp, or give --unvalidated")
         self.run_isobar("run", workload, "--plan", plan, "--in-process", "--steps", 1, "--unvalidated")
 
         self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
