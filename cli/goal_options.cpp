@@ -6,6 +6,7 @@
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 #include <stdexcept>
@@ -199,9 +200,13 @@ bool GoalOptions::offloads() const
   throw InputError("--offload", in_quotes(*offload) + " is neither auto nor none");
 }
 
-std::string GoalOptions::recompute_for(const std::vector<std::string>& allocators) const
+RecomputedLayers GoalOptions::recompute_for(const std::vector<std::string>& allocators) const
 {
-  return recompute.value_or(offloads() || all_use_machines(allocators) ? "inner" : "none");
+  if (recompute) return {*recompute};
+  if (offloads()) return {"inner", "--recompute inner, the default of --offload auto"};
+  if (!all_use_machines(allocators)) return {};
+  return {"inner", fmt::format("--recompute inner, the default of {} {}",
+                               allocators.size() == 1 ? "allocator" : "allocators", fmt::join(allocators, ","))};
 }
 
 std::vector<Goal> GoalOptions::goals(const std::string& objective, const std::vector<std::string>& allocators) const

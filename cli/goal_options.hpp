@@ -1,6 +1,7 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
+#include "cli/inputs.hpp"
 #include "core/plan/plan.hpp"
 #include "core/units.hpp"
 
@@ -48,7 +49,7 @@ struct GoalOptions {
   /// The same for each schedule.
   std::vector<Goal> goals(const std::string& objective, const std::vector<std::string>& allocators) const;
   /// The value of --recompute, or its default for allocators.
-  std::string recompute_for(const std::vector<std::string>& allocators) const;
+  RecomputedLayers recompute_for(const std::vector<std::string>& allocators) const;
   allocators::SearchLimits limits() const;
   /// @throws InputError for an option of a search that one of the allocators does not take.
   void check_search(const std::vector<std::string>& allocators) const;

@@ -55,10 +55,10 @@ void InputOptions::add_to(CLI::App& command)
            "speed)");
 }
 
-Inputs load(const InputOptions& options, const std::string& recomputed_layers, const std::vector<std::string>& left_out)
+Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const std::vector<std::string>& left_out)
 {
   Inputs inputs = read_inputs(options, options.settings, "--set", left_out);
-  recompute_layers(inputs.workload, "--recompute", recomputed_layers);
+  recompute_layers(inputs.workload, recomputed);
   return inputs;
 }
 

@@ -38,10 +38,15 @@ struct Inputs {
 /// Stands for the profile when layer times are work divided by nominal speed.
 inline const Fingerprint unmeasured{"no profile", "none"};
 
-/// Reads the inputs of a command; the micro-batch is that of the workload file. `recomputed_layers`: the
-/// value of --recompute.
-/// @throws InputError with every fault of the first file that has one, or naming the option.
-Inputs load(const InputOptions& options, const std::string& recomputed_layers = "none",
+/// Which layers recompute their activations.
+struct RecomputedLayers {
+  std::string layers = "none";         ///< as --recompute takes them
+  std::string source = "--recompute";  ///< what asks for it, for messages
+};
+
+/// Reads the inputs of a command; the micro-batch is that of the workload file.
+/// @throws InputError with every fault of the first file that has one, or naming what asks for recomputation.
+Inputs load(const InputOptions& options, const RecomputedLayers& recomputed = {},
             const std::vector<std::string>& left_out = {});
 /// Reads the inputs of a plan: with the plan's settings, micro-batch and recomputation, without the devices that it
 /// leaves out.

@@ -31,9 +31,9 @@ void require_layer(const std::string& where, std::size_t layer, const Workload& 
 }
 
 /// "none", "all", "inner", or layers and ranges of them in order, such as "3-10,12".
-std::vector<std::size_t> layers_from_option(const std::string& option, const std::string& text,
-                                            const Workload& workload)
+std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const Workload& workload)
 {
+  const std::string& text = recomputed.layers;
   std::vector<std::size_t> layers;
   if (text == "none") return layers;
   if (text == "all" || text == "inner") {
@@ -52,9 +52,10 @@ std::vector<std::size_t> layers_from_option(const std::string& option, const std
     const auto last = dash == std::string_view::npos ? first : whole_number(item.substr(dash + 1));
     if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
       throw InputError(
-          option, fmt::format("{} is neither none, all, inner, nor layers in order, such as 3-10,12", in_quotes(text)));
+          recomputed.source,
+          fmt::format("{} is neither none, all, inner, nor layers in order, such as 3-10,12", in_quotes(text)));
     }
-    require_layer(option, *last, workload);
+    require_layer(recomputed.source, *last, workload);
     for (std::size_t layer = *first; layer <= *last; ++layer) layers.push_back(layer);
     begin = end + 1;
   }
@@ -94,9 +95,9 @@ void recompute(Workload& workload, const std::vector<std::size_t>& layers, const
   workload = with_recomputation(workload, layers);
 }
 
-void recompute_layers(Workload& workload, const std::string& option, const std::string& layers)
+void recompute_layers(Workload& workload, const RecomputedLayers& recomputed)
 {
-  recompute(workload, layers_from_option(option, layers, workload), option);
+  recompute(workload, layers_from(recomputed, workload), recomputed.source);
 }
 
 }  // namespace isobar::cli

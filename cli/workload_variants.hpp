@@ -21,8 +21,7 @@ Workload workload_of(const Inputs& inputs, const Plan& plan);
 /// asks for it, in front.
 void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where);
 
-/// Makes layers recompute their activations: "none", "all", or a list such as "3-10,12". @throws InputError naming
-/// `option`.
-void recompute_layers(Workload& workload, const std::string& option, const std::string& layers);
+/// Makes layers recompute their activations. @throws InputError naming what asks for it.
+void recompute_layers(Workload& workload, const RecomputedLayers& recomputed);
 
 }  // namespace isobar::cli

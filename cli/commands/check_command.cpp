@@ -199,7 +199,7 @@ void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds ro
     }
     row = pending_row(files, row.allocator, row.goal, row.seed);
     work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits, recompute = meta.recompute] {
-      return plan_and_simulate(load(files, recompute), allocator, goal, limits);
+      return plan_and_simulate(load(files, {recompute}), allocator, goal, limits);
     });
   }
   make_rows("check", rows, work, row_time_limit);

@@ -87,7 +87,7 @@ class FitSearch {
     WorkloadSettings settings = options_.inputs.settings;
     settings[options_.vary] = fmt::to_string(value);
     Workload workload = workload_from_text(text_, options_.inputs.workload, settings, "--vary");
-    recompute_layers(workload, "--recompute", options_.goal.recompute_for({allocator_}));
+    recompute_layers(workload, options_.goal.recompute_for({allocator_}));
     Plan plan = allocators::allocate(allocator_, workload, cluster_, goal_, limits_);
     if (plan.stages.empty()) {
       fit_.reason = reason_of(plan);

@@ -76,7 +76,7 @@ Inputs inputs_of(const Run& run)
   files.settings = named.workload.set;
   files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
   // On a platform without routes of these devices, the other results leave them out, too.
-  Inputs inputs = load(files, "none", run.result.plan.without);
+  Inputs inputs = load(files, {}, run.result.plan.without);
   const auto require_unchanged = [&run](const char* what, const Fingerprint& then, const Fingerprint& now) {
     if (then.hash == now.hash) return;
     throw InputError(run.file, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate "

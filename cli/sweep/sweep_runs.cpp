@@ -235,8 +235,8 @@ void SweepRuns::read_workload(std::size_t run, const WorkloadSource& source, Fau
     workload =
         workload_from_text(text, source.file, {sweep_.file(), "workload.", line, sweep_.members(run, "workload")});
     if (source.recompute != "none") {
-      recompute_layers(workload, fmt::format("{}:{}: recompute", sweep_.file(), sweep_.value(run, "recompute")->line),
-                       source.recompute);
+      recompute_layers(workload, {source.recompute, fmt::format("{}:{}: recompute", sweep_.file(),
+                                                                sweep_.value(run, "recompute")->line)});
     }
   } catch (const InputError& fault) {
     faults.add(line, fault);

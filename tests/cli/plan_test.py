@@ -217,6 +217,16 @@ class Plan(CommandTest):
             self.fault_of("plan", SKY16, BERT24, "--allocator", "even", "--recompute", "all"),
             "--recompute: memory_model sky does not model recomputation; write memory_model: training")
 
+    def test_a_default_that_a_workload_cannot_have_is_named_as_one(self):
+        fault = "memory_model sky does not model recomputation; write memory_model: training"
+        for command, default in ((("plan", SKY16, BERT24, "--allocator", "window"), "allocator window"),
+                                 (("fit", SKY16, BERT24, "--allocators", "window"), "allocator window"),
+                                 (("compare", SKY16, BERT24, "--allocators", "window,l2l"), "allocators window,l2l"),
+                                 (("plan", SKY16, BERT24, "--allocator", "exact", "--offload", "auto"),
+                                  "--offload auto")):
+            with self.subTest(command):
+                self.assertEqual(self.fault_of(*command), f"--recompute inner, the default of {default}: {fault}")
+
     def test_a_start_recomputes_the_same_layers_as_the_plan(self):
         inputs = self.small_inputs()
         start = self.make_plan(*inputs, "--recompute", "1")
