@@ -30,8 +30,8 @@ class SystemReader {
     system.copy_bandwidth = quantity("copy_bandwidth", bandwidth_from_text, "B/s");
     system.backward_delay = quantity("backward_delay", seconds_from_text).value_or(Seconds(0));
     system.workspace = keys_.optional_bytes("workspace").value_or(Bytes(0));
-    system.reserved_fraction = keys_.optional_number("reserved_fraction", 1).value_or(1);
-    system.host_fraction = keys_.optional_number("host_fraction", 1).value_or(1);
+    system.reserved_fraction = fraction("reserved_fraction");
+    system.host_fraction = fraction("host_fraction");
     keys_.refuse_unknown();
     return system;
   }
@@ -54,6 +54,16 @@ class SystemReader {
       keys_.add_fault(key, fault.what());
       return std::nullopt;
     }
+  }
+
+  /// Memory that is taken, of memory that is counted.
+  double fraction(const std::string& key)
+  {
+    constexpr double largest = 1000;
+    const double value = keys_.optional_number(key, 1).value_or(1);
+    if (value <= largest) return value;
+    keys_.add_fault(key, fmt::format("{:g} is out of range; write a number from 1 to {:g}", value, largest));
+    return 1;
   }
 
   MappingReader keys_;

@@ -68,6 +68,9 @@ TEST(SystemsFile, ReportsEachFault)
             "s.yaml:2: l2l.reserved_fraction: \"0.9\" is out of range; write a number, 1 or more");
   EXPECT_EQ(message_of("l2l:\n  host_fraction: 0\n"),
             "s.yaml:2: l2l.host_fraction: \"0\" is out of range; write a number, 1 or more");
+  EXPECT_EQ(message_of("l2l:\n  reserved_fraction: 1e308\n  host_fraction: 1000.5\n"),
+            "s.yaml:2: l2l.reserved_fraction: 1e+308 is out of range; write a number from 1 to 1000\n"
+            "s.yaml:3: l2l.host_fraction: 1000.5 is out of range; write a number from 1 to 1000");
   EXPECT_EQ(message_of("l2l: 4.2 GB/s\n"), "s.yaml:1: l2l: is a single value; write \"key: value\" pairs");
   EXPECT_EQ(message_of("- l2l\n"), "s.yaml:1: is not a mapping; write names of systems and what was measured of them");
   EXPECT_EQ(message_of("l2l:\n  copy_bandwidth: 1\nl2l2:\n  workspace: 2\n"),
