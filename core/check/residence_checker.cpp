@@ -55,6 +55,39 @@ bool check_machine(const Residence& residence, const std::string& name, std::siz
   return false;
 }
 
+/// Checks that no device has more places than parts that take them: each place is memory for the largest of these.
+void check_places(const Plan& plan, const std::vector<std::size_t>& number, Claims& claims)
+{
+  struct Parts {
+    std::size_t parameters = 0;
+    std::size_t gradients = 0;
+  };
+  const auto device_of = [](const Replica& replica) -> const std::string& { return replica.shards.front().device; };
+  std::unordered_map<std::string, Parts> passing;  // by device
+  for (const Stage& stage : plan.stages) {
+    for (const auto& replica : stage.replicas) {
+      Parts& parts = passing[device_of(replica)];
+      if (stage.residence.parameters != Tier::Device) ++parts.parameters;
+      if (stage.residence.gradients != Tier::Device) ++parts.gradients;
+    }
+  }
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Residence& residence = plan.stages[i].residence;
+    for (const auto& replica : plan.stages[i].replicas) {
+      const std::string& device = device_of(replica);
+      const Parts& parts = passing[device];
+      const auto is_too_many = [&](const char* key, std::size_t slots, std::size_t most, const char* what) {
+        if (slots <= most) return false;
+        claims.fault("stages[{}].residence.{}: {}, while {} of {} pass through device {}; write {} or less", number[i],
+                     key, slots, what, counted(most, "part"), shown(device), most);
+        return true;
+      };
+      if (is_too_many("parameter_slots", residence.parameter_slots, parts.parameters, "parameters")) return;
+      if (is_too_many("gradient_slots", residence.gradient_slots, parts.gradients, "gradients")) return;
+    }
+  }
+}
+
 }  // namespace
 
 void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
@@ -94,6 +127,7 @@ void check_residences(const Plan& plan, const Workload& workload, const Cluster&
       return;
     }
   }
+  check_places(plan, number, claims);
 }
 
 void check_tied_residence(const Plan& plan, std::size_t layer, std::size_t index, std::size_t owner,

@@ -75,8 +75,8 @@ class RandomCases {
     shape.is_resident.assign(layers, true);
     for (std::size_t i = 1; i + 1 < layers; ++i) shape.is_resident[i] = coin();
     shape.is_resident[1 + count(0, layers - 3)] = false;
-    shape.parameter_slots = count(1, layers);
-    shape.gradient_slots = count(1, layers);
+    shape.parameter_slots = count(1, shape.windowed());
+    shape.gradient_slots = count(1, shape.windowed());
     shape.overlap = static_cast<UpdateOverlap>(count(0, 2));
     shape.stores_activations = coin();
     if (coin()) shape.spilled = count(0, shape.windowed());

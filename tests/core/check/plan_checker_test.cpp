@@ -393,6 +393,37 @@ TEST(PlacementFaultsOf, LeaveItToThePlatformWhatAMachineHas)
   EXPECT_THAT(placement_faults_of(plan, workload), testing::IsEmpty());
 }
 
+TEST(PlacementFaultsOf, CountThePlacesOfADeviceAgainstThePartsThatPass)
+{
+  const Workload workload = testing_support::gpt_for_grids();
+  Plan plan;
+  plan.goal.microbatches = 2;
+  Residence passing;
+  passing.parameters = passing.gradients = passing.optimizer = Tier::Host;
+  const auto faults_with = [&](std::size_t parameter_slots, std::size_t gradient_slots) {
+    plan.stages.clear();
+    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+      plan.stages.push_back(stage_on("d0", layer, layer));
+      if (layer == 0 || layer + 1 == workload.layers.size()) continue;
+      plan.stages.back().residence = passing;
+      plan.stages.back().residence.parameter_slots = parameter_slots;
+      plan.stages.back().residence.gradient_slots = gradient_slots;
+    }
+    return placement_faults_of(plan, workload);
+  };
+  const std::size_t parts = workload.layers.size() - 2;
+  EXPECT_THAT(faults_with(parts, parts), testing::IsEmpty());
+  EXPECT_THAT(faults_with(1000, 1),
+              ElementsAre(fmt::format("stages[0].residence.parameter_slots: 1000, while parameters of {0} parts pass "
+                                      "through device d0; write {0} or less",
+                                      parts)));
+  EXPECT_THAT(
+      faults_with(1, parts + 1),
+      ElementsAre(fmt::format("stages[0].residence.gradient_slots: {}, while gradients of {} parts pass through "
+                              "device d0; write {} or less",
+                              parts + 1, parts, parts)));
+}
+
 TEST(PlacementFaultsOf, NameTheFirstLayerThatIsNotDividedByItsSplit)
 {
   const Workload workload = testing_support::gpt_for_grids();
