@@ -16,13 +16,26 @@
 
 namespace isobar::exec {
 
-ScratchFile::ScratchFile(const std::filesystem::path& folder, std::uint64_t size)
-    : where_(shown_path(folder)), size_(size)
+namespace {
+
+/// Opens a new file without a name; less than 0, with errno, if that fails.
+int open_nameless(const std::filesystem::path& folder)
 {
+  const int descriptor = open(folder.c_str(), O_TMPFILE | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
+  if (descriptor >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) return descriptor;
+  // The file system has no such files. A process that is killed between these two leaves one with a name.
   std::string name = folder / "isobar-scratch-XXXXXX";
-  descriptor_ = mkostemp(name.data(), O_CLOEXEC);
+  const int named = mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) unlink(name.c_str());
+  return named;
+}
+
+}  // namespace
+
+ScratchFile::ScratchFile(const std::filesystem::path& folder, std::uint64_t size)
+    : where_(shown_path(folder)), size_(size), descriptor_(open_nameless(folder))
+{
   if (descriptor_ < 0) fail("cannot write there", errno);
-  unlink(name.c_str());
   int error = 0;
   do {
     error = posix_fallocate(descriptor_, 0, static_cast<off_t>(size));

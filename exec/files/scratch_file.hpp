@@ -11,6 +11,7 @@
 namespace isobar::exec {
 
 /// A file that holds data for the time of a process. It has no name, so the system frees it however the process ends.
+/// Where the file system cannot make such files (O_TMPFILE), it has one for a moment.
 ///
 /// Reads and writes go to the disk without the system's cache of files where the file system can do that (O_DIRECT).
 /// Thread-safe for ranges that do not overlap.

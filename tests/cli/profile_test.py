@@ -2,7 +2,6 @@
 
 import json
 import pathlib
-import re
 import resource
 import signal
 import subprocess
@@ -19,7 +18,6 @@ sequence: 16
 micro_batch: 2
 optimizer: adam
 """
-SCRATCH = "isobar-scratch-"
 
 
 class ProfileOfAMachine(CommandTest):
@@ -116,8 +114,8 @@ class ProfileOfAMachine(CommandTest):
 
         def has_scratch_file():
             self.assertIsNone(process.poll())
-            files = pathlib.Path(f"/proc/{process.pid}/fd").iterdir()
-            return any(re.search(f"{SCRATCH}.* \\(deleted\\)$", str(file.readlink())) for file in files)
+            files = [file.readlink() for file in pathlib.Path(f"/proc/{process.pid}/fd").iterdir()]
+            return any(file.parent == self.folder and file.name.endswith(" (deleted)") for file in files)
 
         self.assertTrue(holds(has_scratch_file))
         self.assertEqual([path.name for path in self.folder.iterdir()], ["model.yaml"])

@@ -6,9 +6,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <unistd.h>
 #include <array>
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +50,21 @@ TEST(ScratchFile, HoldsWhatWasWrittenUnderNoName)
   EXPECT_EQ(read.bytes, written.bytes);
   file.read(13 * page, read.bytes);
   EXPECT_EQ(read.bytes, ThreePages{}) << "never written";
+}
+
+TEST(ScratchFile, NeverHasANameWhereTheFileSystemCanDoThat)
+{
+  const testing_support::TemporaryFolder folder;
+  const int nameless = open(folder.path().c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+  if (nameless < 0) GTEST_SKIP() << "the file system has no files without a name";
+  close(nameless);
+  const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+  ASSERT_GE(inotify_add_watch(watch, folder.path().c_str(), IN_CREATE), 0);
+  const ScratchFile file(folder.path(), page);
+  std::array<std::byte, page> events{};
+  EXPECT_EQ(read(watch, events.data(), events.size()), -1) << "a name appeared in the folder";
+  EXPECT_EQ(errno, EAGAIN);
+  close(watch);
 }
 
 TEST(ScratchFile, HasItsSpaceReserved)
