@@ -63,7 +63,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   std::optional<ChromeTraceWriter> writer;
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
-    if (!trace_stream) throw EnvironmentError(trace_file, "cannot write there");
+    if (!trace_stream) throw EnvironmentError("the timeline cannot be written");
     sinks.push_back(&writer.emplace(trace_stream, *program, hosts, sites));
   }
   Tee tee(sinks);
@@ -72,7 +72,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   const auto report = sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), all, &tee);
   if (writer) {
     writer->finish();
-    if (!trace_stream) throw EnvironmentError(trace_file, "cannot write the trace; is the disk full?");
+    if (!trace_stream) throw EnvironmentError("the timeline cannot be written; is the disk full?");
   }
 
   results::Result result;

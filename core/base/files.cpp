@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <optional>
 #include <random>
 #include <string>
@@ -24,9 +25,9 @@ namespace isobar {
 
 namespace {
 
-/// Creates a file with six random letters appended to `name`, and updates `name`. Its permissions follow the process's
-/// umask, which no thread can read without changing it for all threads.
-int open_next_to(std::string& name)
+/// Calls `create` with `name` and six random letters, of which it updates `name`, until there is no such file yet.
+/// Returns what `create` does: a descriptor, or less than 0 with errno.
+int create_next_to(std::string& name, const std::function<int(const char*)>& create)
 {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789";
   constexpr int attempts = 100, more_letters = 6;
@@ -35,9 +36,23 @@ int open_next_to(std::string& name)
   for (int attempt = 1;; ++attempt) {
     name = target;
     for (int i = 0; i < more_letters; ++i) name += letters[random() % letters.size()];
-    const int descriptor = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (descriptor >= 0 || errno != EEXIST || attempt == attempts) return descriptor;
+    const int created = create(name.c_str());
+    if (created >= 0 || errno != EEXIST || attempt == attempts) return created;
   }
+}
+
+std::string name_of_descriptor(int descriptor)
+{
+  return fmt::format("/proc/self/fd/{}", descriptor);
+}
+
+/// Opens a file without a name that may get one in `folder`; less than 0 where that cannot be.
+int open_nameless(const std::filesystem::path& folder)
+{
+  const int descriptor = open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
+  if (descriptor < 0 || access(name_of_descriptor(descriptor).c_str(), F_OK) == 0) return descriptor;
+  close(descriptor);  // without /proc, it could get none
+  return -1;
 }
 
 /// The descriptor of this process that a name such as /proc/self/fd/1 (the target of /dev/stdout) stands for.
@@ -83,9 +98,13 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
   if (has_mode && (facts.st_mode & 0222U) == 0) {
     throw EnvironmentError(name_, "is read-only; make it writable, or name another file");
   }
-  descriptor_ = own         ? fcntl(*own, F_DUPFD_CLOEXEC, 0)  // keeps the offset of a redirected file
-                : replaces_ ? open_next_to(name_)
-                            : open(name_.c_str(), O_WRONLY | O_CLOEXEC);
+  if (own) {
+    descriptor_ = fcntl(*own, F_DUPFD_CLOEXEC, 0);  // keeps the offset of a redirected file
+  } else if (!replaces_) {
+    descriptor_ = open(name_.c_str(), O_WRONLY | O_CLOEXEC);
+  } else {
+    open_temporary();
+  }
   if (descriptor_ < 0 && errno == EINTR) throw_if_interrupted();
   if (descriptor_ < 0) fail("cannot write there");
   const bool refuses = has_mode && fchmod(descriptor_, facts.st_mode & 07777U) != 0;
@@ -95,7 +114,21 @@ TemporaryFile::TemporaryFile(std::filesystem::path target) : target_(std::move(t
 TemporaryFile::~TemporaryFile()
 {
   if (descriptor_ >= 0) close(descriptor_);
-  if (descriptor_ >= 0 && replaces_ && !kept_) unlink(name_.c_str());
+  if (descriptor_ >= 0 && replaces_ && !is_nameless_ && !kept_) unlink(name_.c_str());
+}
+
+/// Without a name, a file is gone however the process ends. Its permissions follow the process's umask, which no thread
+/// can read without changing it for all threads.
+void TemporaryFile::open_temporary()
+{
+  descriptor_ = open_nameless(target_.parent_path());
+  is_nameless_ = descriptor_ >= 0;
+  if (is_nameless_) {
+    name_ = name_of_descriptor(descriptor_);
+  } else {
+    descriptor_ = create_next_to(
+        name_, [](const char* name) { return open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666); });
+  }
 }
 
 void TemporaryFile::write(std::string_view content)
@@ -108,6 +141,13 @@ void TemporaryFile::keep(Flush flush)
 {
   if (!replaces_) return;
   if (flush == Flush::ToDisk && fsync(descriptor_) != 0) fail("cannot write");
+  if (is_nameless_) {
+    std::string name = target_.string();
+    const auto link = [&](const char* to) { return linkat(AT_FDCWD, name_.c_str(), AT_FDCWD, to, AT_SYMLINK_FOLLOW); };
+    if (create_next_to(name, link) != 0) fail("cannot write");
+    name_ = name;
+    is_nameless_ = false;
+  }
   if (rename(name_.c_str(), target_.c_str()) != 0) fail("cannot replace it");
   kept_ = true;
 }

@@ -18,8 +18,9 @@ enum class Flush { ToDisk, Never };
 /// @returns false, with errno, when a write fails. @throws Interrupted.
 bool write_all(int descriptor, std::string_view content);
 
-/// A file under a temporary name next to its target. `keep` renames it to the target; otherwise it is deleted, so that
-/// an error never destroys the previous file.
+/// A file that replaces its target by `keep`, or is gone, so that an error never destroys the previous file. Where the
+/// file system can make files without a name (O_TMPFILE), it has a temporary one next to its target only within `keep`,
+/// so that a kill leaves nothing; elsewhere, from its beginning.
 ///
 /// A symbolic link stays one: its target is replaced, or created. A device or pipe (such as /dev/stdout) is written
 /// directly. @throws EnvironmentError when the target is read-only or a write fails; Interrupted.
@@ -36,12 +37,14 @@ class TemporaryFile {
   void keep(Flush flush = Flush::ToDisk);
 
  private:
+  void open_temporary();
   [[noreturn]] void fail(const char* what) const;
 
   std::filesystem::path target_;
   std::string name_;  // the target's own name if that is not a regular file
   int descriptor_ = -1;
   bool replaces_ = true;
+  bool is_nameless_ = false;
   bool kept_ = false;
 };
 

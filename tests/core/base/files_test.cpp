@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -175,9 +176,37 @@ TEST(TemporaryFile, IsDeletedUnlessItIsKept)
   {
     TemporaryFile file(folder.path / "a");
     file.write("new");
-    EXPECT_EQ(folder.files(), 2u);
+    EXPECT_EQ(read_file(file.name()), "new");
   }
   EXPECT_EQ(read_file(folder.path / "a"), "old");
+  EXPECT_EQ(folder.files(), 1u);
+}
+
+TEST(TemporaryFile, IsGoneWithAKilledProcessWhereFilesNeedNoName)
+{
+  const Folder folder;
+  const int nameless = open(folder.path.c_str(), O_TMPFILE | O_WRONLY, 0600);
+  if (nameless < 0) GTEST_SKIP() << "the file system has no files without a name";
+  close(nameless);
+  const pid_t child = fork();
+  if (child == 0) {
+    TemporaryFile file(folder.path / "a");
+    file.write("new");
+    kill(getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(folder.files(), 0u);
+}
+
+TEST(TemporaryFile, MayBeOpenedByItsName)
+{
+  const Folder folder;
+  TemporaryFile file(folder.path / "a");
+  std::ofstream(file.name()) << "new";
+  file.keep();
+  EXPECT_EQ(read_file(folder.path / "a"), "new");
   EXPECT_EQ(folder.files(), 1u);
 }
 
