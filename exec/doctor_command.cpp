@@ -6,13 +6,17 @@
 #include "exec/device/device.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/doctor.hpp"
+#include "exec/run/machine_needs.hpp"
+#include "exec/run_inputs.hpp"
 #include "schedules/lowering/plan_file.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <memory>
+#include <utility>
 
 namespace isobar::exec {
 
@@ -31,6 +35,7 @@ struct CommandOptions {
   std::string plan;
   std::string workload;
   WorkloadSettings settings;
+  std::string scratch;
   std::vector<std::string> ranks;
   std::string device = "cpu";
   bool json = false;
@@ -78,19 +83,27 @@ ExitCode doctor(CommandOptions options)
   }
   if (!options.plan.empty()) {
     options.doctor.plan = schedules::read_scheduled_plan(options.plan);
-    require_on_devices(*options.doctor.plan, options.plan, "isobar doctor");
+    if (options.workload.empty() && uses_machines(*options.doctor.plan)) {
+      throw InputError(options.plan,
+                       "stages: with residence; add --workload, which says what they need of the machine");
+    }
   }
   if (!options.workload.empty()) {
     const auto& plan = options.doctor.plan;
     const auto& settings = plan ? settings_of(*plan, options.plan, options.settings) : options.settings;
-    const Workload workload = workload_from_text(read_file(options.workload), options.workload, settings,
-                                                 plan ? options.plan + ": inputs.workload.set" : "--set");
+    Workload workload = workload_from_text(read_file(options.workload), options.workload, settings,
+                                           plan ? options.plan + ": inputs.workload.set" : "--set");
+    if (plan) workload = as_planned(std::move(workload), *plan, options.plan);
     options.doctor.micro_batch = workload.micro_batch;
     options.doctor.sequence = workload.sequence;
-    if (options.doctor.plan) {
-      auto faults = placement_faults_of(*options.doctor.plan, workload);
+    if (plan) {
+      auto faults = placement_faults_of(*plan, workload);
       for (auto& fault : faults) fault = options.plan + ": " + fault;
       if (!faults.empty()) throw InputError(faults);
+    }
+    if (plan && uses_machines(*plan)) {
+      options.doctor.needs = machine_needs(*schedules::make_program(*plan, workload), options.doctor.rank,
+                                           is_gpu(options.doctor.device), options.scratch);
     }
   }
   const auto findings = examine(options.doctor);
@@ -122,6 +135,11 @@ void add_doctor_command(CLI::App& app, Action& action)
       *command, "--workload", options->workload,
       "workload file (YAML), for the sizes to time (default: micro-batches of 8 samples, sequences of 128 tokens)");
   add_settings(*command, options->settings)->needs("--workload");
+  add_folder(
+      *command, "--scratch", options->scratch,
+      "folder on the disk for optimizer states that the plan has there (default: the folder for temporary files, "
+      "$TMPDIR or /tmp)")
+      ->needs("--plan");
   command->option_defaults()->group("Launch");
   add_count(*command, "--rank", options->doctor.rank, "number of this process's rank; with --ranks");
   command

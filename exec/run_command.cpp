@@ -114,7 +114,7 @@ ExitCode run(RunCommandOptions options)
   if (launched) place = meet_others(*launched, options, plan, workload, workload_hash);
   if (!options.ranks.empty()) place = listed_place(options, *program);
   if (place) options.rank = place->rank;
-  require_machine_memory(*program, options);
+  require_machine(*program, options);
 
   const double samples = static_cast<double>(workload.micro_batch * plan.goal.microbatches);
   options.log.samples = samples;

@@ -1,14 +1,13 @@
 #include "exec/run_machines.hpp"
 
 #include "core/base/files.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "exec/device/device.hpp"
-#include "exec/launch/device_name.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/replan.hpp"
+#include "exec/run/machine_needs.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -76,20 +75,11 @@ void set_machine_rates(const Plan& plan, RunCommandOptions& options)
   }
 }
 
-void require_machine_memory(const Program& program, const RunCommandOptions& options)
+void require_machine(const Program& program, const RunCommandOptions& options)
 {
-  Bytes on_host;
-  Bytes on_device;
-  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    if (options.rank.value_or(rank) != rank) continue;
-    on_host += program.resident(rank, Tier::Host);
-    on_device += program.resident(rank, Tier::Device);
+  for (const auto& need : machine_needs(program, options.rank, is_gpu(options.run.device), options.run.scratch)) {
+    if (!need.is_met()) throw EnvironmentError(need.text);
   }
-  if (on_host == Bytes(0)) return;
-  const Bytes needed = is_gpu(options.run.device) ? on_host : on_host + on_device;
-  if (needed <= machine_memory()) return;
-  throw EnvironmentError(fmt::format("the plan's ranks hold {} in the memory of this machine, which has {}",
-                                     text_of(needed), text_of(machine_memory())));
 }
 
 }  // namespace isobar::exec

@@ -11,8 +11,8 @@ namespace isobar::exec {
 /// @throws InputError naming --platform or its file; EnvironmentError when isobar is missing.
 void set_machine_rates(const Plan& plan, RunCommandOptions& options);
 
-/// Checks that this machine has the memory for what the ranks that run here hold there, before any of it is taken.
-/// @throws EnvironmentError.
-void require_machine_memory(const Program& program, const RunCommandOptions& options);
+/// Checks that this machine has the memory and the disk for what the ranks that run here hold there, before any of it
+/// is taken. @throws EnvironmentError.
+void require_machine(const Program& program, const RunCommandOptions& options);
 
 }  // namespace isobar::exec

@@ -32,6 +32,11 @@ int open_nameless(const std::filesystem::path& folder)
 
 }  // namespace
 
+std::filesystem::path scratch_folder(const std::filesystem::path& given)
+{
+  return given.empty() ? std::filesystem::temp_directory_path() : given;
+}
+
 ScratchFile::ScratchFile(const std::filesystem::path& folder, std::uint64_t size)
     : where_(shown_path(folder)), size_(size), descriptor_(open_nameless(folder))
 {

@@ -10,6 +10,9 @@
 
 namespace isobar::exec {
 
+/// The folder of scratch files: `given`, or that for temporary files if it is "".
+std::filesystem::path scratch_folder(const std::filesystem::path& given);
+
 /// A file that holds data for the time of a process. It has no name, so the system frees it however the process ends.
 /// Where the file system cannot make such files (O_TMPFILE), it has one for a moment.
 ///

@@ -181,7 +181,11 @@ std::vector<Finding> examine(const DoctorOptions& options)
   std::vector<Finding> findings = {{Verdict::Good, "LibTorch", TORCH_VERSION}, processor(options.threads)};
   if (is_gpu(options.device)) findings.push_back(gpu(options.device));
   findings.push_back(nccl_library(is_gpu(options.device)));
-  for (auto& finding : {memory(options), products(options), attention(options), sleep_accuracy()}) {
+  findings.push_back(memory(options));
+  for (const auto& need : options.needs) {
+    findings.push_back({need.is_met() ? Verdict::Good : Verdict::Bad, need.subject, need.text});
+  }
+  for (auto& finding : {products(options), attention(options), sleep_accuracy()}) {
     findings.push_back(finding);
   }
   for (auto& finding : network(options)) findings.push_back(std::move(finding));

@@ -2,6 +2,7 @@
 
 #include "core/plan/plan.hpp"
 #include "exec/launch/link_probe.hpp"
+#include "exec/run/machine_needs.hpp"
 
 #include <cstddef>
 #include <optional>
@@ -20,8 +21,9 @@ struct Finding {
 };
 
 struct DoctorOptions {
-  std::optional<Plan> plan;       ///< the memory it needs must be available
-  std::uint64_t micro_batch = 8;  ///< of the matrix product and the attention that are timed
+  std::optional<Plan> plan;        ///< the memory it needs must be available
+  std::vector<MachineNeed> needs;  ///< what else it needs of this machine
+  std::uint64_t micro_batch = 8;   ///< of the matrix product and the attention that are timed
   std::uint64_t sequence = 128;
   std::string device = "cpu";  ///< "cpu", "cuda:0"
   std::size_t threads = 1;

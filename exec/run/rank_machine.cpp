@@ -151,7 +151,7 @@ void RankMachine::make_host_places(const TierMeters& meters)
     staging_.add(std::make_unique<Place>("cpu", state, meters.host));
   }
   if (disk_size == 0) return;  // sgd has no state
-  disk_.emplace(options_.scratch.empty() ? std::filesystem::temp_directory_path() : options_.scratch, disk_size);
+  disk_.emplace(scratch_folder(options_.scratch), disk_size);
 }
 
 void RankMachine::switch_to(const Program& program)

@@ -165,6 +165,35 @@ class MachineRun(CommandTest):
         fault = self.fault_of("run", self.workload, "--plan", plan, "--in-process", expect=3)
         self.assertRegex(fault, "^the plan's ranks hold .* TiB in the memory of this machine, which has ")
 
+    def findings_of(self, plan, *options, expect=0):
+        printed = self.run_isobar("doctor", "--flows", 1, "--plan", plan, "--workload", self.workload, "--json", *options,
+                                  expect=expect).stdout
+        return {finding["subject"]: finding for finding in json.loads(printed)["findings"]}
+
+    def test_doctor_says_what_a_plan_needs_of_the_machine_and_its_disk(self):
+        plan, _ = self.on_disk()
+        found = self.findings_of(plan, "--scratch", self.folder)
+        self.assertEqual({found[subject]["verdict"] for subject in ("memory", "machine memory", "disk")}, {"good"})
+        self.assertRegex(found["machine memory"]["text"], "^the plan's ranks hold .* KiB in the memory of this machine, ")
+        self.assertRegex(found["disk"]["text"], f"^the plan's ranks hold .* KiB on the disk of {self.folder}, which has ")
+        self.assertIn("add --workload", self.fault_of("doctor", "--plan", plan))
+        self.assertEqual(self.fault_of("doctor", "--plan", plan, "--workload", self.workload, "--scratch",
+                                       self.folder / "none", expect=3),
+                         f"{self.folder / 'none'}: cannot write there: No such file or directory")
+
+    def test_doctor_and_run_find_the_same_machine_too_small(self):
+        self.workload = "workloads/gpt3_175b.yaml"
+        plan = self.stamped("zero-infinity", platform=self.platform_of("80 GB", "9 TB"))
+        found = self.findings_of(plan, expect=3)["machine memory"]
+        self.assertEqual(found["verdict"], "bad")
+        self.assertEqual(found["text"], self.fault_of("run", self.workload, "--plan", plan, "--in-process", expect=3))
+
+    def test_a_disk_without_the_space_is_refused_before_it_is_taken(self):
+        plan, _ = self.on_disk()
+        few = "/proc"  # no space is left there
+        fault = self.fault_of("run", self.workload, "--plan", plan, "--in-process", "--scratch", few, expect=3)
+        self.assertRegex(fault, "^the plan's ranks hold .* on the disk of /proc, which has 0 B left$")
+
     def scratch_of(self, process, folder):
         """The open scratch file of a process."""
         for entry in pathlib.Path(f"/proc/{process}/fd").iterdir():
