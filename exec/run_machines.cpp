@@ -13,6 +13,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -29,11 +31,6 @@ const Json& named(const Json& list, const std::string& name, const std::string& 
   return *found;
 }
 
-CopyRate rate_of(const Json& disk, const char* key)
-{
-  return {Seconds(0), BytesPerSecond(disk.at(key))};
-}
-
 MachineRates rates_of(const Json& link, const Json& machine)
 {
   MachineRates rates;
@@ -41,11 +38,26 @@ MachineRates rates_of(const Json& link, const Json& machine)
   rates.out = {Seconds(link.at("out_latency_s")), BytesPerSecond(link.at("out_bytes_per_s"))};
   rates.update_speed = FlopsPerSecond(machine.at("update_flops_per_s"));
   rates.busy_update_speed = FlopsPerSecond(machine.at("busy_update_flops_per_s"));
-  if (const Json& disk = machine.at("disk"); !disk.is_null()) {
-    rates.read = rate_of(disk, "read_bytes_per_s");
-    rates.write = rate_of(disk, "write_bytes_per_s");
-  }
   return rates;
+}
+
+std::shared_ptr<SharedDisk> disk_of(const Json& machine)
+{
+  const Json& disk = machine.at("disk");
+  if (disk.is_null()) return nullptr;
+  return std::make_shared<SharedDisk>(BytesPerSecond(disk.at("read_bytes_per_s")),
+                                      BytesPerSecond(disk.at("write_bytes_per_s")));
+}
+
+/// Whether one of the plan's stages on a device is one of those.
+template <typename Is>
+bool has_stage(const Plan& plan, const std::string& device, Is is)
+{
+  return std::any_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+    return is(stage.residence) &&
+           std::any_of(stage.replicas.begin(), stage.replicas.end(),
+                       [&](const Replica& replica) { return replica.shards.front().device == device; });
+  });
 }
 
 }  // namespace
@@ -66,12 +78,21 @@ void set_machine_rates(const Plan& plan, RunCommandOptions& options)
   }
   const auto shown_platform = run_isobar_program({"platform", "show", options.platform, "--json"});
   const Json cluster = Json::parse(shown_platform.output_or_throw());
+  std::map<std::string, std::shared_ptr<SharedDisk>> disks;  // by machine
   for (const auto& device : devices_of_ranks(plan)) {
-    options.run.machines.emplace_back();
+    auto& emulated = options.run.machines.emplace_back();
     if (plan.data_server == device) continue;
     const Json link = named(cluster.at("devices"), device, options.platform).value("machine", Json());
-    if (link.is_null()) continue;
-    options.run.machines.back() = rates_of(link, named(cluster.at("machines"), link.at("name"), options.platform));
+    if (link.is_null()) {
+      if (!has_stage(plan, device, [](const Residence& residence) { return !residence.is_on_device(); })) continue;
+      throw InputError(options.platform, fmt::format("device {} has no machine, which the plan uses", shown(device)));
+    }
+    const Json& machine = named(cluster.at("machines"), link.at("name"), options.platform);
+    emulated = {rates_of(link, machine), disks.try_emplace(machine.at("name"), disk_of(machine)).first->second};
+    if (!emulated.disk && has_stage(plan, device, [](const Residence& each) { return each.optimizer == Tier::Disk; })) {
+      throw InputError(options.platform, fmt::format("machine {} has no disk with a capacity, which the plan uses",
+                                                     shown(machine.at("name").get<std::string>())));
+    }
   }
 }
 

@@ -53,8 +53,8 @@ struct RankOptions {
   Progress* progress = nullptr;  ///< receives what the rank is working on; outlives the executor
   Bytes memory_cap;              ///< 0: no cap. On a GPU checked after each instruction
   std::size_t threads = 1;       ///< of the machine's updates
-  std::optional<MachineRates> machine = {};  ///< emulated rates of copies, updates and disk. CPU only
-  std::string scratch;                       ///< RankMachine::Options, as is the next
+  std::optional<EmulatedMachine> machine = {};  ///< sets the time of copies, updates and disk. CPU only
+  std::string scratch;                          ///< RankMachine::Options, as is the next
   std::optional<std::uint64_t> disturbed = {};
 };
 

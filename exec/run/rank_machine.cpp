@@ -164,6 +164,7 @@ void RankMachine::run(std::uint64_t step, std::uint64_t position, const Instruct
 {
   Part& part = parts_.at(instruction.stage);
   const Seconds begin = steady_time();
+  const auto access = emulated_access(instruction, begin);
   delay(step, position, instruction, 0);
   switch (instruction.opcode) {
     case Opcode::Load:
@@ -185,7 +186,7 @@ void RankMachine::run(std::uint64_t step, std::uint64_t position, const Instruct
       throw std::logic_error("an instruction that no machine has");
   }
   delay(step, position, instruction, 1);
-  if (options_.rates) pace(begin, instruction);
+  if (options_.emulated) pace(begin, instruction, access.get());
 }
 
 void RankMachine::load(const Instruction& instruction, Stream& stream)
@@ -332,17 +333,28 @@ void RankMachine::with_disk(Part& part, const std::function<void()>& work)
   staging_.give_back(place);
 }
 
-/// Waits until an instruction has taken its time at the emulated rates. An update is slower while the device computes.
-void RankMachine::pace(Seconds begin, const Instruction& instruction) const
+/// The part of an emulated disk that the instruction takes from its beginning; null if it takes none.
+std::unique_ptr<SharedDisk::Access> RankMachine::emulated_access(const Instruction& instruction, Seconds begin) const
+{
+  const bool is_read = instruction.opcode == Opcode::Read;
+  if (!options_.emulated || (!is_read && instruction.opcode != Opcode::Write)) return nullptr;
+  const auto kind = is_read ? SharedDisk::Kind::Read : SharedDisk::Kind::Write;
+  return std::make_unique<SharedDisk::Access>(*options_.emulated->disk, kind, instruction.size, begin);
+}
+
+/// Waits until an instruction has taken its time on the emulated machine. An update is slower while the device
+/// computes.
+void RankMachine::pace(Seconds begin, const Instruction& instruction, SharedDisk::Access* access) const
 {
   constexpr Seconds longest_nap(1e-3);
-  const MachineRates& rates = *options_.rates;
-  const auto wait_until = [&](Seconds end) {
-    for (Seconds left = end - steady_time(); left > Seconds(0); left = end - steady_time()) {
+  const MachineRates& rates = options_.emulated->rates;
+  const auto wait_while = [&](const auto& left_at) {
+    for (Seconds left = left_at(steady_time()); left > Seconds(0); left = left_at(steady_time())) {
       throw_if_interrupted();
       std::this_thread::sleep_for(std::chrono::duration<double>(std::min(left, longest_nap).value));
     }
   };
+  const auto wait_until = [&](Seconds end) { wait_while([&](Seconds now) { return end - now; }); };
   switch (instruction.opcode) {
     case Opcode::Load:
       return wait_until(begin + rates.in.time_of(instruction.size) +
@@ -350,9 +362,8 @@ void RankMachine::pace(Seconds begin, const Instruction& instruction) const
     case Opcode::Store:
       return wait_until(begin + rates.out.time_of(instruction.size));
     case Opcode::Read:
-      return wait_until(begin + rates.read.time_of(instruction.size));
     case Opcode::Write:
-      return wait_until(begin + rates.write.time_of(instruction.size));
+      return wait_while([&](Seconds now) { return access->left(now); });
     default:
       break;
   }

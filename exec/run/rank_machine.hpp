@@ -5,6 +5,7 @@
 #include "core/program/residence.hpp"
 #include "exec/device/memory_meter.hpp"
 #include "exec/device/place.hpp"
+#include "exec/device/shared_disk.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/model/stage_model.hpp"
@@ -53,9 +54,9 @@ class RankMachine {
  public:
   struct Options {
     std::string device;
-    std::filesystem::path scratch;      ///< folder on the disk for optimizer states; "": that for temporary files
-    bool needs_facts = false;           ///< whether no update may begin before all gradients are known
-    std::optional<MachineRates> rates;  ///< emulated
+    std::filesystem::path scratch;  ///< folder on the disk for optimizer states; "": that for temporary files
+    bool needs_facts = false;       ///< whether no update may begin before all gradients are known
+    std::optional<EmulatedMachine> emulated;
     /// For tests: the seed of random delays of all instructions; and memory that is free holds NaN.
     std::optional<std::uint64_t> disturbed;
   };
@@ -107,7 +108,8 @@ class RankMachine {
   void read_state(const Part& part, const Place& place);
   void write_state(const Part& part, const Place& place);
   void with_disk(Part& part, const std::function<void()>& work);
-  void pace(Seconds begin, const Instruction& instruction) const;
+  std::unique_ptr<SharedDisk::Access> emulated_access(const Instruction& instruction, Seconds begin) const;
+  void pace(Seconds begin, const Instruction& instruction, SharedDisk::Access* access) const;
   void delay(std::uint64_t step, std::uint64_t position, const Instruction& instruction, std::uint64_t which) const;
   /// Marks a place that nothing uses any more.
   void leave(const Place& place) const;

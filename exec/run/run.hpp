@@ -5,6 +5,7 @@
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
 #include "core/program/program.hpp"
+#include "exec/device/shared_disk.hpp"
 #include "exec/files/step_report.hpp"
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/batch.hpp"
@@ -65,8 +66,8 @@ struct RunOptions {
   /// With `emulate` on a CPU: the profiled speed that underlies the program's work. Slowed ranks then take the
   /// profile's times. Without it they take a multiple of their threads' processor time.
   std::optional<FlopsPerSecond> profiled_speed;
-  /// With `emulate` on a CPU: the rates of copies, updates and disks of the machines, by rank; empty: as they are.
-  std::vector<MachineRates> machines = {};
+  /// With `emulate` on a CPU: the machines that set the time of copies, updates and disks, by rank; empty: as they are.
+  std::vector<EmulatedMachine> machines = {};
   TimeLimits limits;    ///< how long ranks wait for one another
   std::string scratch;  ///< folder on the disk for optimizer states that live there; "": that for temporary files
   /// For tests: the seed of random delays of copies, of the machine's updates and of its disk; memory of theirs that is
