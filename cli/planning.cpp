@@ -4,11 +4,13 @@
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/check/program_checker.hpp"
+#include "core/check/residence_checker.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 
 #include <cstddef>
+#include <optional>
 #include <string_view>
 
 namespace isobar::cli {
@@ -55,6 +57,10 @@ std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workloa
   if (!faults.empty() || plan.stages.empty() || is_chain(plan)) return faults;
   const auto program = schedules::make_program(plan, workload);
   faults = faults_of(*program);
+  for (auto& fault : faults) {
+    const auto key = fault.starts_with("deadlock") ? key_of_circle(plan) : std::nullopt;
+    if (key) fault = fmt::format("{}: {}", *key, fault);
+  }
   return faults.empty() ? faults_of_played(plan, workload, cluster, *program) : faults;
 }
 

@@ -2,6 +2,7 @@
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/check/residence_checker.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
@@ -44,10 +45,12 @@ constexpr auto footer = R"(Example:
     --trace measured.json
 )";
 
-/// Refuses a program whose instructions wait for each other in a circle; `key`: what of the plan may be the cause.
-void require_end(const Program& program, const std::string& plan_file, const std::string& key)
+/// Refuses a plan by whose program instructions wait for each other in a circle.
+void require_end(const Plan& plan, const Program& program, const std::string& plan_file)
 {
-  if (const auto deadlock = deadlock_of(program)) throw InputError(plan_file, fmt::format("{}: {}", key, *deadlock));
+  const auto key = key_of_circle(plan);
+  if (!key) return;
+  if (const auto deadlock = deadlock_of(program)) throw InputError(plan_file, fmt::format("{}: {}", *key, *deadlock));
 }
 
 /// One attempt of a run.
@@ -83,8 +86,7 @@ ExitCode run(RunCommandOptions options)
   }
   if (options.run.emulate || !options.platform.empty()) set_machine_rates(plan, options);
   const auto program = schedules::make_program(plan, workload);
-  if (plan.sync.sharded == Sharding::Parameters) require_end(*program, options.plan, "sync.sharded: parameters");
-  if (uses_machines(plan)) require_end(*program, options.plan, "stages: with residence");
+  require_end(plan, *program, options.plan);
   options.run.limits = time_limits_of(plan, options);
   const RunData data(options, workload, plan.goal.microbatches);
   options.run.batches = data.batches.get();

@@ -1,8 +1,12 @@
 #include "core/check/residence_checker.hpp"
 
 #include "core/base/quantity_text.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/program/residence.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -84,6 +88,18 @@ void check_places(const Plan& plan, const std::vector<std::size_t>& number, Clai
       };
       if (is_too_many("parameter_slots", residence.parameter_slots, parts.parameters, "parameters")) return;
       if (is_too_many("gradient_slots", residence.gradient_slots, parts.gradients, "gradients")) return;
+      const bool frees_in_next_step =
+          residence.copies == Copies::Redundant && residence.overlap == UpdateOverlap::Delayed;
+      if (!frees_in_next_step || residence.gradients == Tier::Device || residence.gradient_slots == parts.gradients) {
+        continue;
+      }
+      claims.fault(
+          "stages[{}].residence.copies: redundant, where a gradient's place becomes free by its update, and overlap "
+          "delayed has that in the next step: {} of {} on device {} would wait for it in a circle; write copies lean, "
+          "or gradient_slots {}",
+          number[i], parts.gradients - residence.gradient_slots, counted(parts.gradients, "part"), shown(device),
+          parts.gradients);
+      return;
     }
   }
 }
@@ -128,6 +144,17 @@ void check_residences(const Plan& plan, const Workload& workload, const Cluster&
     }
   }
   check_places(plan, number, claims);
+}
+
+std::optional<std::string> key_of_circle(const Plan& plan)
+{
+  const auto lives_elsewhere = [](const Stage& stage) { return !stage.residence.is_on_device(); };
+  const auto found = std::find_if(plan.stages.begin(), plan.stages.end(), lives_elsewhere);
+  if (found != plan.stages.end()) {
+    const auto index = static_cast<std::size_t>(found - plan.stages.begin());
+    return fmt::format("stages[{}].residence", numbers_in_file(plan)[index]);
+  }
+  return plan.sync.sharded == Sharding::Parameters ? std::optional("sync.sharded") : std::nullopt;
 }
 
 void check_tied_residence(const Plan& plan, std::size_t layer, std::size_t index, std::size_t owner,

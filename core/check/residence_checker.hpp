@@ -6,6 +6,8 @@
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace isobar {
@@ -14,6 +16,10 @@ namespace isobar {
 /// on how; `number`: of each stage in a file. Only the plan checker uses it.
 void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
                       const std::vector<std::size_t>& number, Claims& claims);
+
+/// The key by which the instructions of a checked plan's program wait for each other in a circle, if they do; none for
+/// a plan whose program always ends.
+std::optional<std::string> key_of_circle(const Plan& plan);
 
 /// Checks that the matrix that `layer` of stage `index` uses, of stage `owner` on the same devices, is where both can
 /// use it.

@@ -1,4 +1,5 @@
 #include "core/check/plan_checker.hpp"
+#include "core/check/residence_checker.hpp"
 #include "core/plan/plan.hpp"
 
 #include "core/plan/cost_model.hpp"
@@ -412,6 +413,7 @@ TEST(PlacementFaultsOf, CountThePlacesOfADeviceAgainstThePartsThatPass)
     return placement_faults_of(plan, workload);
   };
   const std::size_t parts = workload.layers.size() - 2;
+  EXPECT_EQ(key_of_circle(plan), std::nullopt);
   EXPECT_THAT(faults_with(parts, parts), testing::IsEmpty());
   EXPECT_THAT(faults_with(1000, 1),
               ElementsAre(fmt::format("stages[0].residence.parameter_slots: 1000, while parameters of {0} parts pass "
@@ -422,6 +424,31 @@ TEST(PlacementFaultsOf, CountThePlacesOfADeviceAgainstThePartsThatPass)
       ElementsAre(fmt::format("stages[0].residence.gradient_slots: {}, while gradients of {} parts pass through "
                               "device d0; write {} or less",
                               parts + 1, parts, parts)));
+}
+
+TEST(PlacementFaultsOf, NameWhatLetsGradientsWaitForTheirPlaceInACircle)
+{
+  const Workload workload = testing_support::gpt_for_grids();
+  const std::size_t layers = workload.layers.size();
+  Plan plan;
+  plan.goal.microbatches = 2;
+  for (std::size_t layer = 0; layer < layers; ++layer) {
+    plan.stages.push_back(stage_on("d0", layer, layer));
+    Residence& residence = plan.stages.back().residence;
+    residence.parameters = residence.gradients = residence.optimizer = Tier::Host;
+    residence.parameter_slots = residence.gradient_slots = 1;
+    residence.overlap = UpdateOverlap::Delayed;
+    residence.copies = Copies::Redundant;
+  }
+  EXPECT_EQ(key_of_circle(plan), "stages[0].residence");
+  EXPECT_THAT(
+      placement_faults_of(plan, workload),
+      ElementsAre(fmt::format("stages[0].residence.copies: redundant, where a gradient's place becomes free by "
+                              "its update, and overlap delayed has that in the next step: {} of {} parts on "
+                              "device d0 would wait for it in a circle; write copies lean, or gradient_slots {}",
+                              layers - 1, layers, layers)));
+  for (auto& stage : plan.stages) stage.residence.gradient_slots = layers;
+  EXPECT_THAT(placement_faults_of(plan, workload), testing::IsEmpty());
 }
 
 TEST(PlacementFaultsOf, NameTheFirstLayerThatIsNotDividedByItsSplit)
