@@ -261,7 +261,8 @@ class PlayedChecker {
   void check_resident()
   {
     std::vector<double> found(devices_.size(), 0);
-    for (const auto& holder : holders_) add_resident(holder, found);
+    const Boundaries cuts = boundaries_of(workload_);
+    for (const auto& holder : holders_) add_resident(holder, cuts, found);
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       std::array<double, tier_count> needed{};
       needed[static_cast<std::size_t>(Tier::Device)] = found[rank];
@@ -380,9 +381,8 @@ class PlayedChecker {
   }
 
   /// Adds what the parts of a holder hold on their devices throughout.
-  void add_resident(const Holder& holder, std::vector<double>& found) const
+  void add_resident(const Holder& holder, const Boundaries& cuts, std::vector<double>& found) const
   {
-    const Boundaries cuts = boundaries_of(workload_);
     const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
     const Stage& stage = plan_.stages[holder.stage];
     const auto replicas = static_cast<double>(stage.replicas.size());

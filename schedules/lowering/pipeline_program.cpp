@@ -170,12 +170,13 @@ void PipelineProgram::find_tasks()
 {
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
     const Order& order = orders_[rank];
+    const OrderSlots slots(order);
     std::uint64_t tasks = 0;
     for (std::uint32_t part = 0; part < parts_of_rank_[rank].size(); ++part) {
       StageWork& work = works_[parts_of_rank_[rank][part]];
       const MicrobatchPattern* divides = patterns_[work.index].replicas() > 1 ? &patterns_[work.index] : nullptr;
-      work.forwards = Series::forwards(order, part).of_replica(divides, work.replica);
-      work.backwards = Series::backwards(order, part).of_replica(divides, work.replica);
+      work.forwards = Series::forwards(slots, part).of_replica(divides, work.replica);
+      work.backwards = Series::backwards(slots, part).of_replica(divides, work.replica);
       const std::uint64_t inputs = order.count(Opcode::BackwardInput, part);
       const std::uint64_t weights = order.count(Opcode::BackwardWeight, part);
       const std::uint64_t backwards = work.backwards.length();
@@ -406,6 +407,8 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
     TieredRank tiered;
     bool is_tiered = false;
     Bytes buffers;
+    std::map<std::size_t, std::uint64_t> taken_here;  // the micro-batches of the rank's stages
+    for (const std::size_t index : parts_of_rank_[rank]) taken_here[works_[index].index] = works_[index].microbatches;
     for (const std::size_t index : parts_of_rank_[rank]) {
       StageWork& work = works_[index];
       TieredPart part;
@@ -427,22 +430,14 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
       part.synced = work.synced;
       tiered.parts.push_back(part);
       // What crosses a cut between two parts of the rank is in the activations of the later one.
-      const auto is_here = [&](std::size_t stage) {
-        return std::any_of(parts_of_rank_[rank].begin(), parts_of_rank_[rank].end(),
-                           [&](std::size_t other) { return works_[other].index == stage; });
-      };
-      const auto takes_as_many = [&](std::size_t stage) {
-        return std::any_of(parts_of_rank_[rank].begin(), parts_of_rank_[rank].end(), [&](std::size_t other) {
-          return works_[other].index == stage && works_[other].microbatches == work.microbatches;
-        });
-      };
+      const auto takes_as_many = [&](std::size_t stage) { return taken_here.at(stage) == work.microbatches; };
       const bool reads_data_here = work.index == 0 && !plan.data_server;
-      if (work.index > 0 && is_here(work.index - 1)) {
+      if (work.index > 0 && taken_here.contains(work.index - 1)) {
         if (takes_as_many(work.index - 1)) work.own_gradient = boundaries.gradient[work.first_layer];
       } else if (!reads_data_here) {
         buffers += boundaries.output[work.first_layer] + boundaries.gradient[work.first_layer];
       }
-      if (work.index + 1 < patterns_.size() && is_here(work.index + 1)) {
+      if (work.index + 1 < patterns_.size() && taken_here.contains(work.index + 1)) {
         if (takes_as_many(work.index + 1)) work.later_gradient = boundaries.gradient[work.last_layer + 1];
       } else {
         buffers += boundaries.output[work.last_layer + 1] + boundaries.gradient[work.last_layer + 1];

@@ -7,15 +7,36 @@
 
 namespace isobar::schedules {
 
-Series::Series(const Order& order, Opcode opcode, std::uint32_t part) : order_(&order), opcode_(opcode), part_(part)
+OrderSlots::OrderSlots(const Order& order) : order_(order)
 {
-  find_loops();
+  std::uint64_t begin = 0;
+  for (std::size_t run = 0; run < order.runs().size(); ++run) {
+    const auto& [times, slots] = order.runs()[run];
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      const auto& [first, stride] = slots[i];
+      auto& places = places_[{first.opcode, first.part}];
+      if (places.size() < most) places.push_back({run, begin + i, slots.size(), times, first.microbatch, stride});
+    }
+    begin += times * slots.size();
+  }
 }
 
-Series Series::backwards(const Order& order, std::uint32_t part)
+std::span<const OrderSlots::Place> OrderSlots::of(Opcode opcode, std::uint32_t part) const
+{
+  const auto found = places_.find({opcode, part});
+  return found == places_.end() ? std::span<const Place>() : found->second;
+}
+
+Series::Series(const OrderSlots& slots, Opcode opcode, std::uint32_t part)
+    : order_(&slots.order()), opcode_(opcode), part_(part)
+{
+  find_loops(slots.of(opcode, part));
+}
+
+Series Series::backwards(const OrderSlots& slots, std::uint32_t part)
 {
   for (const Opcode opcode : {Opcode::Backward, Opcode::BackwardInput}) {
-    if (order.count(opcode, part) > 0) return {order, opcode, part};
+    if (!slots.of(opcode, part).empty()) return {slots, opcode, part};
   }
   return {};
 }
@@ -43,24 +64,19 @@ Series Series::of_replica(const MicrobatchPattern* pattern, std::size_t replica)
 }
 
 /// Leaves no loops if there are too many, if two slots of a run take turns, or if one passes over micro-batches.
-void Series::find_loops()
+void Series::find_loops(std::span<const OrderSlots::Place> places)
 {
-  Loop next;
-  for (const auto& [times, slots] : order_->runs()) {
-    bool is_first = true;
-    for (std::size_t i = 0; i < slots.size(); ++i) {
-      const auto& [first, stride] = slots[i];
-      if (first.opcode != opcode_ || first.part != part_) continue;
-      const bool takes_turns = times > 1 && (!is_first || (stride != 1 && stride != -1));
-      if (takes_turns || loop_count_ == loops_.size()) {
-        loop_count_ = 0;
-        return;
-      }
-      is_first = false;
-      loops_[loop_count_++] = {next.index, times, first.microbatch, stride != -1, next.position + i, slots.size()};
-      next.index += times;
+  std::uint64_t index = 0;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const OrderSlots::Place& place = places[i];
+    const bool is_first = i == 0 || places[i - 1].run != place.run;
+    const bool takes_turns = place.times > 1 && (!is_first || (place.stride != 1 && place.stride != -1));
+    if (takes_turns || loop_count_ == loops_.size()) {
+      loop_count_ = 0;
+      return;
     }
-    next.position += times * slots.size();
+    loops_[loop_count_++] = {index, place.times, place.microbatch, place.stride != -1, place.position, place.step};
+    index += place.times;
   }
 }
 

@@ -7,11 +7,40 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace isobar::schedules {
+
+/// The slots of an order by opcode and part, so that each Series need not look for its own among all. The order must
+/// outlive it.
+class OrderSlots {
+ public:
+  /// A slot: tasks that are `step` positions apart.
+  struct Place {
+    std::uint64_t run = 0;
+    std::uint64_t position = 0;  // of its first task
+    std::uint64_t step = 1;
+    std::uint64_t times = 1;
+    std::uint64_t microbatch = 0;  // of its first task
+    std::int64_t stride = 1;       // from the micro-batch of a task to the next
+  };
+  /// Of slots of one opcode and part, no more are kept.
+  static constexpr std::size_t most = 5;
+
+  explicit OrderSlots(const Order& order);
+
+  const Order& order() const { return order_; }
+  /// In the order of the runs; `most` of them if there are as many or more.
+  std::span<const Place> of(Opcode opcode, std::uint32_t part) const;
+
+ private:
+  const Order& order_;
+  std::map<std::pair<Opcode, std::uint32_t>, std::vector<Place>> places_;
+};
 
 /// The tasks of one stage whose results go to a neighbouring stage, in the order of its rank: its forwards, or those of
 /// its backwards that make the gradients of its inputs (Backward or BackwardInput). The k-th message of a channel
@@ -23,9 +52,9 @@ class Series {
  public:
   /// No tasks.
   Series() = default;
-  static Series forwards(const Order& order, std::uint32_t part) { return {order, Opcode::Forward, part}; }
+  static Series forwards(const OrderSlots& slots, std::uint32_t part) { return {slots, Opcode::Forward, part}; }
   /// Without tasks if the order has no backwards of the part. A part that has some Backward counts as having no others.
-  static Series backwards(const Order& order, std::uint32_t part);
+  static Series backwards(const OrderSlots& slots, std::uint32_t part);
 
   /// The same for a replica that takes some of the step's micro-batches. Keeps the pointer.
   Series of_replica(const MicrobatchPattern* pattern, std::size_t replica) const;
@@ -75,10 +104,10 @@ class Series {
     std::vector<std::uint64_t> taken;  // the numbers of its tasks in the whole series; none: it is whole
   };
 
-  Series(const Order& order, Opcode opcode, std::uint32_t part);
+  Series(const OrderSlots& slots, Opcode opcode, std::uint32_t part);
 
   bool is_part() const { return division_ != nullptr && !division_->taken.empty(); }
-  void find_loops();
+  void find_loops(std::span<const OrderSlots::Place> places);
   Task nth_of_all(std::uint64_t index) const;
   std::uint64_t index_among_all(const Task& task) const;
   std::span<const Loop> loops() const { return {loops_.data(), loop_count_}; }
@@ -89,8 +118,8 @@ class Series {
   Opcode opcode_ = Opcode::Forward;
   std::uint8_t loop_count_ = 0;  // 0: the order looks up
   std::uint32_t part_ = 0;
-  std::shared_ptr<const Division> division_;  // none: nothing is divided
-  std::array<Loop, 4> loops_ = {};            // of all tasks
+  std::shared_ptr<const Division> division_;           // none: nothing is divided
+  std::array<Loop, OrderSlots::most - 1> loops_ = {};  // of all tasks
 };
 
 }  // namespace isobar::schedules

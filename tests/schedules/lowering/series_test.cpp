@@ -35,9 +35,9 @@ void expect_tasks(const Series& series, const Order& order, IsWanted is_wanted)
 void expect_all_tasks(const Order& order, std::uint32_t parts)
 {
   for (std::uint32_t part = 0; part < parts; ++part) {
-    expect_tasks(Series::forwards(order, part), order,
+    expect_tasks(Series::forwards(OrderSlots(order), part), order,
                  [&](const Task& task) { return task.part == part && task.opcode == Opcode::Forward; });
-    expect_tasks(Series::backwards(order, part), order, [&](const Task& task) {
+    expect_tasks(Series::backwards(OrderSlots(order), part), order, [&](const Task& task) {
       return task.part == part && (task.opcode == Opcode::Backward || task.opcode == Opcode::BackwardInput);
     });
   }
@@ -98,15 +98,15 @@ TEST(Series, IsEmptyWithoutBackwards)
 {
   const Order order(std::vector<isobar::Run>{{5, {{{Opcode::Forward, 0, 0}, 1}}}});
   EXPECT_TRUE(Series().empty());
-  EXPECT_TRUE(Series::backwards(order, 0).empty());
-  EXPECT_EQ(Series::backwards(order, 0).length(), 0U);
-  EXPECT_EQ(Series::forwards(order, 0).length(), 5U);
+  EXPECT_TRUE(Series::backwards(OrderSlots(order), 0).empty());
+  EXPECT_EQ(Series::backwards(OrderSlots(order), 0).length(), 0U);
+  EXPECT_EQ(Series::forwards(OrderSlots(order), 0).length(), 5U);
 }
 
 TEST(Series, RefusesTasksBeyondItsOwn)
 {
   const Order order(std::vector<isobar::Run>{{5, {{{Opcode::Forward, 0, 0}, 1}}}});
-  const Series series = Series::forwards(order, 0);
+  const Series series = Series::forwards(OrderSlots(order), 0);
   EXPECT_THROW(series.nth(5), std::logic_error);
   EXPECT_THROW(series.index_of({Opcode::Forward, 0, 5}), std::logic_error);
   EXPECT_THROW(series.position_of({Opcode::Forward, 0, 5}), std::logic_error);
