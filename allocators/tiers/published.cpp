@@ -79,17 +79,20 @@ std::size_t published_window(const HybridProblem& problem, const WindowCosts& co
            std::max(copy_in, copy_out) <= std::min(forward, backward) && 2 * copy_out + update <= (w - 1) * backward &&
            passing * update <= all_backwards;
   };
-  std::size_t largest = 1;
-  std::size_t largest_that_fits = 0;
   for (std::size_t window = 1; window < blocks; ++window) {
+    if (!hides(window) || !costs.may_fit(window)) continue;
+    const WindowMemory memory = costs.memory_of(shape_of(window));
+    if (memory.device <= costs.device().memory && memory.host <= costs.machine().memory) return window;
+  }
+  std::size_t largest = 0;  // that the device holds, which needs the least of the machine
+  for (std::size_t window = blocks; window-- > 1;) {
+    if (!costs.device_may_hold(window) || (largest > 0 && !costs.may_fit(window))) continue;
     const WindowMemory memory = costs.memory_of(shape_of(window));
     if (memory.device > costs.device().memory) continue;
-    largest = window;  // needs the least of the machine
-    if (memory.host > costs.machine().memory) continue;
-    if (hides(window)) return window;
-    largest_that_fits = window;
+    largest = std::max(largest, window);
+    if (memory.host <= costs.machine().memory) return window;
   }
-  return largest_that_fits > 0 ? largest_that_fits : largest;
+  return std::max<std::size_t>(largest, 1);
 }
 
 /// A window of blocks at the front stays, and as many places are there for the others.

@@ -54,8 +54,8 @@ class WindowSearch {
   /// The shape with the least step; none if none fits.
   std::optional<WindowShape> best()
   {
-    const bool is_whole = blocks() <= most_layers_searched_whole;
-    std::size_t stride = is_whole ? 1 : (blocks() + coarse_parts - 1) / coarse_parts;
+    std::size_t stride = coarse_stride();
+    const bool is_whole = stride == 1;
     for (std::size_t resident = 0; resident < blocks(); resident += stride) add_candidates(resident);
     add_candidates(blocks());
     try_candidates(is_whole);
@@ -84,27 +84,53 @@ class WindowSearch {
   WindowMemory nearest() const
   {
     std::optional<WindowMemory> nearest;
-    std::pair<double, double> least;  // beyond the device and beyond the machine
-    for (std::size_t resident = 0; resident < blocks(); ++resident) {
-      WindowShape shape = shape_of(resident, 0);
-      shape.parameter_slots = shape.gradient_slots = 1;
-      const auto& disk = costs_.machine().disk;
-      if (disk) shape.spilled = shape.windowed();
-      shape.stores_activations = costs_.memory_of(shape).device > costs_.device().memory;
-      const WindowMemory memory = costs_.memory_of(shape);
-      const auto excess = [](Bytes need, Bytes has) { return std::max(0.0, (need - has).value); };
-      const std::pair lack(
-          excess(memory.device, costs_.device().memory),
-          excess(memory.host, costs_.machine().memory) + (disk ? excess(memory.disk, disk->capacity) : 0));
-      if (nearest && lack >= least) continue;
-      nearest = memory;
-      least = lack;
+    std::pair<double, double> least;
+    std::size_t best = 0;
+    std::size_t stride = coarse_stride();
+    const auto try_numbers = [&](std::size_t first, std::size_t end) {
+      for (std::size_t resident = first; resident < end; resident += stride) {
+        const WindowMemory memory = least_memory(resident);
+        const auto lack = lack_of(memory);
+        if (nearest && lack >= least) continue;
+        nearest = memory;
+        least = lack;
+        best = resident;
+      }
+    };
+    for (try_numbers(0, blocks()); stride > 1;) {
+      const std::size_t around = stride;
+      stride = (stride + refinement - 1) / refinement;
+      try_numbers(best - std::min(best, around), std::min(blocks(), best + around + 1));
     }
     return nearest.value_or(costs_.memory_of(shape_of(0, 0)));
   }
 
  private:
   std::size_t blocks() const { return costs_.layers() - 2; }
+
+  std::size_t coarse_stride() const
+  {
+    return blocks() <= most_layers_searched_whole ? 1 : (blocks() + coarse_parts - 1) / coarse_parts;
+  }
+
+  /// The least that a prefix of this number of resident layers needs.
+  WindowMemory least_memory(std::size_t resident) const
+  {
+    WindowShape shape = shape_of(resident, 0);
+    shape.parameter_slots = shape.gradient_slots = 1;
+    if (costs_.machine().disk) shape.spilled = shape.windowed();
+    shape.stores_activations = costs_.memory_of(shape).device > costs_.device().memory;
+    return costs_.memory_of(shape);
+  }
+
+  /// What is missing on the device, and in the machine.
+  std::pair<double, double> lack_of(const WindowMemory& memory) const
+  {
+    const auto excess = [](Bytes need, Bytes has) { return std::max(0.0, (need - has).value); };
+    const auto& disk = costs_.machine().disk;
+    return {excess(memory.device, costs_.device().memory),
+            excess(memory.host, costs_.machine().memory) + (disk ? excess(memory.disk, disk->capacity) : 0)};
+  }
 
   /// The first and the last layer stay, a prefix of others, and `spread` of the rest, evenly spread.
   WindowShape shape_of(std::size_t prefix, std::size_t spread) const
@@ -120,6 +146,7 @@ class WindowSearch {
 
   void add_candidates(std::size_t resident)
   {
+    if (!costs_.may_fit(resident)) return;
     const bool tries_all = blocks() <= most_layers_with_all_spreads;
     const std::size_t parts = tries_all ? std::max<std::size_t>(resident, 1) : spreads_of_many;
     for (std::size_t part = 0; part <= parts; ++part) {

@@ -10,8 +10,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
-#include <iterator>
 
 namespace isobar::allocators {
 
@@ -22,6 +20,18 @@ Plan plan_of_system(const std::string& system, const Cluster& cluster)
   Plan plan;
   if (cluster.systems.contains(system)) plan.system = system;
   return plan;
+}
+
+/// Sums in another order may differ by less.
+constexpr double rounded = 1 - 1e-9;
+
+/// The sums of the 0, 1, … least sizes.
+std::vector<Bytes> least_sums(std::vector<Bytes> sizes)
+{
+  std::sort(sizes.begin(), sizes.end());
+  std::vector<Bytes> sums(1);
+  for (const Bytes size : sizes) sums.push_back(sums.back() + size);
+  return sums;
 }
 
 }  // namespace
@@ -60,6 +70,18 @@ WindowCosts::WindowCosts(const Workload& workload, const Cluster& cluster, std::
   input_gradients_ = cuts.gradient;
   if (cluster.data_server) buffers_ = cuts.output.front();
   buffers_ += cuts.output.back() + cuts.gradient.back();
+  std::vector<Bytes> kept;
+  std::vector<Bytes> parameters;
+  std::vector<Bytes> passing;
+  for (std::size_t i = 1; i + 1 < layers(); ++i) {
+    kept.push_back(parameters_[i] + gradients_[i] + states_[i]);
+    parameters.push_back(parameters_[i]);
+    passing.push_back(parameters_[i] + states_[i]);
+    inner_activations_ += microbatches_ * activations_[i];
+  }
+  least_kept_ = least_sums(std::move(kept));
+  least_parameters_ = least_sums(std::move(parameters));
+  least_passing_ = least_sums(std::move(passing));
 }
 
 double WindowCosts::update_time(std::size_t layer) const
@@ -86,21 +108,24 @@ std::pair<Bytes, Bytes> WindowCosts::places_of(const WindowShape& shape) const
 WindowMemory WindowCosts::memory_of(const WindowShape& shape) const
 {
   WindowMemory memory;
-  Bytes kept;              // on the device, of all micro-batches and layers up to one
-  Bytes most;              // with the workspace of that layer
-  std::vector<Bytes> two;  // the largest of those that pass, on the device at a time
+  Bytes kept;     // on the device, of all micro-batches and layers up to one
+  Bytes most;     // with the workspace of that layer
+  Bytes largest;  // of those that pass, two of which are on the device at a time
+  Bytes second;
   for (std::size_t i = 0; i < layers(); ++i) {
     const bool is_stored = shape.stores_activations && i > 0 && i + 1 < layers();
     (is_stored ? memory.host : kept) += microbatches_ * activations_[i];
     // When its first backward runs, the gradients of its outputs wait for the backwards of all micro-batches.
     const Bytes waiting = i + 1 < layers() ? microbatches_ * input_gradients_[i + 1] : Bytes(0);
     most = std::max(most, kept + workspaces_[i] + waiting + input_gradients_[i]);
-    if (is_stored) two.insert(two.end(), microbatches_ < 2 ? 1 : 2, activations_[i]);
+    for (int copy = 0; is_stored && copy < (microbatches_ < 2 ? 1 : 2); ++copy) {
+      second = std::max(second, std::min(largest, activations_[i]));
+      largest = std::max(largest, activations_[i]);
+    }
   }
   memory.device = buffers_ + most;
-  std::partial_sort(two.begin(), two.begin() + std::min<std::ptrdiff_t>(2, std::ssize(two)), two.end(),
-                    std::greater<>());
-  for (std::size_t i = 0; i < std::min<std::size_t>(2, two.size()); ++i) memory.device += two[i];
+  memory.device += largest;
+  memory.device += second;
   const auto [parameters, gradients] = places_of(shape);
   const std::size_t windowed = shape.windowed();
   Bytes largest_state;
@@ -132,6 +157,37 @@ WindowMemory WindowCosts::memory_of(const WindowShape& shape) const
   memory.device = (memory.device + measured_.workspace) * measured_.reserved_fraction;
   memory.host = memory.host * measured_.host_fraction;
   return memory;
+}
+
+bool WindowCosts::device_may_hold(std::size_t resident) const
+{
+  return least_on_device(resident, true) <= device_.memory;
+}
+
+bool WindowCosts::may_fit(std::size_t resident) const
+{
+  return may_fit(resident, false) || may_fit(resident, true);
+}
+
+bool WindowCosts::may_fit(std::size_t resident, bool stores_activations) const
+{
+  const std::size_t passing = layers() - 2 - resident;
+  const Bytes activations = stores_activations ? inner_activations_ : Bytes(0);
+  const Bytes on_disk = machine_.disk ? machine_.disk->capacity : Bytes(0);
+  return least_on_device(resident, stores_activations) <= device_.memory &&
+         (least_parameters_[passing] + activations) * measured_.host_fraction * rounded <= machine_.memory &&
+         (least_passing_[passing] + activations) * rounded <= machine_.memory + on_disk;
+}
+
+/// Without places.
+Bytes WindowCosts::least_on_device(std::size_t resident, bool stores_activations) const
+{
+  Bytes least = buffers_ + measured_.workspace + least_kept_[resident];
+  for (const std::size_t end : {std::size_t{0}, layers() - 1}) {
+    least += parameters_[end] + gradients_[end] + states_[end] + microbatches_ * activations_[end];
+  }
+  if (!stores_activations) least += inner_activations_;
+  return least * measured_.reserved_fraction * rounded;
 }
 
 Seconds WindowCosts::step_of(const WindowShape& shape) const

@@ -59,12 +59,19 @@ class WindowCosts {
   Seconds step_of(const WindowShape& shape) const;
   /// The most that a step may hold. Where activations are stored, fast copies may leave less.
   WindowMemory memory_of(const WindowShape& shape) const;
+  /// Whether the device, or it and the machine, may hold a shape with this number of resident layers between the first
+  /// and the last, whichever they are; false only if they hold none. O(1).
+  bool device_may_hold(std::size_t resident) const;
+  bool may_fit(std::size_t resident) const;
   /// The bytes of a place for parameters and of one for gradients, for the largest layer that passes.
   std::pair<Bytes, Bytes> places_of(const WindowShape& shape) const;
   /// The stages of a shape, one for each layer; a single one where all are resident.
   std::vector<Stage> stages_of(const WindowShape& shape) const;
 
  private:
+  bool may_fit(std::size_t resident, bool stores_activations) const;
+  Bytes least_on_device(std::size_t resident, bool stores_activations) const;
+
   const Workload& workload_;
   const Cluster& cluster_;
   const Device& device_;
@@ -77,8 +84,11 @@ class WindowCosts {
   std::vector<double> machine_updates_;     // FLOP
   std::vector<Bytes> parameters_, gradients_, states_;
   std::vector<Bytes> activations_;  // of a micro-batch
+  // What a number of layers between the first and the last, those with the least, have in all.
+  std::vector<Bytes> least_kept_, least_parameters_, least_passing_;
   std::vector<Bytes> workspaces_;
   std::vector<Bytes> input_gradients_;  // of a micro-batch
+  Bytes inner_activations_;             // of all layers between the first and the last, of all micro-batches
   Bytes buffers_;
 };
 

@@ -138,6 +138,35 @@ TEST(WindowCosts, TakeTheStepAndTheMemoryOfTheirProgram)
   }
 }
 
+TEST(WindowCosts, MayFitWhereAShapeDoes)
+{
+  RandomCases random(3);
+  std::size_t fitting = 0;
+  std::size_t excluded = 0;
+  for (int i = 0; i < 1000; ++i) {
+    SCOPED_TRACE(i);
+    const Workload workload = random.workload(random.count(1, 7), random.coin());
+    Cluster cluster = cluster_with_machine(random.machine());
+    cluster.devices[0].memory = Bytes(random.real(1'000, 15'000));
+    cluster.machines[0].memory = Bytes(random.real(0, 10'000));
+    if (random.coin()) cluster.machines[0].disk.reset();
+    const WindowCosts costs(workload, cluster, 0, random.count(1, 3), "");
+    WindowShape shape = random.shape(workload.layers.size());
+    if (!cluster.machines[0].disk) shape.spilled = 0;
+    const std::size_t resident = workload.layers.size() - 2 - shape.windowed();
+    const WindowMemory memory = costs.memory_of(shape);
+    excluded += costs.may_fit(resident) ? 0 : 1;
+    if (memory.device > cluster.devices[0].memory) continue;
+    EXPECT_TRUE(costs.device_may_hold(resident));
+    if (memory.host > cluster.machines[0].memory) continue;
+    if (cluster.machines[0].disk && memory.disk > cluster.machines[0].disk->capacity) continue;
+    ++fitting;
+    EXPECT_TRUE(costs.may_fit(resident));
+  }
+  EXPECT_GT(fitting, 10U);
+  EXPECT_GT(excluded, 10U);
+}
+
 TEST(WindowCosts, AreNoLargerWithMorePlacesAtOneRateOfUpdates)
 {
   RandomCases random(2);
