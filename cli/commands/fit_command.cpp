@@ -8,8 +8,10 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
+#include "core/base/progress_line.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/check/tier_memory.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -17,6 +19,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -47,46 +50,117 @@ struct Fit {
   std::uint64_t parameters = 0;
   std::optional<Plan> plan;
   double samples = 0;        ///< of a step
-  std::string reason;        ///< why the next larger one has none; empty: the search went no further
+  std::string reason;        ///< why the next larger one has none; empty: it is the largest that is tried
   std::uint64_t failed = 0;  ///< that one
 };
 
 class FitSearch {
  public:
-  FitSearch(const FitOptions& options, const Cluster& cluster, const std::string& allocator)
+  FitSearch(const FitOptions& options, const Cluster& cluster, const std::string& allocator, ProgressLine& progress)
       : options_(options),
         cluster_(cluster),
         allocator_(allocator),
+        progress_(progress),
         text_(read_file(options.inputs.workload)),
         goal_(options.goal.goal(name_of_step, {allocator})),
         limits_(options.goal.limits())
   {
   }
 
-  /// The largest value with a plan: values are doubled until there is none, then halved in between.
+  /// The largest value with a plan, of those with which the workload is valid: they are about doubled until there is
+  /// none, and then looked for in between.
   Fit largest()
   {
     // Fewer layers than a window and one that passes are not tried.
-    const std::uint64_t first = limits_.window.value_or(0) + 1;
-    std::uint64_t next = first;
-    while (try_value(next) && next < largest_value) next = std::min(2 * next, largest_value);
-    std::uint64_t failed = next;
-    while (fit_.value >= first && fit_.value < largest_value && failed - fit_.value > 1) {
-      const std::uint64_t middle = fit_.value + (failed - fit_.value) / 2;
-      if (!try_value(middle)) failed = middle;
+    const std::uint64_t first = options_.vary == "layers" ? limits_.window.value_or(0) + 1 : 1;
+    auto next = valid_near(first, first, largest_value);
+    if (!next) throw fault_of(first);
+    while (next && try_value(*next)) {
+      next = valid_near(std::min(2 * fit_.value, largest_value), fit_.value + 1, largest_value);
+    }
+    if (next) {
+      search_below(*next);
+    } else if (fit_.value < largest_value) {
+      fit_.failed = fit_.value + 1;
+      fit_.reason = without_place(place, fault_of(fit_.failed));
     }
     return std::move(fit_);
   }
 
  private:
   static constexpr auto name_of_step = "step";
+  static constexpr auto place = "--vary";
+
+  /// The workload with a value of the key. @throws InputError if it cannot have that.
+  Workload workload_with(std::uint64_t value) const
+  {
+    WorkloadSettings settings = options_.inputs.settings;
+    settings[options_.vary] = fmt::to_string(value);
+    return workload_from_text(text_, options_.inputs.workload, settings, place);
+  }
+
+  std::optional<InputError> found_fault(std::uint64_t value) const
+  {
+    throw_if_interrupted();
+    try {
+      workload_with(value);
+    } catch (const InputError& fault) {
+      return fault;
+    }
+    return std::nullopt;
+  }
+  InputError fault_of(std::uint64_t value) const { return found_fault(value).value(); }
+
+  /// The valid value from `low` to `high` that is next to another one: below it if there is one, else above it.
+  /// @throws InputError for a fault of neighbouring values that does not depend on them, such as an unknown key.
+  std::optional<std::uint64_t> valid_near(std::uint64_t value, std::uint64_t low, std::uint64_t high) const
+  {
+    std::string before;
+    const auto is_valid = [&](std::uint64_t tried) {
+      const auto fault = found_fault(tried);
+      if (fault && !fit_.plan && fault->what() == before) throw InputError(*fault);
+      before = fault ? fault->what() : "";
+      return !fault;
+    };
+    for (std::uint64_t tried = std::min(value, high); tried >= low; --tried) {
+      if (is_valid(tried)) return tried;
+    }
+    for (std::uint64_t tried = std::max(value + 1, low); tried <= high; ++tried) {
+      if (is_valid(tried)) return tried;
+    }
+    return std::nullopt;
+  }
+
+  /// Finds the largest value with a plan between the one that is known and one without.
+  void search_below(std::uint64_t failed)
+  {
+    for (bool guesses = true; fit_.value > 0; guesses = !guesses) {
+      const std::uint64_t between = guesses ? guess() : fit_.value + (failed - fit_.value) / 2;
+      const auto next = valid_near(between, fit_.value + 1, failed - 1);
+      if (!next) return;
+      if (!try_value(*next)) failed = *next;
+    }
+  }
+
+  /// The value at which the first memory is full if each grows as it did to the last plan, as most do with layers.
+  std::uint64_t guess() const
+  {
+    auto largest = static_cast<double>(largest_value);
+    for (const auto& [name, peak] : fit_.plan->predicted->peak_memory) {
+      const auto memory = memory_named(name, cluster_);
+      const auto before = peaks_before_.find(name);
+      if (!memory || before == peaks_before_.end() || peak <= before->second) continue;
+      const double growth = (peak - before->second).value / static_cast<double>(fit_.value - value_before_);
+      largest = std::min(largest, static_cast<double>(fit_.value) + (memory->has - peak).value / growth);
+    }
+    return static_cast<std::uint64_t>(std::max(largest, static_cast<double>(fit_.value + 1)));
+  }
 
   bool try_value(std::uint64_t value)
   {
     throw_if_interrupted();
-    WorkloadSettings settings = options_.inputs.settings;
-    settings[options_.vary] = fmt::to_string(value);
-    Workload workload = workload_from_text(text_, options_.inputs.workload, settings, "--vary");
+    progress_.show(fmt::format("{}, {} {}", allocator_, options_.vary, value));
+    Workload workload = workload_with(value);
     recompute_layers(workload, options_.goal.recompute_for({allocator_}));
     Plan plan = allocators::allocate(allocator_, workload, cluster_, goal_, limits_);
     if (plan.stages.empty()) {
@@ -94,22 +168,28 @@ class FitSearch {
       fit_.failed = value;
       return false;
     }
+    if (fit_.plan) {
+      value_before_ = fit_.value;
+      peaks_before_ = fit_.plan->predicted->peak_memory;
+    }
     fit_.value = value;
     fit_.parameters = 0;
     for (const auto& layer : workload.layers) fit_.parameters += layer.parameters;
     fit_.samples = static_cast<double>(goal_.microbatches * workload.micro_batch);
     fit_.plan = std::move(plan);
-    if (value == largest_value) fit_.reason.clear();
     return true;
   }
 
   const FitOptions& options_;
   const Cluster& cluster_;
   const std::string& allocator_;
+  ProgressLine& progress_;
   std::string text_;
   Goal goal_;
   allocators::SearchLimits limits_;
   Fit fit_;
+  std::uint64_t value_before_ = 0;             // of the plan before
+  std::map<std::string, Bytes> peaks_before_;  // its memory
 };
 
 /// An allocator's largest model, with the constants that were measured of its system and without them.
@@ -190,14 +270,16 @@ ExitCode fit(const FitOptions& options)
   const Cluster& cluster = inputs.platform.cluster();
   Cluster unmeasured = cluster;
   unmeasured.systems.clear();
+  ProgressLine progress("fit");
   std::vector<FitRow> rows;
   for (const auto& allocator : options.allocators) {
     FitRow& row = rows.emplace_back();
     row.allocator = allocator;
-    row.fit = FitSearch(options, cluster, allocator).largest();
+    row.fit = FitSearch(options, cluster, allocator, progress).largest();
     if (!cluster.systems.contains(allocator)) continue;
-    row.unmeasured = FitSearch(options, unmeasured, allocator).largest();
+    row.unmeasured = FitSearch(options, unmeasured, allocator, progress).largest();
   }
+  progress.clear();
   print(options.json ? to_json(rows, options.vary).dump(2) + "\n" : table_of_rows(rows, options.vary));
   const bool has_any =
       std::any_of(rows.begin(), rows.end(), [](const FitRow& row) { return row.fit.plan.has_value(); });

@@ -28,14 +28,24 @@ ProgressLine::~ProgressLine()
   clear();
 }
 
+double ProgressLine::passed_s() const
+{
+  return now_s() - started_s_;
+}
+
 void ProgressLine::done(std::size_t count)
 {
+  if (count == 0) return;
+  const double left_s = passed_s() / static_cast<double>(count) * static_cast<double>(total_ - count);
+  show(fmt::format("{} of {}, about {:.0f} s left", count, total_, left_s));
+}
+
+void ProgressLine::show(const std::string& text)
+{
   constexpr double worth_showing_s = 1;
-  const double passed_s = now_s() - started_s_;
-  if (!on_terminal_ || passed_s < worth_showing_s || count == 0) return;
+  if (!on_terminal_ || passed_s() < worth_showing_s) return;
   shown_ = true;
-  const double left_s = passed_s / static_cast<double>(count) * static_cast<double>(total_ - count);
-  fmt::print(stderr, "\r\033[K{}: {} of {}, about {:.0f} s left", what_, count, total_, left_s);
+  fmt::print(stderr, "\r\033[K{}: {}", what_, text);
   std::fflush(stderr);
 }
 

@@ -1,8 +1,11 @@
 """Models larger than their device: what users type, and how close the plans are to the published runs."""
 
 import csv
+import os
+import pty
+import subprocess
 
-from tests.cli.support import ROOT, SKY16, BERT24, CommandTest
+from tests.cli.support import ISOBAR, ROOT, SKY16, BERT24, CommandTest
 
 V100 = "platforms/stronghold_v100.xml"
 T4S = "platforms/two_t4_nvme.xml"
@@ -10,6 +13,27 @@ STRONGHOLD = "workloads/stronghold.yaml"
 DATA = ROOT / "platforms/data/stronghold"
 ALLOCATORS = {"megatron-lm": "resident", "stronghold": "stronghold-published", "zero-offload": "zero-offload",
               "zero-infinity": "zero-infinity", "l2l": "l2l"}
+
+TINY = """model: gpt
+layers: 4
+hidden: 16
+heads: 2
+vocabulary: 60
+sequence: 8
+micro_batch: 2
+optimizer: adam
+"""
+TINY_PLATFORM = """<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="node" routing="Full">
+    <host id="gpu0" speed="1Gf"><prop id="memory" value="100 MB"/><prop id="host" value="cpu"/></host>
+    <host id="cpu" speed="2Mf,4Mf"><prop id="role" value="machine"/><prop id="memory" value="400 MB"/></host>
+    <link id="pcie0" bandwidth="1MBps" latency="5us" sharing_policy="SPLITDUPLEX"/>
+    <route src="gpu0" dst="cpu"><link_ctn id="pcie0" direction="UP"/></route>
+  </zone>
+</platform>
+"""
 
 
 def rows_of(file):
@@ -123,6 +147,40 @@ class Fit(CommandTest):
     def test_begins_with_one_layer_beyond_a_window(self):
         fit = self.json_of("fit", V100, STRONGHOLD, "--allocators", "stronghold", "--window", 4)
         self.assertGreater(fit["rows"][0]["largest"], 100)
+
+    def test_skips_values_with_which_the_workload_is_not_valid(self):
+        inputs = V100, STRONGHOLD, "--allocators", "resident"
+        row = self.json_of("fit", *inputs, "--set", "sequence=16", "--vary", "heads")["rows"][0]
+        self.assertEqual(row["largest"], 2048)
+        self.assertEqual(row["reason"], "heads: 2049 does not divide hidden, 2048; write a divisor of it")
+        printed = self.run_isobar("fit", *inputs, "--vary", "hidden").stdout
+        largest = int(printed.splitlines()[2].split()[1])
+        self.assertEqual(largest % 16, 0)
+        self.assertGreaterEqual(largest, 2048)
+        self.assertIn(f"resident: hidden {largest + 16}: device v100: ", printed)
+        plan = "plan", V100, STRONGHOLD, "--allocator", "resident", "-o", self.folder / "plan.json"
+        self.run_isobar(*plan, "--set", f"hidden={largest}")
+        self.run_isobar(*plan, "--set", f"hidden={largest + 16}", expect=4)
+
+    def test_fits_thousands_of_small_layers(self):
+        workload = self.write("tiny.yaml", TINY)
+        row = self.json_of("fit", self.write("tiny.xml", TINY_PLATFORM), workload, "--allocators", "window")["rows"][0]
+        self.assertGreater(row["largest"], 8192)
+        self.assertRegex(row["reason"], "^host cpu: at least 381 MiB is needed")
+
+    def test_shows_its_progress_on_a_terminal(self):
+        inputs = self.write("tiny.xml", TINY_PLATFORM), self.write("tiny.yaml", TINY)
+        ours, theirs = pty.openpty()
+        self.addCleanup(os.close, ours)
+        process = subprocess.Popen([ISOBAR, "fit", *map(str, inputs), "--allocators", "window,l2l,zero-infinity"], cwd=ROOT,
+                                   stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        shown = ""
+        while "layers" not in shown:
+            shown += os.read(ours, 4096).decode()
+        self.assertRegex(shown, "fit: [a-z0-9-]+, layers [0-9]+")
 
     def test_needs_allocators(self):
         self.assertEqual(self.fault_of("fit", V100, STRONGHOLD),

@@ -220,7 +220,7 @@ class Plan(CommandTest):
     def test_a_default_that_a_workload_cannot_have_is_named_as_one(self):
         fault = "memory_model sky does not model recomputation; write memory_model: training"
         for command, default in ((("plan", SKY16, BERT24, "--allocator", "window"), "allocator window"),
-                                 (("fit", SKY16, BERT24, "--allocators", "window"), "allocator window"),
+                                 (("fit", SKY16, BERT24, "--allocators", "window", "--vary", "encoders"), "allocator window"),
                                  (("compare", SKY16, BERT24, "--allocators", "window,l2l"), "allocators window,l2l"),
                                  (("plan", SKY16, BERT24, "--allocator", "exact", "--offload", "auto"),
                                   "--offload auto")):
