@@ -99,6 +99,10 @@ TEST(ScanPlatform, FindsMisspellingsOnEachElement)
   const auto found = [](const std::string& element) { return message_of(in_zone(element)); };
   EXPECT_EQ(found("<host id=\"a\" speed=\"1f\"><prop id=\"Memory\" value=\"1 GB\"/></host>"),
             "p.xml:4: host a: prop Memory: unknown; did you mean memory?");
+  EXPECT_EQ(found("<host id=\"a\" speed=\"1f\"><prop id=\"rloe\" value=\"machine\"/></host>"),
+            "p.xml:4: host a: prop rloe: unknown; did you mean role?");
+  EXPECT_EQ(found("<host id=\"a\" speed=\"1f\"><prop id=\"hots\" value=\"cpu\"/></host>"),
+            "p.xml:4: host a: prop hots: unknown; did you mean host?");
   EXPECT_EQ(found("<link id=\"l\" bandwidth=\"1Bps\" latency=\"0\"><prop id=\"windows\" value=\"1 MB\"/></link>"),
             "p.xml:4: link l: prop windows: unknown; did you mean window?");
   EXPECT_EQ(message_of("<platform version=\"4.1\">\n<zone id=\"z\" routing=\"Full\"><prop id=\"sites\" "
