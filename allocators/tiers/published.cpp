@@ -103,10 +103,9 @@ WindowShape stronghold_shape(const HybridProblem& problem, std::size_t window, C
   shape.is_resident.assign(layers, false);
   shape.is_resident.front() = shape.is_resident.back() = true;
   for (std::size_t i = 1; i <= window; ++i) shape.is_resident[i] = true;
-  const std::size_t passing = layers - 2 - window;
-  const std::size_t places = std::min(window, passing);
+  const std::size_t places = std::min(window, layers - 2 - window);
   shape.parameter_slots = places;
-  shape.gradient_slots = copies == Copies::Redundant ? std::min(places + 1, passing) : places;
+  shape.gradient_slots = copies == Copies::Redundant ? places + 1 : places;
   shape.copies = copies;
   return shape;
 }

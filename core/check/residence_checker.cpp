@@ -59,8 +59,8 @@ bool check_machine(const Residence& residence, const std::string& name, std::siz
   return false;
 }
 
-/// Checks that no device has more places than parts that take them: each place is memory for the largest of these.
-void check_places(const Plan& plan, const std::vector<std::size_t>& number, Claims& claims)
+/// The first device with more places than parts that take them, each of which is memory for the largest of these.
+std::optional<StageFault> fault_of_places(const Plan& plan)
 {
   struct Parts {
     std::size_t parameters = 0;
@@ -80,70 +80,88 @@ void check_places(const Plan& plan, const std::vector<std::size_t>& number, Clai
     for (const auto& replica : plan.stages[i].replicas) {
       const std::string& device = device_of(replica);
       const Parts& parts = passing[device];
-      const auto is_too_many = [&](const char* key, std::size_t slots, std::size_t most, const char* what) {
-        if (slots <= most) return false;
-        claims.fault("stages[{}].residence.{}: {}, while {} of {} pass through device {}; write {} or less", number[i],
-                     key, slots, what, counted(most, "part"), shown(device), most);
-        return true;
+      const auto too_many = [&](const char* key, std::size_t slots, const char* what, std::size_t passes,
+                                std::size_t most) {
+        return StageFault{i, fmt::format("residence.{}", key),
+                          fmt::format("{}, while {} of {} pass through device {}; write {} or less", slots, what,
+                                      counted(passes, "part"), shown(device), most)};
       };
-      if (is_too_many("parameter_slots", residence.parameter_slots, parts.parameters, "parameters")) return;
-      if (is_too_many("gradient_slots", residence.gradient_slots, parts.gradients, "gradients")) return;
+      if (residence.parameter_slots > parts.parameters) {
+        return too_many("parameter_slots", residence.parameter_slots, "parameters", parts.parameters, parts.parameters);
+      }
+      // The published artifact, with its redundant copies, has one more than it uses.
+      const std::size_t most_gradients = parts.gradients + (residence.copies == Copies::Redundant ? 1 : 0);
+      if (residence.gradient_slots > most_gradients) {
+        return too_many("gradient_slots", residence.gradient_slots, "gradients", parts.gradients, most_gradients);
+      }
       const bool frees_in_next_step =
           residence.copies == Copies::Redundant && residence.overlap == UpdateOverlap::Delayed;
-      if (!frees_in_next_step || residence.gradients == Tier::Device || residence.gradient_slots == parts.gradients) {
+      if (!frees_in_next_step || residence.gradients == Tier::Device || residence.gradient_slots >= parts.gradients) {
         continue;
       }
-      claims.fault(
-          "stages[{}].residence.copies: redundant, where a gradient's place becomes free by its update, and overlap "
-          "delayed has that in the next step: {} of {} on device {} would wait for it in a circle; write copies lean, "
-          "or gradient_slots {}",
-          number[i], parts.gradients - residence.gradient_slots, counted(parts.gradients, "part"), shown(device),
-          parts.gradients);
-      return;
+      return StageFault{
+          i, "residence.copies",
+          fmt::format("redundant, where a gradient's place becomes free by its update, and overlap delayed has that in "
+                      "the next step: {} of {} on device {} would wait for it in a circle; write copies lean, or "
+                      "gradient_slots {}",
+                      parts.gradients - residence.gradient_slots, counted(parts.gradients, "part"), shown(device),
+                      parts.gradients)};
     }
   }
+  return std::nullopt;
 }
 
 }  // namespace
 
-void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
-                      const std::vector<std::size_t>& number, Claims& claims)
+std::optional<StageFault> fault_of_residences(const Plan& plan)
 {
   std::unordered_map<std::string, Residence> of_device;  // what its stages so far say
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
     const Residence& residence = stage.residence;
     if (residence.is_on_device()) continue;
-    if (const auto found = fault_of(residence)) {
-      claims.fault("stages[{}].residence.{}: {}", number[i], found->key, found->text);
-      return;
+    if (const auto found = fault_of(residence)) return StageFault{i, "residence." + found->key, found->text};
+    if (plan.sync.sharded != Sharding::None && stage.replicas.size() > 1) {
+      return StageFault{i, "residence",
+                        fmt::format("sync.sharded is {}, which divides what the device holds; leave one out",
+                                    name_of(plan.sync.sharded))};
     }
+    for (const auto& replica : stage.replicas) {
+      if (replica.shards.size() > 1) {
+        return StageFault{i, "residence",
+                          fmt::format("its {} keep everything on their devices; leave it out",
+                                      counted(replica.shards.size(), "shard"))};
+      }
+      const std::string& device = replica.shards.front().device;
+      if (const auto key = key_that_differs(residence, of_device[device])) {
+        return StageFault{
+            i, fmt::format("residence.{}", *key),
+            fmt::format("another one than an earlier stage of device {} has; it is of the device", shown(device))};
+      }
+    }
+  }
+  return fault_of_places(plan);
+}
+
+void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                      const std::vector<std::size_t>& number, Claims& claims)
+{
+  if (const auto found = fault_of_residences(plan)) {
+    claims.fault("stages[{}].{}: {}", number[found->stage], found->key, found->text);
+    return;
+  }
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Residence& residence = plan.stages[i].residence;
+    if (residence.is_on_device()) continue;
     if (workload.memory_model == MemoryModel::Sky) {
       claims.fault("stages[{}].residence: memory_model sky does not tell parameters from activations; use training",
                    number[i]);
       return;
     }
-    if (plan.sync.sharded != Sharding::None && stage.replicas.size() > 1) {
-      claims.fault("stages[{}].residence: sync.sharded is {}, which divides what the device holds; leave one out",
-                   number[i], name_of(plan.sync.sharded));
-      return;
-    }
-    for (const auto& replica : stage.replicas) {
-      if (replica.shards.size() > 1) {
-        claims.fault("stages[{}].residence: its {} keep everything on their devices; leave it out", number[i],
-                     counted(replica.shards.size(), "shard"));
-        return;
-      }
-      const std::string& device = replica.shards.front().device;
-      if (!check_machine(residence, device, number[i], cluster, claims)) return;
-      const auto key = key_that_differs(residence, of_device[device]);
-      if (!key) continue;
-      claims.fault("stages[{}].residence.{}: another one than an earlier stage of device {} has; it is of the device",
-                   number[i], *key, shown(device));
-      return;
+    for (const auto& replica : plan.stages[i].replicas) {
+      if (!check_machine(residence, replica.shards.front().device, number[i], cluster, claims)) return;
     }
   }
-  check_places(plan, number, claims);
 }
 
 std::optional<std::string> key_of_circle(const Plan& plan)

@@ -3,6 +3,7 @@
 #include "core/check/claims.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
@@ -12,8 +13,11 @@
 
 namespace isobar {
 
-/// Checks that the stages of a plan, which hold every layer, can live where it says, and that those of a device agree
-/// on how; `number`: of each stage in a file. Only the plan checker uses it.
+/// The first thing that a plan says of where its stages live, and that holds on no platform; none if there is none.
+std::optional<StageFault> fault_of_residences(const Plan& plan);
+
+/// Checks the same of a plan whose stages hold every layer, and that its devices have what it says; `number`: of each
+/// stage in a file. Only the plan checker uses it.
 void check_residences(const Plan& plan, const Workload& workload, const Cluster& cluster,
                       const std::vector<std::size_t>& number, Claims& claims);
 

@@ -14,10 +14,13 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 namespace isobar {
@@ -417,11 +420,25 @@ Json lasting_part_of(const Plan& plan)
   return document;
 }
 
+/// The line of the stage that a fault "stages[1]…: …" names, else that of the schedule.
+int line_of(const std::string& fault, const DocumentNode& document, FaultList& faults)
+{
+  constexpr std::string_view place = "stages[";
+  MappingReader plan(document, "", faults);
+  if (fault.starts_with(place)) {
+    std::size_t stage = 0;
+    std::from_chars(fault.data() + place.size(), fault.data() + fault.size(), stage);
+    const auto& stages = plan.required("stages")->items;
+    if (stage < stages.size()) return stages[stage].line;
+  }
+  return plan.required("schedule")->line;
+}
+
 /// Adds each line of a fault that names no file.
-void add_lines(int line, const InputError& fault, FaultList& faults)
+void add_lines(const InputError& fault, const DocumentNode& document, FaultList& faults)
 {
   std::istringstream text(fault.what());
-  for (std::string each; std::getline(text, each);) faults.add(line, "", each);
+  for (std::string each; std::getline(text, each);) faults.add(line_of(each, document, faults), "", each);
 }
 
 std::string text_of(const Json& document)
@@ -568,7 +585,7 @@ Plan read_plan(const std::filesystem::path& file, const std::function<void(const
   try {
     check_schedule(plan);
   } catch (const InputError& fault) {
-    add_lines(MappingReader(document, "", faults).required("schedule")->line, fault, faults);
+    add_lines(fault, document, faults);
   }
   faults.throw_if_any();
   return plan;

@@ -74,6 +74,19 @@ class Schedule(CommandTest):
         self.assertNotIn("…", wide)
         self.assertIn("F63B63", wide.replace("-", ""))
 
+    def test_a_plan_that_verify_refuses_for_its_residences_is_refused_likewise(self):
+        inputs = "platforms/stronghold_v100.xml", "workloads/stronghold.yaml", "--set", "layers=20"
+        made = self.json_of("plan", *inputs, "--allocator", "stronghold", "--window", "2", "-o", self.folder / "plan.json")
+        made["microbatches"], made["schedule"]["name"] = 2, "1f1b"
+        for stage in made["stages"]:
+            stage["replicas"][0]["microbatches"] = 2
+        plan = self.write("edited.json", json.dumps(made))
+        fault = self.fault_of("schedule", "show", plan)
+        self.assertRegex(fault, r"^\S+edited.json:1: stages\[\d\]\.residence\.gradient_slots: \d+; the backward passes of more "
+                                r"stages of the device overlap, and each needs a place until its last micro-batch; give as "
+                                r"many, or use schedule gpipe$")
+        self.assertEqual(self.fault_of("verify", *inputs, plan), fault)
+
     def test_a_plan_whose_schedule_does_not_exist_is_refused(self):
         self.import_orders("orders.csv", CSV)
         plan = self.read(self.listed)

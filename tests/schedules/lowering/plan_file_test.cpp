@@ -5,6 +5,7 @@
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/temporary_folder.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -68,6 +69,45 @@ TEST(ReadScheduledPlan, NamesFileAndLineOfEachFaultOfOrders)
   EXPECT_EQ(fault_of(plan_with(halves)),
             "F:6: schedule.orders.d0: F0.0 is missing; order it once\n"
             "F:6: schedule.orders.d1: B0.0 is missing; order it once");
+}
+
+/// Parameters, gradients and optimizer on the host, with places for so many of the first two.
+Residence on_host(std::size_t parameter_slots, std::size_t gradient_slots)
+{
+  Residence residence;
+  residence.parameters = residence.gradients = residence.optimizer = Tier::Host;
+  residence.parameter_slots = parameter_slots;
+  residence.gradient_slots = gradient_slots;
+  return residence;
+}
+
+TEST(ReadScheduledPlan, NamesFileAndLineOfAStageWhoseResidenceContradictsThatOfAnother)
+{
+  Plan plan = plan_with({"interleaved", {{"chunks", {2}}}}, {0, 1, 0, 1});
+  plan.stages[0].residence = on_host(1, 2);
+  plan.stages[2].residence = on_host(2, 2);
+  EXPECT_THAT(fault_of(plan), testing::MatchesRegex(
+                                  "F:[0-9]+: stages.2..residence.parameter_slots: another one than an earlier stage of "
+                                  "device d0 has; it is of the device"));
+  plan.stages[2].residence = on_host(1, 2);
+  EXPECT_EQ(fault_of(plan), "");
+}
+
+TEST(ReadScheduledPlan, NamesFileAndLineOfAStageWithTooFewOrTooManyPlaces)
+{
+  Plan plan = plan_with({"1f1b"}, {0, 0});
+  plan.stages[0].residence = plan.stages[1].residence = on_host(1, 1);
+  EXPECT_THAT(
+      fault_of(plan),
+      testing::MatchesRegex("F:[0-9]+: stages.0..residence.gradient_slots: 1; the backward passes of more stages of "
+                            "the device overlap, and each needs a place until its last micro-batch; give as many, "
+                            "or use schedule gpipe"));
+  plan.goal.schedule = {"gpipe"};
+  EXPECT_EQ(fault_of(plan), "");
+  plan.stages[0].residence = plan.stages[1].residence = on_host(3, 1);
+  EXPECT_THAT(fault_of(plan), testing::MatchesRegex(
+                                  "F:[0-9]+: stages.0..residence.parameter_slots: 3, while parameters of 2 parts pass "
+                                  "through device d0; write 2 or less"));
 }
 
 TEST(ReadScheduledPlan, NeedsNoOrdersWithoutStages)
