@@ -250,19 +250,6 @@ SearchLimits for_one_plan(SearchLimits limits)
   return limits;
 }
 
-/// @throws InputError from `option` unless the allocator has a property; it names those that do.
-void require_with(bool Allocator::*property, const std::string& option, const std::string& name)
-{
-  require_allocator(name);
-  const Allocator* allocator = find_allocator(name);
-  if (allocator != nullptr && allocator->*property) return;
-  std::vector<std::string_view> others;
-  for (const auto& other : allocators()) {
-    if (other.*property) others.push_back(other.name);
-  }
-  throw InputError(option, fmt::format("works only with allocator {}, not with {}", fmt::join(others, " or "), name));
-}
-
 /// @throws InputError for DT-FM's cost and an allocator that places chains; it names those that place replicas.
 void require_replicas(const Goal& goal, const std::string& name, const Allocator* allocator)
 {
@@ -455,34 +442,23 @@ void require_allocator(const std::string& name)
                                nearest.empty() ? "use " + list + "or exec:PROGRAM" : "did you mean " + nearest + "?"));
 }
 
-void require_improver(const std::string& option, const std::string& name)
+bool has_property(const std::string& name, bool Allocator::*property)
 {
-  require_with(&Allocator::improves_plans, option, name);
+  const Allocator* allocator = find_allocator(name);
+  return allocator != nullptr && allocator->*property;
 }
 
-void require_grid(const std::string& option, const std::string& name)
+void require_property(bool Allocator::*property, const std::string& option, const std::vector<std::string>& names)
 {
-  require_with(&Allocator::takes_grid, option, name);
-}
-
-void require_shards(const std::string& option, const std::string& name)
-{
-  require_with(&Allocator::takes_shards, option, name);
-}
-
-void require_limited_degrees(const std::string& option, const std::string& name)
-{
-  require_with(&Allocator::limits_degrees, option, name);
-}
-
-void require_window(const std::string& option, const std::string& name)
-{
-  require_with(&Allocator::takes_window, option, name);
-}
-
-void require_offload(const std::string& option, const std::string& name)
-{
-  require_with(&Allocator::takes_offload, option, name);
+  for (const auto& name : names) require_allocator(name);
+  const auto has_it = [property](const std::string& name) { return has_property(name, property); };
+  if (std::any_of(names.begin(), names.end(), has_it)) return;
+  std::vector<std::string_view> others;
+  for (const auto& other : allocators()) {
+    if (other.*property) others.push_back(other.name);
+  }
+  throw InputError(option, fmt::format("works only with allocator {}, not with {}", fmt::join(others, " or "),
+                                       fmt::join(names, " or ")));
 }
 
 bool places_replicas(const std::string& name)
@@ -491,10 +467,16 @@ bool places_replicas(const std::string& name)
   return allocator != nullptr && allocator->propose != nullptr;
 }
 
-bool uses_machine(const std::string& name)
+Defaults defaults_of(const std::string& name, Objective objective, bool offload)
 {
-  const Allocator* allocator = find_allocator(name);
-  return allocator != nullptr && allocator->uses_machines;
+  Defaults defaults{Goal::with_defaults(objective)};
+  const bool uses_machine = has_property(name, &Allocator::uses_machines);
+  if (!uses_machine && !(offload && has_property(name, &Allocator::takes_offload))) return defaults;
+  defaults.recompute = "inner";
+  if (objective != Objective::Step) return defaults;
+  defaults.goal.schedule = choice_of(ChainSchedule::GPipe);
+  if (uses_machine) defaults.goal.microbatches = 1;
+  return defaults;
 }
 
 Plan allocate(const std::string& name, const Workload& workload, const Cluster& cluster, const Goal& goal,

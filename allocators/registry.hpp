@@ -15,25 +15,23 @@ const std::vector<Allocator>& allocators();
 /// @throws InputError with the nearest name, unless `name` is an allocator or "exec:PROGRAM".
 void require_allocator(const std::string& name);
 
-/// Checks that an allocator improves plans, as `option` requires.
+/// Whether an allocator is registered with a property, such as Allocator::takes_window. An external program has none.
+bool has_property(const std::string& name, bool Allocator::*property);
+/// Checks that one of several allocators has a property, as `option` requires.
 /// @throws InputError from `option` otherwise; it names the allocators that do.
-void require_improver(const std::string& option, const std::string& name);
-
-/// The same for the pipeline and replicas of a grid (SearchLimits::grid), and for its shards.
-void require_grid(const std::string& option, const std::string& name);
-void require_shards(const std::string& option, const std::string& name);
-
-/// The same for limits of degrees (SearchLimits::most_replicas, most_tensor).
-void require_limited_degrees(const std::string& option, const std::string& name);
-/// The same unless the allocator keeps a window of layers on the device.
-void require_window(const std::string& option, const std::string& name);
-/// The same unless stages of the allocator's plans may pass through their devices (SearchLimits::offload).
-void require_offload(const std::string& option, const std::string& name);
+void require_property(bool Allocator::*property, const std::string& option, const std::vector<std::string>& names);
 
 /// Whether the plans of a registered allocator may have several replicas of a stage.
 bool places_replicas(const std::string& name);
-/// True for an allocator that places layers on one device and its machine.
-bool uses_machine(const std::string& name);
+
+/// What an allocator plans with where the user requests nothing else.
+struct Defaults {
+  Goal goal;
+  std::string recompute = "none";  ///< as --recompute takes it
+};
+/// The defaults of the objective; of allocators that place layers on one device and its machine, one micro-batch under
+/// gpipe (objective step) and recomputation of the inner layers; of those that honour `offload`, gpipe and the same.
+Defaults defaults_of(const std::string& name, Objective objective, bool offload);
 
 /// Makes a plan with the allocator `name`, or with the program of "exec:PROGRAM" (external.hpp). Adds the claims of the
 /// cost model and the best known bound, and passes the plan through the checker. Under a schedule that is none of a

@@ -1,5 +1,6 @@
 #include "cli/base_build.hpp"
 
+#include "allocators/registry.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
 #include "core/errors.hpp"
@@ -92,7 +93,7 @@ fs::path build_revision(const std::string& revision, const fs::path& inside)
 }
 
 std::vector<std::string> command_for(const fs::path& program, const results::ComparisonRow& row,
-                                     const std::string& recompute, const std::map<std::string, std::uint64_t>& budgets)
+                                     const results::BaselineMeta& meta)
 {
   std::vector<std::string> arguments = {program.string(),  "compare",
                                         row.platform,      row.workload,
@@ -103,9 +104,20 @@ std::vector<std::string> command_for(const fs::path& program, const results::Com
                                         "--microbatches",  std::to_string(row.goal.microbatches),
                                         "--seed",          std::to_string(row.seed),
                                         "--json"};
-  if (recompute != "none") arguments.insert(arguments.end(), {"--recompute", recompute});
-  if (const auto budget = budgets.find(row.allocator); budget != budgets.end()) {
-    arguments.insert(arguments.end(), {"--budget", std::to_string(budget->second)});
+  const auto add = [&arguments](const char* option, const std::string& value) {
+    arguments.insert(arguments.end(), {option, value});
+  };
+  using allocators::Allocator;
+  const bool offloads = meta.offload && allocators::has_property(row.allocator, &Allocator::takes_offload);
+  // Older builds know fewer options, which their rows do not need.
+  const bool may_recompute = offloads || allocators::has_property(row.allocator, &Allocator::uses_machines);
+  if (row.recompute != "none" || may_recompute) add("--recompute", row.recompute);
+  if (offloads) add("--offload", *meta.offload);
+  if (meta.window && allocators::has_property(row.allocator, &Allocator::takes_window)) {
+    add("--window", std::to_string(*meta.window));
+  }
+  if (const auto budget = meta.budgets.find(row.allocator); budget != meta.budgets.end()) {
+    add("--budget", std::to_string(budget->second));
   }
   return arguments;
 }
@@ -131,6 +143,7 @@ void fill(results::ComparisonRow& row, const std::string& output, const std::str
   number("step_bound_s", row.step_bound);
   number("peak_memory_bytes", row.peak_memory);
   row.replicas = answer.value("replicas", std::size_t{1});  // older builds have none
+  row.uses_machines = answer.value("uses_machines", false);
 }
 
 }  // namespace
@@ -141,14 +154,13 @@ fs::path base_program(const std::string& base, const fs::path& inside)
 }
 
 std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector<results::ComparisonRow> rows,
-                                            const std::string& recompute,
-                                            const std::map<std::string, std::uint64_t>& budgets, Seconds row_time_limit)
+                                            const results::BaselineMeta& meta, Seconds row_time_limit)
 {
   // A child waits for each command and returns its output and, after a NUL, its failure: compare exits with 4 when a
   // row is infeasible, and that is an answer.
   std::vector<std::function<std::string()>> work;
   for (const auto& row : rows) {
-    work.emplace_back([command = command_for(program, row, recompute, budgets), row_time_limit] {
+    work.emplace_back([command = command_for(program, row, meta), row_time_limit] {
       const ChildResult result = run_command(command, "", {row_time_limit, "--row-time-limit"});
       return result.output + '\0' + text_of(result.failure);
     });

@@ -2,10 +2,9 @@
 
 #include "core/units.hpp"
 #include "results/comparison.hpp"
+#include "results/gate/baseline_meta.hpp"
 
-#include <cstdint>
 #include <filesystem>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -17,12 +16,10 @@ namespace isobar::cli {
 /// log when the build fails.
 std::filesystem::path base_program(const std::string& base, const std::filesystem::path& inside);
 
-/// Makes these rows with another build, whose command `compare` plans and simulates each from the same files, with the
-/// layers of `recompute` recomputed. Rows that
-/// it cannot make, such as those of an allocator that it does not know, are failed rows with the reason.
+/// Makes these rows of a grid with another build, whose command `compare` plans and simulates each from the same files.
+/// Rows that it cannot make, such as those of an allocator that it does not know, are failed rows with the reason.
 std::vector<results::ComparisonRow> rows_by(const std::filesystem::path& program,
-                                            std::vector<results::ComparisonRow> rows, const std::string& recompute,
-                                            const std::map<std::string, std::uint64_t>& budgets,
+                                            std::vector<results::ComparisonRow> rows, const results::BaselineMeta& meta,
                                             Seconds row_time_limit);
 
 }  // namespace isobar::cli

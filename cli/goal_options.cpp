@@ -66,12 +66,16 @@ void add_numbers(std::vector<ScheduleChoice>& choices, const std::string& option
       option, fmt::format("schedule {} does not take it; it is for {}", choices.front().name, fmt::join(others, ", ")));
 }
 
-bool all_use_machines(const std::vector<std::string>& allocators)
-{
-  return !allocators.empty() && std::all_of(allocators.begin(), allocators.end(), allocators::uses_machine);
-}
+constexpr auto schedule_default =
+    "(default: sequential for objective sequential, gpipe with --offload auto and for allocators that use a device's "
+    "machine, else 1f1b)";
 
 }  // namespace
+
+Objective objective_of(const std::string& name)
+{
+  return chosen<Objective>("--objective", name, objective_from_name, objective_names());
+}
 
 ScheduleChoice schedule_of(const std::string& text)
 {
@@ -86,10 +90,9 @@ void GoalOptions::add_goal_to(CLI::App& command)
   command
       .add_option_function<std::string>(
           "--schedule", [this](const std::string& text) { schedules = {text}; },
-          "order of the work on micro-batches (isobar list schedules), with its numbers if it has some, such as "
-          "\"interleaved(chunks=2)\" (default: sequential for objective sequential, gpipe with --offload auto and for "
-          "allocators "
-          "that use a device's machine, else 1f1b)")
+          fmt::format("order of the work on micro-batches (isobar list schedules), with its numbers if it has some, "
+                      "such as \"interleaved(chunks=2)\" {}",
+                      schedule_default))
       ->type_name("TEXT");
   add_other_goal_options_to(command);
 }
@@ -98,8 +101,9 @@ void GoalOptions::add_goals_to(CLI::App& command)
 {
   add_communication_to(command);
   add_list(command, "--schedule", schedules,
-           "orders of the work on micro-batches to compare (isobar list schedules), with their numbers if they have "
-           "some, such as 1f1b,\"interleaved(chunks=2)\" (default: sequential for objective sequential, else 1f1b)");
+           fmt::format("orders of the work on micro-batches to compare (isobar list schedules), with their numbers if "
+                       "they have some, such as 1f1b,\"interleaved(chunks=2)\" {}",
+                       schedule_default));
   add_other_goal_options_to(command);
 }
 
@@ -188,9 +192,9 @@ std::vector<ScheduleChoice> GoalOptions::chosen_schedules(const ScheduleChoice& 
   return choices;
 }
 
-Goal GoalOptions::goal(const std::string& objective, const std::vector<std::string>& allocators) const
+Goal GoalOptions::goal(const std::string& objective, const std::string& allocator) const
 {
-  return goals(objective, allocators).front();
+  return goals(objective, allocator).front();
 }
 
 bool GoalOptions::offloads() const
@@ -200,27 +204,21 @@ bool GoalOptions::offloads() const
   throw InputError("--offload", in_quotes(*offload) + " is neither auto nor none");
 }
 
-RecomputedLayers GoalOptions::recompute_for(const std::vector<std::string>& allocators) const
+RecomputedLayers GoalOptions::recompute_for(const std::string& allocator) const
 {
   if (recompute) return {*recompute};
-  if (offloads()) return {"inner", "--recompute inner, the default of --offload auto"};
-  if (!all_use_machines(allocators)) return {};
-  return {"inner", fmt::format("--recompute inner, the default of {} {}",
-                               allocators.size() == 1 ? "allocator" : "allocators", fmt::join(allocators, ","))};
+  const std::string layers = allocators::defaults_of(allocator, Objective::Step, offloads()).recompute;
+  const bool is_of_allocator = allocators::has_property(allocator, &allocators::Allocator::uses_machines);
+  return {layers, fmt::format("--recompute {}, the default of {}", layers,
+                              is_of_allocator ? "allocator " + allocator : "--offload auto")};
 }
 
-std::vector<Goal> GoalOptions::goals(const std::string& objective, const std::vector<std::string>& allocators) const
+std::vector<Goal> GoalOptions::goals(const std::string& objective, const std::string& allocator) const
 {
-  Goal goal = Goal::with_defaults(chosen<Objective>("--objective", objective, objective_from_name, objective_names()));
+  Goal goal = allocators::defaults_of(allocator, objective_of(objective), offloads()).goal;
   if (communication) {
     goal.communication =
         chosen<Communication>("--communication", *communication, communication_from_name, communication_names());
-  }
-  if (all_use_machines(allocators) && goal.objective == Objective::Step) {
-    goal.schedule = choice_of(ChainSchedule::GPipe);
-    goal.microbatches = 1;
-  } else if (offloads() && goal.objective == Objective::Step) {
-    goal.schedule = choice_of(ChainSchedule::GPipe);
   }
   if (microbatches) goal.microbatches = *microbatches;
   if (!are_compatible(goal.objective, goal.communication)) {
@@ -249,35 +247,61 @@ std::vector<Goal> GoalOptions::goals(const std::string& objective, const std::ve
   return goals;
 }
 
-allocators::SearchLimits GoalOptions::limits() const
+allocators::SearchLimits GoalOptions::limits(const std::string& allocator) const
 {
   allocators::SearchLimits limits;
   limits.budget = budget;
   limits.seed = seed;
-  limits.polish = polish;
-  limits.grid = grid;
-  limits.most_replicas = max_replicas;
-  limits.most_tensor = max_tensor_parallel;
-  limits.window = window;
-  limits.offload = offloads();
-  if (splits)
-    limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
-  if (time_limit) limits.time_limit = seconds_from_option("--time-limit", *time_limit);
+  limits.time_limit = search_time();
+  const auto has = [&allocator](bool allocators::Allocator::*property) {
+    return allocators::has_property(allocator, property);
+  };
+  limits.polish = polish && has(&allocators::Allocator::improves_plans);
+  if (has(&allocators::Allocator::takes_grid)) {
+    limits.grid.pipeline = grid.pipeline;
+    limits.grid.replicas = grid.replicas;
+  }
+  if (has(&allocators::Allocator::takes_shards)) {
+    limits.grid.tensor = grid.tensor;
+    if (splits) {
+      limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
+    }
+  }
+  if (has(&allocators::Allocator::limits_degrees)) {
+    limits.most_replicas = max_replicas;
+    limits.most_tensor = max_tensor_parallel;
+  }
+  if (has(&allocators::Allocator::takes_window)) limits.window = window;
+  limits.offload = offloads() && has(&allocators::Allocator::takes_offload);
   return limits;
+}
+
+std::optional<Seconds> GoalOptions::search_time() const
+{
+  return time_limit ? std::optional(seconds_from_option("--time-limit", *time_limit)) : std::nullopt;
 }
 
 void GoalOptions::check_search(const std::vector<std::string>& allocators) const
 {
-  for (const auto& allocator : allocators) {
-    if (polish) allocators::require_improver("--polish", allocator);
-    if (grid.pipeline) allocators::require_grid("--pipeline", allocator);
-    if (grid.replicas) allocators::require_grid("--replicas", allocator);
-    if (grid.tensor) allocators::require_shards("--tensor", allocator);
-    if (splits) allocators::require_shards("--splits", allocator);
-    if (max_replicas) allocators::require_limited_degrees("--max-replicas", allocator);
-    if (max_tensor_parallel) allocators::require_limited_degrees("--max-tensor-parallel", allocator);
-    if (window) allocators::require_window("--window", allocator);
-    if (offloads()) allocators::require_offload("--offload", allocator);
+  using allocators::Allocator;
+  struct Option {
+    const char* name;
+    bool is_given;
+    bool Allocator::*property;  // of the allocators that take it
+  };
+  const Option options[] = {
+      {"--polish", polish, &Allocator::improves_plans},
+      {"--pipeline", grid.pipeline.has_value(), &Allocator::takes_grid},
+      {"--replicas", grid.replicas.has_value(), &Allocator::takes_grid},
+      {"--tensor", grid.tensor.has_value(), &Allocator::takes_shards},
+      {"--splits", splits.has_value(), &Allocator::takes_shards},
+      {"--max-replicas", max_replicas.has_value(), &Allocator::limits_degrees},
+      {"--max-tensor-parallel", max_tensor_parallel.has_value(), &Allocator::limits_degrees},
+      {"--window", window.has_value(), &Allocator::takes_window},
+      {"--offload", offloads(), &Allocator::takes_offload},
+  };
+  for (const auto& option : options) {
+    if (option.is_given) allocators::require_property(option.property, option.name, allocators);
   }
   for (const auto& [option, number] : {std::pair("--pipeline", grid.pipeline), std::pair("--replicas", grid.replicas),
                                        std::pair("--tensor", grid.tensor), std::pair("--max-replicas", max_replicas),

@@ -14,7 +14,8 @@
 
 namespace isobar::cli {
 
-/// Options of `plan`, `compare` and `validate`: what to plan for, and how far to search.
+/// Options of `plan`, `fit`, `compare` and `validate`: what to plan for, and how far to search. Sweeps and baselines
+/// have the same as keys.
 struct GoalOptions {
   std::optional<std::string> communication;
   std::vector<std::string> schedules;  ///< as text; none: the objective's default
@@ -41,26 +42,31 @@ struct GoalOptions {
   void add_global_batch_to(CLI::App& command);
   /// Adds the options that limit the search.
   void add_search_to(CLI::App& command);
-  /// The goal for an objective and allocators: the options that were given, and the defaults of both for the rest.
-  /// Where all allocators place layers on one device and its machine, these are one micro-batch under gpipe; with
-  /// --offload auto, gpipe.
+  /// The goal for an objective and an allocator: the options that were given, and the defaults of both for the rest
+  /// (allocators::defaults_of).
   /// @throws InputError naming the option.
-  Goal goal(const std::string& objective, const std::vector<std::string>& allocators) const;
+  Goal goal(const std::string& objective, const std::string& allocator) const;
   /// The same for each schedule.
-  std::vector<Goal> goals(const std::string& objective, const std::vector<std::string>& allocators) const;
-  /// The value of --recompute, or its default for allocators.
-  RecomputedLayers recompute_for(const std::vector<std::string>& allocators) const;
-  allocators::SearchLimits limits() const;
-  /// @throws InputError for an option of a search that one of the allocators does not take.
+  std::vector<Goal> goals(const std::string& objective, const std::string& allocator) const;
+  /// The value of --recompute, or its default for an allocator.
+  RecomputedLayers recompute_for(const std::string& allocator) const;
+  /// The limits of an allocator's search. Of the options that not every allocator takes, those that this one does.
+  allocators::SearchLimits limits(const std::string& allocator) const;
+  /// The value of --time-limit.
+  std::optional<Seconds> search_time() const;
+  /// Whether --offload is auto. @throws InputError if it is neither that nor none.
+  bool offloads() const;
+  /// @throws InputError for an option of a search that none of the allocators takes.
   void check_search(const std::vector<std::string>& allocators) const;
 
  private:
-  /// Whether --offload is auto. @throws InputError if it is neither that nor none.
-  bool offloads() const;
   void add_communication_to(CLI::App& command);
   void add_other_goal_options_to(CLI::App& command);
   std::vector<ScheduleChoice> chosen_schedules(const ScheduleChoice& otherwise) const;
 };
+
+/// Reads the name of an objective. @throws InputError "--objective: …".
+Objective objective_of(const std::string& name);
 
 /// Checks a schedule that is written as text: its name, and that it takes the numbers. @throws InputError "schedule:
 /// …".

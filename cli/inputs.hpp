@@ -23,7 +23,7 @@ struct InputOptions {
   void add_to(CLI::App& command);
 };
 
-/// A platform and a workload, read and checked, the workload with the requested recomputation.
+/// A platform and a workload, read and checked.
 struct Inputs {
   sim::Platform platform;
   Workload workload;

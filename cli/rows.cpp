@@ -53,13 +53,14 @@ Seconds row_time_limit_from(const std::string& text)
 }
 
 ComparisonRow pending_row(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
-                          std::uint64_t seed)
+                          const std::string& recompute, std::uint64_t seed)
 {
   ComparisonRow row;
   row.platform = inputs.platform;
   row.workload = text_of(Fingerprint{inputs.workload, "", inputs.settings});
   row.allocator = allocator;
   row.goal = goal;
+  row.recompute = recompute;
   row.seed = seed;
   row.outcome = results::failed_outcome;
   row.reason = "interrupted";
@@ -93,6 +94,7 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   row.goal = plan.goal;
   row.goal.schedule = asked;
   row.micro_batch = plan.micro_batch;
+  row.uses_machines = uses_machines(plan);
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;
   row.stages = plan.stages.empty() ? 0 : pipeline_stages(plan).back() + 1;

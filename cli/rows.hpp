@@ -18,7 +18,7 @@ Seconds row_time_limit_from(const std::string& text);
 
 /// A row whose work has not ended: its outcome is failed, its reason "interrupted".
 results::ComparisonRow pending_row(const InputOptions& inputs, const std::string& allocator, const Goal& goal,
-                                   std::uint64_t seed);
+                                   const std::string& recompute, std::uint64_t seed);
 
 /// Plans with an allocator for the best of the splits and simulates the plan; of several candidates, the one with the
 /// least simulated step. Returns the answer for `fill_row` as JSON. Can be called once per process.

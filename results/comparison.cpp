@@ -4,11 +4,13 @@
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <array>
 #include <map>
-#include <span>
+#include <utility>
 
 namespace isobar::results {
 
@@ -41,18 +43,54 @@ std::string percent(const std::optional<double>& fraction)
   return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : "–";
 }
 
-/// Title of a group of rows: "step, 1f1b, M = 8", or "step, M = 8" where a column has the schedule.
-std::string goal_text(const ComparisonRow& row, bool has_schedule_column)
+using Rows = std::vector<const ComparisonRow*>;
+
+/// What rows of one table may differ in, each of which then has a column.
+struct Columns {
+  bool schedule = false;
+  bool recompute = false;
+};
+
+/// Of a value for each such column, those of the columns that a table has.
+std::vector<std::string> values_of(Columns columns, std::string schedule, std::string recompute)
 {
-  return fmt::format("{}{}, M = {}{}", name_of(row.goal.objective),
-                     has_schedule_column ? "" : ", " + text_of(row.goal.schedule), row.goal.microbatches,
-                     row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : "");
+  std::vector<std::string> values;
+  if (columns.schedule) values.push_back(std::move(schedule));
+  if (columns.recompute) values.push_back(std::move(recompute));
+  return values;
 }
 
-bool have_several_schedules(std::span<const ComparisonRow> rows)
+/// Title of a group of rows, without what a column has: "step, 1f1b, M = 8, recompute inner", "step, M = 8".
+std::string goal_text(const ComparisonRow& row, Columns columns)
 {
-  const auto differs = [&rows](const ComparisonRow& row) { return row.goal.schedule != rows.front().goal.schedule; };
-  return std::any_of(rows.begin(), rows.end(), differs);
+  const bool names_recompute = !columns.recompute && row.recompute != ComparisonRow{}.recompute;
+  return fmt::format("{}{}, M = {}{}{}", name_of(row.goal.objective),
+                     columns.schedule ? "" : ", " + text_of(row.goal.schedule), row.goal.microbatches,
+                     row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : "",
+                     names_recompute ? ", recompute " + row.recompute : "");
+}
+
+Columns columns_of(const Rows& rows)
+{
+  const auto differ = [&rows](auto value_of) {
+    return std::any_of(rows.begin(), rows.end(),
+                       [&](const ComparisonRow* row) { return value_of(*row) != value_of(*rows.front()); });
+  };
+  return {differ([](const ComparisonRow& row) { return row.goal.schedule; }),
+          differ([](const ComparisonRow& row) { return row.recompute; })};
+}
+
+/// The rows of each table, in the order of their first rows.
+std::vector<Rows> groups_of(const std::vector<ComparisonRow>& rows)
+{
+  std::vector<Rows> groups;
+  std::map<std::string, std::size_t> group_of_title;
+  for (const auto& row : rows) {
+    const auto [group, is_new] = group_of_title.emplace(goal_text(row, {true, true}), groups.size());
+    if (is_new) groups.emplace_back();
+    groups[group->second].push_back(&row);
+  }
+  return groups;
 }
 
 /// Whether several devices share a stage.
@@ -61,23 +99,24 @@ bool shares_stages(const ComparisonRow& row)
   return row.replicas > 1 || row.shards > 1;
 }
 
-/// The plans that a row's bound holds for: a bound of chains is none of other plans, and one of DT-FM's cost is only
-/// one of plans with as many stages and replicas.
+/// The plans that a row's bound holds for: a bound of chains is none of other plans, one of plans that fit on their
+/// devices is none of others, and one of DT-FM's cost is only one of plans with as many stages and replicas.
 std::string bounded_plans(const ComparisonRow& row)
 {
   if (row.goal.objective == Objective::DtFm) return fmt::format("{} x {}", row.stages, row.replicas);
+  if (row.uses_machines) return "with machines";
   return shares_stages(row) ? "all" : "chains";
 }
 
-/// What no placement of a group of rows is below: the least of the schedules' best bounds.
-std::optional<Seconds> bound_of(std::span<const ComparisonRow> rows)
+/// What no placement of a group of rows is below: the least of the best bounds of their schedules and recomputations.
+std::optional<Seconds> bound_of(const Rows& rows)
 {
-  std::map<std::pair<std::string, std::string>, Seconds> best;
-  for (const auto& row : rows) {
-    if (!row.objective_bound) continue;
-    const std::pair kind(text_of(row.goal.schedule), bounded_plans(row));
-    Seconds& bound = best.try_emplace(kind, *row.objective_bound).first->second;
-    bound = std::max(bound, *row.objective_bound);
+  std::map<std::array<std::string, 3>, Seconds> best;
+  for (const auto* row : rows) {
+    if (!row->objective_bound) continue;
+    const std::array kind{text_of(row->goal.schedule), row->recompute, bounded_plans(*row)};
+    Seconds& bound = best.try_emplace(kind, *row->objective_bound).first->second;
+    bound = std::max(bound, *row->objective_bound);
   }
   std::optional<Seconds> least;
   for (const auto& [kind, bound] : best) least = std::min(least.value_or(bound), bound);
@@ -134,7 +173,7 @@ void share_bounds(std::vector<ComparisonRow>& rows)
 {
   constexpr double tolerance = 1e-9;
   using Question = std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t,
-                              std::uint64_t, std::string>;
+                              std::uint64_t, std::string, std::string>;
   const auto question_of = [](const ComparisonRow& row) {
     return Question{row.platform,
                     row.workload,
@@ -143,6 +182,7 @@ void share_bounds(std::vector<ComparisonRow>& rows)
                     text_of(row.goal.schedule),
                     row.goal.microbatches,
                     row.micro_batch.value_or(0),
+                    row.recompute,
                     bounded_plans(row)};
   };
   std::map<Question, Seconds> best;
@@ -178,9 +218,9 @@ std::string comparison_to_csv(std::vector<ComparisonRow> rows)
   for (const auto& row : rows) {
     auto entries = baseline_entries(row);
     const Utilization& used = row.utilization;
-    entries.insert(entries.end(),
-                   {exact(used.tokens_per_s), exact(used.mfu_fraction), exact(used.bubble_fraction),
-                    exact(row.bottleneck), row.stages == 0 ? "" : fmt::format("{}", row.stages), row.reason});
+    entries.insert(entries.end(), {exact(used.tokens_per_s), exact(used.mfu_fraction), exact(used.bubble_fraction),
+                                   exact(row.bottleneck), row.recompute,
+                                   row.stages == 0 ? "" : fmt::format("{}", row.stages), row.reason});
     csv += csv_line(entries);
   }
   return csv;
@@ -209,6 +249,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"communication", name_of(row.goal.communication)},
                   {"schedule", text_of(row.goal.schedule)},
                   {"microbatches", row.goal.microbatches},
+                  {"recompute", row.recompute},
                   {"seed", row.seed},
                   {"outcome", row.outcome},
                   {"reason", row.reason},
@@ -226,6 +267,7 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"mfu_fraction", or_null(row.utilization.mfu_fraction)},
                   {"bubble_fraction", or_null(row.utilization.bubble_fraction)}};
     if (row.micro_batch) entry["micro_batch"] = *row.micro_batch;
+    if (row.uses_machines) entry["uses_machines"] = true;
     if (row.explanation) entry["explanation"] = Json::parse(explanation_to_json(*row.explanation));
     list.push_back(std::move(entry));
   }
@@ -238,14 +280,11 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
 {
   std::string text;
   std::string reasons;
-  for (std::size_t begin = 0; begin < rows.size();) {
-    const std::string goal = goal_text(rows[begin], true);
-    std::size_t end = begin;
-    while (end < rows.size() && goal_text(rows[end], true) == goal) ++end;
-    const auto group = std::span(rows).subspan(begin, end - begin);
-    const bool has_schedule_column = have_several_schedules(group);
+  for (const Rows& group : groups_of(rows)) {
+    const Columns columns = columns_of(group);
     std::vector<std::vector<std::string>> table;
-    for (const ComparisonRow& row : group) {
+    for (const ComparisonRow* of_group : group) {
+      const ComparisonRow& row = *of_group;
       const std::string stages = row.stages == 0 ? "–" : degrees_text(row);
       const std::string step = rounded(row.step_time, 1, "{:.4f}");
       const std::string memory = rounded(row.peak_memory, 0x1p30, "{:.2f}");
@@ -259,26 +298,32 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
                          rounded(row.utilization.tokens_per_s, "{:.0f}"), mfu, percent(row.utilization.bubble_fraction),
                          memory});
       }
-      if (has_schedule_column) table.back().insert(table.back().begin() + 1, text_of(row.goal.schedule));
+      const auto planned_with = values_of(columns, text_of(row.goal.schedule), row.recompute);
+      table.back().insert(table.back().begin() + 1, planned_with.begin(), planned_with.end());
       if (row.reason.empty()) continue;
-      reasons +=
-          fmt::format("{}{} ({}): {}\n", on_one_line(row.allocator),
-                      has_schedule_column ? ", " + text_of(row.goal.schedule) : "", row.outcome, printable(row.reason));
+      std::string name = on_one_line(row.allocator);
+      for (const auto& value : values_of(columns, text_of(row.goal.schedule), "recompute " + row.recompute)) {
+        name += ", " + value;
+      }
+      reasons += fmt::format("{} ({}): {}\n", name, row.outcome, printable(row.reason));
     }
     const auto bound = bound_of(group);
-    text += fmt::format("{}{}{}\n\n", begin == 0 ? "" : "\n", goal_text(group.front(), has_schedule_column),
-                        bound ? fmt::format(": no placement below {:.4f} s{}", bound->value,
-                                            has_schedule_column ? "; gaps are to the bound of each schedule" : "")
-                              : "");
+    const auto kinds = values_of(columns, "schedule", "recomputation");
+    text += fmt::format(
+        "{}{}{}\n\n", text.empty() ? "" : "\n", goal_text(*group.front(), columns),
+        bound ? fmt::format(
+                    ": no placement below {:.4f} s{}", bound->value,
+                    kinds.empty() ? "" : fmt::format("; gaps are to the bound of each {}", fmt::join(kinds, " and ")))
+              : "");
     std::vector<std::string> header = {"allocator", "stages", "step s", "gap", "MFU", "GiB"};
     if (width != TableWidth::Terminal) {
       header = {"allocator", "outcome",      "stages",   "step s", "step bound s", "objective s", "bound s",
                 "gap",       "bottleneck s", "tokens/s", "MFU",    "bubble",       "GiB"};
     }
-    if (has_schedule_column) header.insert(header.begin() + 1, "schedule");
-    const std::size_t left_columns = (width == TableWidth::Terminal ? 1 : 2) + (has_schedule_column ? 1 : 0);
+    const auto titles = values_of(columns, "schedule", "recompute");
+    header.insert(header.begin() + 1, titles.begin(), titles.end());
+    const std::size_t left_columns = (width == TableWidth::Terminal ? 1 : 2) + titles.size();
     text += table_of(header, table, left_columns, {}, width);
-    begin = end;
   }
   return reasons.empty() ? text : text + "\n" + reasons;
 }

@@ -24,6 +24,7 @@ struct ComparisonRow {
   std::string workload;
   std::string allocator;
   Goal goal;
+  std::string recompute = "none";            ///< layers that recompute, as --recompute takes them; in no baseline
   std::optional<std::uint64_t> micro_batch;  ///< samples, where not the workload's; only in JSON and text
   std::uint64_t seed = 1;
   std::string outcome;  ///< name of an Outcome, or `failed_outcome`
@@ -37,6 +38,7 @@ struct ComparisonRow {
   std::size_t stages = 0;
   std::size_t replicas = 1;                ///< most of one stage; only in JSON and text
   std::size_t shards = 1;                  ///< most of one replica; only in JSON and text
+  bool uses_machines = false;              ///< whether layers live elsewhere than on their devices; only in JSON
   std::string reason;                      ///< why there is no plan or no simulation
   std::optional<Seconds> plan_time;        ///< processor time of planning; written to no file
   std::optional<Explanation> explanation;  ///< where requested and there is a plan
@@ -51,7 +53,7 @@ inline constexpr std::string_view baseline_header =
 inline constexpr std::string_view comparison_header =
     "platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
     "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,tokens_per_s,"
-    "mfu_fraction,bubble_fraction,bottleneck_s,stages,reason";
+    "mfu_fraction,bubble_fraction,bottleneck_s,recompute,stages,reason";
 
 /// Identity of a row: platform, workload, allocator, objective, communication, schedule, micro-batches, seed. Tables
 /// are sorted by it.
@@ -78,9 +80,9 @@ std::string baseline_to_csv(std::vector<ComparisonRow> rows);
 std::vector<ComparisonRow> baseline_from_csv(const std::string& text, const std::string& name);
 /// The rows as JSON (schema isobar-comparison/1), in the order given.
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows);
-/// Tables for people, one for each goal in the order given: six columns within 80 characters with names of up to 30, or
-/// with TableWidth::Any every quantity of the rows. Rows that follow each other and differ only in their schedules
-/// share a table, which has a column for it. Reasons of rows without a plan follow.
+/// Tables for people, one for each goal in the order of their first rows: six columns within 80 characters with names
+/// of up to 30, or with TableWidth::Any every quantity of the rows. Rows that differ only in their schedules or in the
+/// layers that recompute share a table, which has a column for it. Reasons of rows without a plan follow.
 std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth width = TableWidth::Terminal);
 
 }  // namespace isobar::results

@@ -1,11 +1,13 @@
 #include "allocators/registry.hpp"
 #include "cli/base_build.hpp"
 #include "cli/commands.hpp"
+#include "cli/goal_options.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning.hpp"
 #include "cli/platform_files.hpp"
 #include "cli/rows.hpp"
 #include "cli/simulated_choice.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
@@ -87,6 +89,16 @@ void require_schedule_of(const BaselineMeta& meta, const std::string& where)
   }
 }
 
+/// The options of a search that every row of a grid has.
+GoalOptions goal_options_of(const BaselineMeta& meta)
+{
+  GoalOptions options;
+  options.seed = meta.seed;
+  options.window = meta.window;
+  options.offload = meta.offload;
+  return options;
+}
+
 results::BaselineMeta read_meta(const CheckOptions& options)
 {
   require_baseline_name(options);
@@ -102,7 +114,23 @@ results::BaselineMeta read_meta(const CheckOptions& options)
     }
   }
   if (meta.schedule) require_schedule_of(meta, options.meta() + ": grid.schedule");
+  using allocators::Allocator;
+  const GoalOptions goal = goal_options_of(meta);
+  if (goal.window) {
+    allocators::require_property(&Allocator::takes_window, options.meta() + ": grid.window", meta.allocators);
+  }
+  if (goal.offloads()) {
+    allocators::require_property(&Allocator::takes_offload, options.meta() + ": grid.offload", meta.allocators);
+  }
   return meta;
+}
+
+std::vector<ComparisonRow> rows_of(const BaselineMeta& meta)
+{
+  return meta.rows([goal = goal_options_of(meta)](ComparisonRow& row) {
+    row.recompute = goal.recompute_for(row.allocator).layers;
+    row.goal = goal.goal(std::string(name_of(row.goal.objective)), row.allocator);
+  });
 }
 
 /// The files that the rows are made from.
@@ -185,21 +213,21 @@ void require_some_answer(const std::vector<ComparisonRow>& rows, const std::stri
 /// Plans and simulates each row in a child process. Rows of one goal then share its best bound, as in compare.
 void make(std::vector<ComparisonRow>& rows, const BaselineMeta& meta, Seconds row_time_limit)
 {
+  const GoalOptions goal = goal_options_of(meta);
   std::vector<std::function<std::string()>> work;
   for (auto& row : rows) {
     InputOptions files;
     files.platform = row.platform;
     files.workload = row.workload;
-    allocators::SearchLimits limits;
-    limits.seed = row.seed;
+    allocators::SearchLimits limits = goal.limits(row.allocator);
     if (const auto budget = meta.budgets.find(row.allocator); budget != meta.budgets.end())
       limits.budget = budget->second;
     if (const auto count = meta.simulate.find(row.allocator); count != meta.simulate.end()) {
       limits.candidates = candidates_from("simulate." + row.allocator, count->second);
     }
-    row = pending_row(files, row.allocator, row.goal, row.seed);
-    work.emplace_back([files, allocator = row.allocator, goal = row.goal, limits, recompute = meta.recompute] {
-      return plan_and_simulate(load(files, {recompute}), allocator, goal, limits);
+    row = pending_row(files, row.allocator, row.goal, row.recompute, row.seed);
+    work.emplace_back([files, row, limits] {
+      return plan_and_simulate(load(files, {row.recompute}), row.allocator, row.goal, limits);
     });
   }
   make_rows("check", rows, work, row_time_limit);
@@ -249,9 +277,9 @@ ExitCode init(const CheckOptions& options)
   meta.allocators = options.allocators;
   for (const auto& allocator : meta.allocators) allocators::require_allocator(allocator);
   for (const auto& objective : options.objectives) {
-    meta.objectives.push_back(GoalOptions{}.goal(objective, {}).objective);
+    meta.objectives.push_back(objective_of(objective));
   }
-  const auto rows = meta.rows();
+  const auto rows = rows_of(meta);
   const auto folder = std::filesystem::path(options.baseline).parent_path();
   if (!folder.empty()) std::filesystem::create_directories(folder);
   write_file_atomically(options.meta(), baseline_meta_to_json(meta));
@@ -268,7 +296,7 @@ ExitCode check(const CheckOptions& options)
                      "approves rows of this build, but --base compares with those of another; use only one");
   }
   const BaselineMeta meta = read_meta(options);
-  std::vector<ComparisonRow> rows = meta.rows();
+  std::vector<ComparisonRow> rows = rows_of(meta);
   if (!meta.approved && !options.approve && options.base.empty()) {
     throw InputError(options.meta(),
                      "approved: missing: no rows were approved yet; approve them with isobar check --approve");
@@ -288,7 +316,7 @@ ExitCode check(const CheckOptions& options)
   std::string against = options.baseline;
   if (!options.base.empty()) {
     against = options.base;
-    before = rows_by(base_program(options.base, options.baseline), rows, meta.recompute, meta.budgets, row_time_limit);
+    before = rows_by(base_program(options.base, options.baseline), rows, meta, row_time_limit);
     share_bounds(before);
     require_some_answer(before, options.base);
     std::erase_if(before, has_failed);

@@ -46,10 +46,11 @@ struct CompareOptions {
 using results::ComparisonRow;
 
 /// @throws InputError when it would end a search before --time-limit does, which would lose the plan found so far.
-Seconds row_time_limit_of(const CompareOptions& options, const allocators::SearchLimits& limits)
+Seconds row_time_limit_of(const CompareOptions& options)
 {
   const Seconds limit = row_time_limit_from(options.row_time_limit);
-  if (limits.time_limit && limit <= *limits.time_limit) {
+  const auto search_time = options.goal.search_time();
+  if (search_time && limit <= *search_time) {
     throw InputError("--row-time-limit",
                      fmt::format("{} is not more than --time-limit {}, so no search would finish; raise it",
                                  shown(options.row_time_limit), shown(*options.goal.time_limit)));
@@ -105,18 +106,37 @@ results::Explanation explain(const Plan& plan, const Workload& workload, const C
   return results::explain_by_playing(plan, *schedules::make_program(plan, workload), workload, cluster);
 }
 
+/// What a row answers.
+struct Question {
+  std::string allocator;
+  Goal goal;
+};
+
+/// The questions, by objective, schedule and allocator in the order of the options.
+std::vector<Question> questions_of(const CompareOptions& options)
+{
+  std::vector<Question> questions;
+  for (const auto& objective : options.objectives) {
+    std::vector<std::vector<Goal>> goals;  // of each allocator, by schedule
+    for (const auto& allocator : options.allocators) goals.push_back(options.goal.goals(objective, allocator));
+    for (std::size_t schedule = 0; schedule < std::max<std::size_t>(1, options.goal.schedules.size()); ++schedule) {
+      for (std::size_t i = 0; i < goals.size(); ++i) questions.push_back({options.allocators[i], goals[i][schedule]});
+    }
+  }
+  return questions;
+}
+
 ExitCode compare(const CompareOptions& options)
 {
-  const auto limits = options.goal.limits();
-  const Seconds row_time_limit = row_time_limit_of(options, limits);
+  const Seconds row_time_limit = row_time_limit_of(options);
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
-  std::vector<Goal> goals;
-  for (const auto& objective : options.objectives) {
-    const auto of_schedules = options.goal.goals(objective, options.allocators);
-    goals.insert(goals.end(), of_schedules.begin(), of_schedules.end());
-  }
+  const std::vector<Question> questions = questions_of(options);
   options.goal.check_search(options.allocators);
-  const Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocators));
+  const Inputs inputs = load(options.inputs);
+  if (options.goal.recompute) {
+    Workload checked = inputs.workload;
+    recompute_layers(checked, {*options.goal.recompute});
+  }
   auto read = inputs.files();
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
   refuse_overwriting(read, {options.output});
@@ -125,21 +145,25 @@ ExitCode compare(const CompareOptions& options)
 
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;
-  for (const Goal& goal : goals) {
+  for (const auto& [allocator, goal] : questions) {
     const auto splits = batch_splits(options.goal, goal, inputs);
-    for (const auto& allocator : options.allocators) {
-      rows.push_back(pending_row(options.inputs, allocator, goal, limits.seed));
-      work.emplace_back([&inputs, &limits, &allocator, goal, splits] {
-        return plan_and_simulate(inputs, allocator, goal, limits, splits);
-      });
-    }
+    const auto limits = options.goal.limits(allocator);
+    const auto recomputed = options.goal.recompute_for(allocator);
+    rows.push_back(pending_row(options.inputs, allocator, goal, recomputed.layers, options.goal.seed));
+    work.emplace_back([&inputs, limits, recomputed, &allocator = allocator, &goal = goal, splits] {
+      Inputs own = inputs;
+      recompute_layers(own.workload, recomputed);
+      return plan_and_simulate(own, allocator, goal, limits, splits);
+    });
   }
   prepare_folder(options, rows, read);
   const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
     if (answer.plan.stages.empty()) return;
     const bool has_times_of_stages = answer.plan.goal.objective != Objective::DtFm;
     if (options.explain && has_times_of_stages) {
-      row.explanation = explain(answer.plan, workload_of(inputs, answer.plan), inputs.platform.cluster());
+      Workload workload = workload_of(inputs, answer.plan);
+      recompute(workload, answer.plan.recompute, "recompute");
+      row.explanation = explain(answer.plan, workload, inputs.platform.cluster());
     }
     if (options.keep.empty()) return;
     const auto files = kept_files_of(options, row);

@@ -62,8 +62,8 @@ class FitSearch {
         allocator_(allocator),
         progress_(progress),
         text_(read_file(options.inputs.workload)),
-        goal_(options.goal.goal(name_of_step, {allocator})),
-        limits_(options.goal.limits())
+        goal_(options.goal.goal(name_of_step, allocator)),
+        limits_(options.goal.limits(allocator))
   {
   }
 
@@ -161,7 +161,7 @@ class FitSearch {
     throw_if_interrupted();
     progress_.show(fmt::format("{}, {} {}", allocator_, options_.vary, value));
     Workload workload = workload_with(value);
-    recompute_layers(workload, options_.goal.recompute_for({allocator_}));
+    recompute_layers(workload, options_.goal.recompute_for(allocator_));
     Plan plan = allocators::allocate(allocator_, workload, cluster_, goal_, limits_);
     if (plan.stages.empty()) {
       fit_.reason = reason_of(plan);

@@ -196,12 +196,14 @@ void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limi
 ExitCode plan(const PlanOptions& options)
 {
   allocators::require_allocator(options.allocator);
-  const Goal goal = options.goal.goal(options.objective, {options.allocator});
-  auto limits = options.goal.limits();
+  const Goal goal = options.goal.goal(options.objective, options.allocator);
+  auto limits = options.goal.limits(options.allocator);
   if (options.simulate) limits.candidates = candidates_from("--simulate", *options.simulate);
   options.goal.check_search({options.allocator});
-  if (!options.start.empty()) allocators::require_improver("--start", options.allocator);
-  Inputs inputs = load(options.inputs, options.goal.recompute_for({options.allocator}), options.without);
+  if (!options.start.empty()) {
+    allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
+  }
+  Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), options.without);
   inputs.platform.leave_out(options.without, "--without");
   note_missing_rates(inputs);
   note_long_search(inputs, limits);

@@ -6,6 +6,7 @@
 #include "cli/output_file.hpp"
 #include "cli/planning.hpp"
 #include "cli/simulation.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
@@ -150,7 +151,10 @@ void check_options(const ValidateOptions& options)
     throw InputError("--tolerance", fmt::format("{} is not in 0 to 1e6; 0.1 is 10 %", options.tolerance));
   }
   if (options.steps < 2) throw InputError("--steps", "the first step does not count; use at least 2");
-  for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
+  for (const auto& allocator : options.allocators) {
+    allocators::require_allocator(allocator);
+    options.goal.goal(options.objective, allocator);
+  }
   options.goal.check_search(options.allocators);
 }
 
@@ -163,14 +167,16 @@ std::vector<Trial> trials_of(const ValidateOptions& options)
 }
 
 /// Plans, simulates, executes and compares; sets `validation` and returns Done when all succeeded.
-ExitCode try_out(const ValidateOptions& options, const Trial& trial, const Goal& goal, const Inputs& inputs,
+ExitCode try_out(const ValidateOptions& options, const Trial& trial, Inputs inputs,
                  std::optional<results::Validation>& validation)
 {
+  const Goal goal = options.goal.goal(options.objective, trial.allocator);
+  recompute_layers(inputs.workload, options.goal.recompute_for(trial.allocator));
   show_progress(trial.allocator + ": plan");
   OutputFile plan_file(trial.file(".plan.json"));
   OutputFile result_file(trial.file(".result.json"));
   OutputFile output(trial.file(".validation.json"));
-  Plan plan = make_plan(inputs, trial.allocator, goal, options.goal.limits());
+  Plan plan = make_plan(inputs, trial.allocator, goal, options.goal.limits(trial.allocator));
   if (plan.stages.empty()) {
     plan_file.write(plan_to_json(plan));
     throw_if_interrupted();
@@ -203,7 +209,6 @@ std::string summary_of(const std::vector<Trial>& trials, const std::vector<resul
 
 ExitCode validate(const ValidateOptions& options)
 {
-  const Goal goal = options.goal.goal(options.objective, options.allocators);
   check_options(options);
   show_progress("profile");
   if (const ExitCode code = profile(options); code != ExitCode::Done) return code;
@@ -212,7 +217,7 @@ ExitCode validate(const ValidateOptions& options)
   files.workload = options.workload;
   files.settings = options.settings;
   files.profile = options.file(".profile.json");
-  const Inputs inputs = load(files, options.goal.recompute_for(options.allocators));
+  const Inputs inputs = load(files);
 
   const auto trials = trials_of(options);
   std::vector<results::Validation> validations;
@@ -220,7 +225,7 @@ ExitCode validate(const ValidateOptions& options)
   double largest_error = 0;
   for (const auto& trial : trials) {
     std::optional<results::Validation> validation;
-    if (const ExitCode code = try_out(options, trial, goal, inputs, validation); code != ExitCode::Done) return code;
+    if (const ExitCode code = try_out(options, trial, inputs, validation); code != ExitCode::Done) return code;
     largest_error = std::max(largest_error, std::abs(validation->step_time.error_fraction()));
     json.push_back(nlohmann::ordered_json::parse(validation_to_json(*validation, options.tolerance)));
     validations.push_back(std::move(*validation));

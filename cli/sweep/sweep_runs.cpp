@@ -86,7 +86,7 @@ void change(sim::Platform& platform, const results::Sweep& sweep, std::size_t ru
   if (noise != nullptr && number_of(*noise) > 0) add_noise(platform, number_of(*noise), sweep.seed(run));
 }
 
-Goal goal_of(const results::Sweep& sweep, std::size_t run)
+GoalOptions options_of(const results::Sweep& sweep, std::size_t run)
 {
   GoalOptions options;
   const auto given = [&](const char* parameter) {
@@ -96,7 +96,18 @@ Goal goal_of(const results::Sweep& sweep, std::size_t run)
   options.communication = given("communication");
   if (const auto schedule = given("schedule")) options.schedules = {*schedule};
   if (const auto microbatches = given("microbatches")) options.microbatches = std::stoull(*microbatches);
-  return options.goal(given("objective").value_or("step"), {});
+  options.recompute = given("recompute");
+  if (const auto window = given("window")) options.window = std::stoull(*window);
+  options.offload = given("offload");
+  options.budget = sweep.budget(run);
+  options.seed = sweep.seed(run);
+  return options;
+}
+
+Goal goal_of(const results::Sweep& sweep, std::size_t run)
+{
+  const std::string objective = sweep.text(run, "objective");
+  return options_of(sweep, run).goal(objective.empty() ? "step" : objective, sweep.text(run, "allocator"));
 }
 
 /// Checks a warm-up as far as that needs no placement.
@@ -189,9 +200,7 @@ SweepRuns::PlatformSource SweepRuns::platform_source(std::size_t run) const
 
 SweepRuns::WorkloadSource SweepRuns::workload_source(std::size_t run) const
 {
-  const auto* recompute = sweep_.value(run, "recompute");
-  return {sweep_.text(run, "workload"), texts_of(sweep_.members(run, "workload")),
-          recompute == nullptr ? "none" : recompute->scalar};
+  return {sweep_.text(run, "workload"), texts_of(sweep_.members(run, "workload")), sweep_.text(run, "recompute")};
 }
 
 /// Makes a generated platform once, so that a wrong option is reported before anything runs; checks that a file exists.
@@ -220,6 +229,7 @@ void SweepRuns::check_goal(std::size_t run, FaultsOfRuns& faults) const
   try {
     const Goal goal = goal_of(sweep_, run);
     require_warm_up(goal.schedule, goal.microbatches);
+    options_of(sweep_, run).check_search(allocators());
   } catch (const InputError& fault) {
     faults.add(sweep_, run, "", "allocator", fault);
   }
@@ -234,7 +244,7 @@ void SweepRuns::read_workload(std::size_t run, const WorkloadSource& source, Fau
     Workload& workload = workloads_[source];
     workload =
         workload_from_text(text, source.file, {sweep_.file(), "workload.", line, sweep_.members(run, "workload")});
-    if (source.recompute != "none") {
+    if (!source.recompute.empty()) {
       recompute_layers(workload, {source.recompute, fmt::format("{}:{}: recompute", sweep_.file(),
                                                                 sweep_.value(run, "recompute")->line)});
     }
@@ -268,11 +278,18 @@ std::vector<std::string> SweepRuns::inputs() const
   std::vector<std::string> files = {sweep_.file()};
   for (const auto& [file, hash] : workload_hashes_) files.push_back(file);
   files.insert(files.end(), platform_files_.begin(), platform_files_.end());
+  for (const auto& allocator : allocators()) files.push_back(program_of(allocator));
+  return files;
+}
+
+std::vector<std::string> SweepRuns::allocators() const
+{
+  std::vector<std::string> names;
   for (const auto& parameter : sweep_.parameters()) {
     if (parameter.name != "allocator") continue;
-    for (const auto& allocator : parameter.values) files.push_back(program_of(allocator.scalar));
+    for (const auto& allocator : parameter.values) names.push_back(allocator.scalar);
   }
-  return files;
+  return names;
 }
 
 std::string SweepRuns::definition(std::size_t run) const
@@ -290,7 +307,7 @@ std::string SweepRuns::definition(std::size_t run) const
   if (const auto* noise = sweep_.value(run, "noise")) definition["noise"] = noise->scalar;
   definition["workload"] = workload_hashes_.at(workload.file);
   if (!workload.overrides.empty()) definition["workload_with"] = workload.overrides;
-  if (workload.recompute != "none") definition["recompute"] = workload.recompute;
+  if (row.recompute != "none") definition["recompute"] = row.recompute;
   definition["allocator"] = row.allocator;
 #ifdef ISOBAR_HAS_CBC
   if (row.allocator == allocators::sky_optimal_allocator.name) definition["cbc"] = allocators::cbc_version();
@@ -302,7 +319,10 @@ std::string SweepRuns::definition(std::size_t run) const
   definition["schedule"] = text_of(row.goal.schedule);
   definition["microbatches"] = row.goal.microbatches;
   definition["seed"] = row.seed;
-  if (const auto budget = sweep_.budget(run)) definition["budget"] = *budget;
+  const auto limits = options_of(sweep_, run).limits(row.allocator);
+  if (limits.budget) definition["budget"] = *limits.budget;
+  if (limits.window) definition["window"] = *limits.window;
+  if (limits.offload) definition["offload"] = "auto";
   return definition.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -329,6 +349,7 @@ std::vector<results::SweepResult> SweepRuns::results_in(const results::SweepStor
     row->workload = key.workload;
     row->allocator = key.allocator;
     row->goal = key.goal;
+    row->recompute = key.recompute;
     row->seed = key.seed;
     found.push_back({run, std::move(*row)});
   }
@@ -340,7 +361,9 @@ ComparisonRow SweepRuns::empty_row(std::size_t run) const
   InputOptions files;
   files.platform = sweep_.text(run, "platform");
   files.workload = sweep_.text(run, "workload");
-  return pending_row(files, sweep_.text(run, "allocator"), goal_of(sweep_, run), sweep_.seed(run));
+  const std::string allocator = sweep_.text(run, "allocator");
+  return pending_row(files, allocator, goal_of(sweep_, run), options_of(sweep_, run).recompute_for(allocator).layers,
+                     sweep_.seed(run));
 }
 
 sim::Platform SweepRuns::load_platform_of(const PlatformSource& source) const
@@ -361,10 +384,9 @@ SweepRow SweepRuns::row_of(std::size_t run, const std::optional<sim::Platform>& 
                 {}};
   change(inputs.platform, sweep_, run);
   ComparisonRow row = empty_row(run);
-  allocators::SearchLimits limits;
-  limits.budget = sweep_.budget(run);
-  limits.seed = row.seed;
-  fill_row(row, plan_and_simulate(inputs, row.allocator, row.goal, limits));
+  const GoalOptions options = options_of(sweep_, run);
+  if (!options.recompute) recompute_layers(inputs.workload, options.recompute_for(row.allocator));
+  fill_row(row, plan_and_simulate(inputs, row.allocator, row.goal, options.limits(row.allocator)));
   return {definition(run), std::move(row)};
 }
 

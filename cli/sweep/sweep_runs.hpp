@@ -59,11 +59,12 @@ class SweepRuns {
   struct WorkloadSource {
     std::string file;
     std::map<std::string, std::string> overrides;
-    std::string recompute;
+    std::string recompute;  ///< as the file requests it; "": each allocator's default, which a run makes
 
     auto operator<=>(const WorkloadSource&) const = default;
   };
 
+  std::vector<std::string> allocators() const;
   PlatformSource platform_source(std::size_t run) const;
   WorkloadSource workload_source(std::size_t run) const;
   void check_platform(std::size_t run, const PlatformSource& source, FaultsOfRuns& faults);

@@ -78,7 +78,9 @@ void read_grid(const DocumentNode& node, FaultList& faults, BaselineMeta& meta)
       grid.add_fault("schedule", without_place("schedule", fault));
     }
   }
-  meta.recompute = grid.optional_text("recompute").value_or(meta.recompute);
+  meta.recompute = grid.optional_text("recompute");
+  meta.window = grid.optional_count("window");
+  meta.offload = grid.optional_choice("offload", {"auto", "none"});
   meta.microbatches = grid.optional_count("microbatches", 1, most_microbatches_by_recurrence);
   meta.seed = grid.optional_count("seed").value_or(1);
   grid.refuse_unknown();
@@ -174,7 +176,7 @@ Json object_of(const auto& entries)
 
 }  // namespace
 
-std::vector<ComparisonRow> BaselineMeta::rows() const
+std::vector<ComparisonRow> BaselineMeta::rows(const SetDefaults& set_defaults) const
 {
   std::vector<ComparisonRow> rows;
   std::vector<bool> is_used(left_out.size());
@@ -188,10 +190,12 @@ std::vector<ComparisonRow> BaselineMeta::rows() const
           row.platform = platform;
           row.workload = workload;
           row.allocator = allocator;
-          row.goal = Goal::with_defaults(objective);
+          row.goal.objective = objective;
+          set_defaults(row);
           row.goal.communication = communication.value_or(row.goal.communication);
           row.goal.schedule = schedule.value_or(row.goal.schedule);
           row.goal.microbatches = microbatches.value_or(row.goal.microbatches);
+          row.recompute = recompute.value_or(row.recompute);
           row.seed = seed;
           bool is_left_out = false;
           for (std::size_t i = 0; i < left_out.size(); ++i) {
@@ -247,7 +251,9 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
   if (meta.communication) grid["communication"] = name_of(*meta.communication);
   if (meta.schedule) grid["schedule"] = text_of(*meta.schedule);
   if (meta.microbatches) grid["microbatches"] = *meta.microbatches;
-  if (meta.recompute != BaselineMeta{}.recompute) grid["recompute"] = meta.recompute;
+  if (meta.recompute) grid["recompute"] = *meta.recompute;
+  if (meta.window) grid["window"] = *meta.window;
+  if (meta.offload) grid["offload"] = *meta.offload;
   if (meta.seed != 1) grid["seed"] = meta.seed;
   Json document = {{"schema", schema}, {"grid", std::move(grid)}};
   if (!meta.budgets.empty()) document["budgets"] = object_of(meta.budgets);

@@ -4,6 +4,7 @@
 #include "results/comparison.hpp"
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -43,7 +44,9 @@ struct BaselineMeta {
   std::optional<Communication> communication;  ///< none: the objective's default; likewise the next two
   std::optional<ScheduleChoice> schedule;
   std::optional<std::uint64_t> microbatches;
-  std::string recompute = "none";  ///< layers of every row, as --recompute takes them
+  std::optional<std::string> recompute;  ///< layers of every row, as --recompute takes them; none: its default
+  std::optional<std::uint64_t> window;   ///< as --window and --offload, for the allocators that take them
+  std::optional<std::string> offload;
   std::uint64_t seed = 1;
   std::map<std::string, std::uint64_t> budgets;  ///< work limit of a search, by allocator
   std::map<std::string, std::uint64_t>
@@ -52,9 +55,12 @@ struct BaselineMeta {
   std::map<std::string, double> plan_time_limits;  ///< largest plan time relative to `even`, by allocator
   std::optional<Provenance> approved;
 
+  /// Sets goal and recomputation of a row to what its allocator and objective have by default.
+  using SetDefaults = std::function<void(ComparisonRow&)>;
+
   /// The rows of the grid without those left out, sorted, without outcomes.
   /// @throws InputError for a pattern that no file matches and for an entry of `left_out` that matches no row.
-  std::vector<ComparisonRow> rows() const;
+  std::vector<ComparisonRow> rows(const SetDefaults& set_defaults) const;
 };
 
 /// Reads schema isobar-baseline/1 (docs/formats/baseline.md). `name` is the file's.

@@ -175,6 +175,8 @@ class SweepReader {
     add_parameter(file_, "schedule", "schedule", accepted_by(vocabulary_->require_schedule));
     add_parameter(file_, "microbatches", "microbatches", count(1, most_microbatches_by_recurrence));
     add_parameter(file_, "recompute", "recompute", check_text);
+    add_parameter(file_, "window", "window", count(0));
+    add_parameter(file_, "offload", "offload", choice({"auto", "none"}));
     const DocumentNode* budget = file_.optional("budget");
     if (budget == nullptr || budget->kind != DocumentNode::Kind::Mapping) {
       add_parameter(file_, "budget", "budget", count(0));

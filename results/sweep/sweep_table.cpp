@@ -51,8 +51,22 @@ Json value_to_json(const DocumentNode& value)
   return number;
 }
 
+bool has_parameter(const Sweep& sweep, const std::string& name)
+{
+  const auto& all = sweep.parameters();
+  return std::any_of(all.begin(), all.end(), [&name](const SweepParameter& one) { return one.name == name; });
+}
+
+/// Whether layers recompute by the default of an allocator, which no parameter of the sweep says.
+bool recomputes_by_default(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  if (has_parameter(sweep, "recompute")) return false;
+  return std::any_of(results.begin(), results.end(),
+                     [](const SweepResult& result) { return result.row.recompute != "none"; });
+}
+
 /// Identity of a run; without the seed where a line summarises several runs.
-Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed)
+Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed, bool with_recompute)
 {
   const ComparisonRow& row = result.row;
   Line line = {{"platform", row.platform},
@@ -63,6 +77,7 @@ Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed
                {"schedule", isobar::text_of(row.goal.schedule)},
                {"microbatches", row.goal.microbatches}};
   if (with_seed) line.emplace_back("seed", row.seed);
+  if (with_recompute) line.emplace_back("recompute", row.recompute);
   for (const auto& parameter : sweep.parameters()) {
     if (is_key_column(parameter.name)) continue;
     line.emplace_back(column_of(parameter.name), value_to_json(*sweep.value(result.run, parameter.name)));
@@ -76,10 +91,10 @@ Json number(const std::optional<Unit>& quantity)
   return quantity ? Json(quantity->value) : Json(nullptr);
 }
 
-Line line_of(const Sweep& sweep, const SweepResult& result)
+Line line_of(const Sweep& sweep, const SweepResult& result, bool with_recompute)
 {
   const ComparisonRow& row = result.row;
-  Line line = parameters_of(sweep, result, true);
+  Line line = parameters_of(sweep, result, true, with_recompute);
   const auto gap = gap_of(row);
   line.emplace_back("outcome", row.outcome);
   line.emplace_back("objective_s", number(row.objective));
@@ -125,7 +140,8 @@ std::vector<Line> lines_of(const Sweep& sweep, const std::vector<SweepResult>& r
 {
   std::vector<Line> lines;
   lines.reserve(results.size());
-  for (const auto& result : results) lines.push_back(line_of(sweep, result));
+  const bool with_recompute = recomputes_by_default(sweep, results);
+  for (const auto& result : results) lines.push_back(line_of(sweep, result, with_recompute));
   return lines;
 }
 
@@ -175,8 +191,9 @@ std::optional<MeanInterval> objective_of(const std::vector<const SweepResult*>& 
 std::vector<Line> summary_of(const Sweep& sweep, const std::vector<SweepResult>& results)
 {
   std::vector<Line> lines;
+  const bool with_recompute = recomputes_by_default(sweep, results);
   for (const auto& point : points_of(sweep, results)) {
-    Line line = parameters_of(sweep, *point.front(), false);
+    Line line = parameters_of(sweep, *point.front(), false, with_recompute);
     const auto add = [&line](const std::string& mean, const std::string& interval,
                              const std::optional<MeanInterval>& measured) {
       line.emplace_back(mean, measured ? Json(measured->mean) : Json(nullptr));
@@ -205,6 +222,25 @@ std::string interval_text(const std::optional<MeanInterval>& measured)
   if (!measured) return "–";
   if (!measured->half_width) return fmt::format("{:.4f}", measured->mean);
   return fmt::format("{:.4f} ± {:.4f}", measured->mean, *measured->half_width);
+}
+
+/// A parameter that the sweep leaves to allocators and objectives, and its value in a row.
+using Default = std::pair<std::string, std::string (*)(const ComparisonRow&)>;
+
+/// Those in which the rows differ.
+std::vector<Default> differing_defaults(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::vector<Default> defaults = {
+      {"schedule", [](const ComparisonRow& row) { return isobar::text_of(row.goal.schedule); }},
+      {"microbatches", [](const ComparisonRow& row) { return fmt::format("{}", row.goal.microbatches); }},
+      {"recompute", [](const ComparisonRow& row) { return row.recompute; }}};
+  std::erase_if(defaults, [&](const Default& each) {
+    return has_parameter(sweep, each.first) ||
+           std::all_of(results.begin(), results.end(), [&](const SweepResult& result) {
+             return each.second(result.row) == each.second(results.front().row);
+           });
+  });
+  return defaults;
 }
 
 /// "allocator even, seed 2": the parameters that vary, and their values in a run.
@@ -276,12 +312,16 @@ std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResul
   for (const auto& parameter : sweep.parameters()) {
     if (parameter.values.size() > 1 && parameter.name != "seed") varying.push_back(parameter.name);
   }
+  const auto defaults = differing_defaults(sweep, results);
   std::vector<std::string> header = varying;
+  for (const auto& [parameter, text_in] : defaults) header.push_back(parameter);
+  const std::size_t key_count = header.size();
   for (const auto* column : {"runs", "simulated", "step s", "objective s"}) header.emplace_back(column);
   std::vector<std::vector<std::string>> lines;
   for (const auto& point : points_of(sweep, results)) {
     std::vector<std::string> line;
     for (const auto& parameter : varying) line.push_back(sweep.text(point.front()->run, parameter));
+    for (const auto& [parameter, text_in] : defaults) line.push_back(text_in(point.front()->row));
     const auto step_time = step_time_of(point);
     line.push_back(fmt::format("{}", point.size()));
     line.push_back(fmt::format("{}", step_time ? step_time->count : 0));
@@ -289,7 +329,6 @@ std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResul
     line.push_back(interval_text(objective_of(point)));
     lines.push_back(std::move(line));
   }
-  const std::size_t key_count = varying.size();
   // simulated, runs, objective s
   const std::vector<std::size_t> least_important_first = {key_count + 1, key_count, key_count + 3};
   std::string counts;

@@ -84,6 +84,44 @@ struct ManyDevices {
   Cluster cluster;
 };
 
+TEST(RequireProperty, NamesTheAllocatorsThatHaveItWhenNoneOfTheGivenOnesHas)
+{
+  const auto fault_of = [](bool Allocator::*property, const std::vector<std::string>& names) -> std::string {
+    try {
+      require_property(property, "--option", names);
+    } catch (const InputError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(fault_of(&Allocator::improves_plans, {"local-search"}), "no error");
+  EXPECT_EQ(fault_of(&Allocator::improves_plans, {"chain-dp"}),
+            "--option: works only with allocator local-search, not with chain-dp");
+  EXPECT_EQ(fault_of(&Allocator::takes_grid, {"even", "exec:program", "grid"}), "no error");
+  EXPECT_EQ(fault_of(&Allocator::takes_offload, {"even", "exec:program"}),
+            "--option: works only with allocator exact or hybrid, not with even or exec:program");
+  EXPECT_EQ(fault_of(&Allocator::takes_offload, {"evn"}), "allocator: \"evn\" is not known; did you mean even?");
+}
+
+TEST(DefaultsOf, AreThoseOfTheObjectiveUnlessLayersMayPassThroughDevices)
+{
+  const auto text_of_defaults = [](const char* name, Objective objective, bool offload) {
+    const Defaults defaults = defaults_of(name, objective, offload);
+    return text_of(defaults.goal.schedule) + " " + std::to_string(defaults.goal.microbatches) + " " +
+           defaults.recompute;
+  };
+  EXPECT_EQ(text_of_defaults("even", Objective::Step, false), "1f1b 8 none");
+  EXPECT_EQ(text_of_defaults("even", Objective::Step, true), "1f1b 8 none");
+  EXPECT_EQ(text_of_defaults("exec:program", Objective::Step, true), "1f1b 8 none");
+  EXPECT_EQ(text_of_defaults("even", Objective::Sequential, false), "sequential 1 none");
+  EXPECT_EQ(text_of_defaults("exact", Objective::Step, false), "1f1b 8 none");
+  EXPECT_EQ(text_of_defaults("exact", Objective::Step, true), "gpipe 8 inner");
+  for (const char* name :
+       {"l2l", "resident", "stronghold", "stronghold-published", "window", "zero-infinity", "zero-offload"}) {
+    EXPECT_EQ(text_of_defaults(name, Objective::Step, false), "gpipe 1 inner") << name;
+  }
+}
+
 TEST(Allocate, TakesAnAllocatorThatIsNotRegistered)
 {
   const Workload workload = chain({1, 1, 1});

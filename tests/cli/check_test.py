@@ -119,7 +119,7 @@ class Check(CommandTest):
         self.run_isobar("compare", self.platform, self.workload, "--allocators", "even,chain-dp", "--objective",
                         "sequential,pipeline", "-o", output)
         # compare has more columns, at the end.
-        rows = [line.rsplit(",", 6)[0] for line in output.read_text().splitlines()]
+        rows = [line.rsplit(",", 7)[0] for line in output.read_text().splitlines()]
         self.assertEqual(rows, self.baseline.read_text().splitlines())
 
     def test_finds_a_plan_that_is_a_hundredth_of_a_percent_worse(self):

@@ -5,7 +5,7 @@ from tests.cli.support import BERT24, SKY16, CommandTest
 
 HEADER = ("platform,workload,allocator,objective,communication,schedule,microbatches,seed,outcome,objective_s,"
           "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes,tokens_per_s,"
-          "mfu_fraction,bubble_fraction,bottleneck_s,stages,reason")
+          "mfu_fraction,bubble_fraction,bottleneck_s,recompute,stages,reason")
 
 
 class Compare(CommandTest):

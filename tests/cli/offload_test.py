@@ -1,6 +1,7 @@
 """Models larger than their device: what users type, and how close the plans are to the published runs."""
 
 import csv
+import json
 import os
 import pty
 import subprocess
@@ -101,6 +102,140 @@ class Offload(CommandTest):
                                  "updates")
         self.assertEqual(self.fault_of("plan", SKY16, BERT24, "--allocator", "exact", "--window", 3),
                          "--window: works only with allocator stronghold or stronghold-published, not with exact")
+
+
+class Tables(CommandTest):
+    """Allocators that let layers pass through devices, in tables beside others."""
+
+    def planned_with(self, row):
+        return row["schedule"], row["microbatches"], row["recompute"]
+
+    def test_of_compare_have_the_defaults_of_each_allocator(self):
+        inputs = V100, STRONGHOLD, "--set", "layers=20"
+        output = self.folder / "rows.csv"
+        result = self.run_isobar("compare", *inputs, "--allocators", "even,window,chain-dp,resident", "-o", output)
+        self.assertRegex(result.stdout, r"(?s)^step, 1f1b, M = 8(:.*?)?\n\nallocator.*\neven .*\nchain-dp .*\n\n"
+                                        r"step, gpipe, M = 1, recompute inner: .*\nwindow .*\nresident ")
+        with output.open() as table:
+            rows = {row["allocator"]: row for row in csv.DictReader(table)}
+        for allocator in ("window", "resident"):
+            self.assertEqual(self.planned_with(rows[allocator]), ("gpipe", "1", "inner"))
+            plan = self.json_of("plan", *inputs, "--allocator", allocator)
+            self.assertEqual(float(rows[allocator]["objective_s"]), plan["objective_s"])
+        for allocator in ("even", "chain-dp"):
+            self.assertEqual(self.planned_with(rows[allocator]), ("1f1b", "8", "none"))
+
+    def test_of_compare_have_what_the_user_sets(self):
+        rows = self.json_of("compare", V100, STRONGHOLD, "--set", "layers=20", "--allocators", "even,window",
+                            "--microbatches", 2, "--recompute", "all")["rows"]
+        self.assertEqual([self.planned_with(row) for row in rows], [("1f1b", 2, "all"), ("gpipe", 2, "all")])
+        self.assertEqual(self.fault_of("compare", V100, STRONGHOLD, "--allocators", "even,window", "--recompute", "iner"),
+                         '--recompute: "iner" is neither none, all, inner, nor layers in order, such as 3-10,12')
+
+    def test_of_compare_give_options_to_the_allocators_that_take_them(self):
+        inputs = "compare", T4S, STRONGHOLD, "--set", "layers=20"
+        rows = self.json_of(*inputs, "--allocators", "even,exact,stronghold", "--offload", "auto", "--window", 3)["rows"]
+        self.assertEqual([self.planned_with(row) for row in rows],
+                         [("1f1b", 8, "none"), ("gpipe", 8, "inner"), ("gpipe", 1, "inner")])
+        plan = self.json_of("plan", *inputs[1:], "--allocator", "stronghold", "--window", 3)
+        self.assertEqual(rows[2]["objective_s"], plan["objective_s"])
+        self.assertTrue(rows[2]["uses_machines"])
+        self.assertNotIn("uses_machines", rows[0])
+        self.assertEqual(self.fault_of(*inputs, "--allocators", "even,chain-dp", "--offload", "auto"),
+                         "--offload: works only with allocator exact or hybrid, not with even or chain-dp")
+        self.assertEqual(self.fault_of(*inputs, "--allocators", "even,exact", "--offload", "yes"),
+                         '--offload: "yes" is neither auto nor none')
+
+    def test_of_compare_fail_only_where_a_default_does_not_hold(self):
+        rows = self.json_of("compare", "platforms/sky4.xml", "workloads/bert10.yaml", "--allocators", "even,window")["rows"]
+        self.assertEqual([row["outcome"] for row in rows], ["feasible", "failed"])
+        self.assertIn("--recompute inner, the default of allocator window: memory_model sky does not model recomputation",
+                      rows[1]["reason"])
+
+    def test_of_compare_explain_rows_with_their_own_recomputation(self):
+        result = self.run_isobar("compare", V100, STRONGHOLD, "--set", "layers=20", "--allocators", "even,window",
+                                 "--explain")
+        self.assertIn("\nwindow, step (gpipe, M = 1, recompute inner, communication played): ", result.stdout)
+
+    def sweep_of(self, *lines):
+        return self.write("sweep.yaml", "\n".join((f"platform: {T4S}", f"workload: {{file: {STRONGHOLD}, layers: 20}}",
+                                                   *lines)) + "\n")
+
+    def swept(self, *lines):
+        rows = self.folder / "rows.csv"
+        printed = self.run_isobar("sweep", self.sweep_of(*lines), "--database", self.folder / "sweep.db", "--csv", rows)
+        with rows.open() as table:
+            return list(csv.DictReader(table)), printed.stdout
+
+    def test_of_sweeps_have_the_defaults_of_each_allocator(self):
+        rows, printed = self.swept("allocator: [even, window]")
+        self.assertEqual([self.planned_with(row) for row in rows], [("1f1b", "8", "none"), ("gpipe", "1", "inner")])
+        self.assertRegex(printed, r"^allocator +schedule +microbatches +recompute ")
+        plan = self.json_of("plan", T4S, STRONGHOLD, "--set", "layers=20", "--allocator", "window")
+        self.assertEqual(float(rows[1]["objective_s"]), plan["objective_s"])
+
+    def test_of_sweeps_take_the_options_of_plan(self):
+        rows, _ = self.swept("allocator: [stronghold, exact]", "window: [2, 4]", "offload: [none, auto]")
+        self.assertEqual([(row["allocator"], row["window"], row["offload"], row["schedule"]) for row in rows],
+                         [(allocator, window, offload, "gpipe" if allocator == "stronghold" or offload == "auto" else "1f1b")
+                          for allocator in ("stronghold", "exact") for window in ("2", "4") for offload in ("none", "auto")])
+        plan = self.json_of("plan", T4S, STRONGHOLD, "--set", "layers=20", "--allocator", "stronghold", "--window", 4)
+        self.assertEqual(float(rows[2]["objective_s"]), plan["objective_s"])
+        self.assertNotEqual(rows[0]["objective_s"], rows[2]["objective_s"])
+
+    def test_of_sweeps_name_the_line_of_what_is_wrong(self):
+        def fault_of(*lines):
+            return self.fault_of("sweep", self.sweep_of(*lines)).replace(f"{self.folder}/", "")
+        self.assertEqual(fault_of("allocator: [even, chain-dp]", "offload: auto"),
+                         "sweep.yaml:4: offload: works only with allocator exact or hybrid, not with even or chain-dp")
+        self.assertEqual(fault_of("allocator: even", "window: 3"), "sweep.yaml:4: window: works only with allocator "
+                         "stronghold or stronghold-published, not with even")
+        self.assertEqual(fault_of("allocator: exact", "offload: atuo"),
+                         'sweep.yaml:4: offload: "atuo" is not one of auto, none; did you mean auto?')
+        self.assertEqual(fault_of("allocator: stronghold", "window: few"),
+                         'sweep.yaml:4: window: "few" is not a whole number; write a whole number, 0 or more')
+
+    def test_of_baselines_have_the_defaults_of_each_allocator(self):
+        baseline = self.folder / "gate.csv"
+        self.run_isobar("check", baseline, "--init", "--platforms", V100, "--workloads", "workloads/stronghold_1.7b.yaml",
+                        "--allocators", "even,resident,window")
+        self.run_isobar("check", baseline, "--approve")
+        with baseline.open() as table:
+            rows = {row["allocator"]: row for row in csv.DictReader(table)}
+        self.assertEqual([(row["schedule"], row["microbatches"]) for row in rows.values()],
+                         [("1f1b", "8"), ("gpipe", "1"), ("gpipe", "1")])
+        with (ROOT / "results/tiers/quality.csv").open() as table:
+            approved = {row["allocator"]: row for row in csv.DictReader(table)
+                        if row["platform"] == V100 and row["workload"] == "workloads/stronghold_1.7b.yaml"}
+        for allocator in ("resident", "window"):
+            self.assertEqual(rows[allocator]["step_time_s"], approved[allocator]["step_time_s"])
+        self.run_isobar("check", baseline)
+        self.run_isobar("check", baseline, "--base", ISOBAR)
+
+    def test_of_baselines_take_the_options_of_plan(self):
+        meta = self.folder / "gate.meta.json"
+
+        def with_keys(**keys):
+            grid = {"platforms": [V100], "workloads": ["workloads/stronghold_4b.yaml"],
+                    "allocators": ["even", "exact", "stronghold"], "objectives": ["step"], **keys}
+            meta.write_text(json.dumps({"schema": "isobar-baseline/1", "grid": grid}))
+
+        baseline = self.folder / "gate.csv"
+        with_keys(window=4, offload="auto")
+        self.run_isobar("check", baseline, "--approve")
+        with baseline.open() as table:
+            rows = {row["allocator"]: row for row in csv.DictReader(table)}
+        self.assertEqual(rows["exact"]["schedule"], "gpipe")
+        self.assertIn(rows["exact"]["outcome"], ("feasible", "optimal"))
+        plan = self.json_of("plan", V100, "workloads/stronghold_4b.yaml", "--allocator", "stronghold", "--window", 4)
+        self.assertEqual(float(rows["stronghold"]["objective_s"]), plan["objective_s"])
+        self.run_isobar("check", baseline, "--base", ISOBAR)
+        with_keys(allocators=["even"], offload="auto")
+        self.assertEqual(self.fault_of("check", baseline, "--approve"),
+                         f"{meta}: grid.offload: works only with allocator exact or hybrid, not with even")
+        with_keys(allocators=["even"], window=3)
+        self.assertEqual(self.fault_of("check", baseline, "--approve"), f"{meta}: grid.window: works only with allocator "
+                         "stronghold or stronghold-published, not with even")
 
 
 class Window(CommandTest):

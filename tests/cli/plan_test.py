@@ -221,7 +221,6 @@ class Plan(CommandTest):
         fault = "memory_model sky does not model recomputation; write memory_model: training"
         for command, default in ((("plan", SKY16, BERT24, "--allocator", "window"), "allocator window"),
                                  (("fit", SKY16, BERT24, "--allocators", "window", "--vary", "encoders"), "allocator window"),
-                                 (("compare", SKY16, BERT24, "--allocators", "window,l2l"), "allocators window,l2l"),
                                  (("plan", SKY16, BERT24, "--allocator", "exact", "--offload", "auto"),
                                   "--offload auto")):
             with self.subTest(command):
@@ -314,8 +313,9 @@ class Plan(CommandTest):
                          "--start: works only with allocator local-search, not with even")
         self.assertEqual(self.fault_of("plan", *self.small_inputs(), "--allocator", "even", "--polish"),
                          "--polish: works only with allocator local-search, not with even")
-        self.assertEqual(self.fault_of("compare", *self.small_inputs(), "--allocators", "local-search,even", "--polish"),
-                         "--polish: works only with allocator local-search, not with even")
+        self.assertEqual(self.fault_of("compare", *self.small_inputs(), "--allocators", "even,chain-dp", "--polish"),
+                         "--polish: works only with allocator local-search, not with even or chain-dp")
+        self.run_isobar("compare", *self.small_inputs(), "--allocators", "local-search,even", "--polish")
 
     def test_takes_no_more_micro_batches_than_can_be_checked(self):
         for count in ("0", "65537"):

@@ -155,6 +155,75 @@ TEST(ShareBounds, KeepsTheBoundsOfChainsFromPlansWithReplicas)
   EXPECT_THAT(comparison_table(rows), testing::HasSubstr("no placement below 1.0000 s"));
 }
 
+TEST(ComparisonTable, KeepsRowsOfOneGoalTogetherAndNamesTheRecomputation)
+{
+  ComparisonRow row;
+  row.allocator = "even";
+  row.outcome = "feasible";
+  row.stages = 2;
+  row.step_time = row.objective = row.objective_bound = Seconds(2);
+  ComparisonRow passing = row;
+  passing.allocator = "window";
+  passing.goal.schedule = choice_of(ChainSchedule::GPipe);
+  passing.goal.microbatches = 1;
+  passing.recompute = "inner";
+  ComparisonRow last = row;
+  last.allocator = "chain-dp";
+  EXPECT_EQ(comparison_table({row, passing, last}),
+            "step, 1f1b, M = 8: no placement below 2.0000 s\n\n"
+            "allocator  stages  step s    gap  MFU  GiB\n"
+            "---------  ------  ------  -----  ---  ---\n"
+            "even            2  2.0000  0.0 %    –    –\n"
+            "chain-dp        2  2.0000  0.0 %    –    –\n\n"
+            "step, gpipe, M = 1, recompute inner: no placement below 2.0000 s\n\n"
+            "allocator  stages  step s    gap  MFU  GiB\n"
+            "---------  ------  ------  -----  ---  ---\n"
+            "window          2  2.0000  0.0 %    –    –\n");
+}
+
+TEST(ComparisonTable, HasAColumnForTheRecomputationsOfOneGoal)
+{
+  ComparisonRow row;
+  row.allocator = "even";
+  row.outcome = "feasible";
+  row.stages = 2;
+  row.step_time = row.objective = row.objective_bound = Seconds(2);
+  ComparisonRow passing = row;
+  passing.allocator = "window";
+  passing.goal.schedule = choice_of(ChainSchedule::GPipe);
+  passing.recompute = "inner";
+  passing.outcome = "infeasible";
+  passing.stages = 0;
+  passing.reason = "too large";
+  passing.step_time = passing.objective = passing.objective_bound = std::nullopt;
+  EXPECT_EQ(comparison_table({row, passing}),
+            "step, M = 8: no placement below 2.0000 s; gaps are to the bound of each schedule and recomputation\n\n"
+            "allocator  schedule  recompute      stages  step s    gap  MFU  GiB\n"
+            "---------  --------  ---------  ----------  ------  -----  ---  ---\n"
+            "even       1f1b      none                2  2.0000  0.0 %    –    –\n"
+            "window     gpipe     inner      infeasible       –      –    –    –\n\n"
+            "window, gpipe, recompute inner (infeasible): too large\n");
+}
+
+TEST(ShareBounds, KeepsApartBoundsOfOtherRecomputationsAndOfPlansOnTheirDevices)
+{
+  ComparisonRow row;
+  row.outcome = "feasible";
+  row.objective = Seconds(4);
+  row.objective_bound = Seconds(3);
+  ComparisonRow recomputing = row;
+  recomputing.recompute = "inner";
+  recomputing.objective_bound = Seconds(1);
+  ComparisonRow passing = row;
+  passing.uses_machines = true;
+  passing.objective_bound = Seconds(2);
+  std::vector<ComparisonRow> rows = {row, recomputing, passing};
+  share_bounds(rows);
+  EXPECT_EQ(rows[0].objective_bound, Seconds(3));
+  EXPECT_EQ(rows[1].objective_bound, Seconds(1));
+  EXPECT_EQ(rows[2].objective_bound, Seconds(2));
+}
+
 TEST(ComparisonTable, ShowsReasonsBelow)
 {
   ComparisonRow row;

@@ -294,15 +294,4 @@ TEST(LocalSearch, StartsOnAGraphWhereItsChainHasCuts)
   }
 }
 
-TEST(RequireImprover, NamesTheAllocatorsThatImprovePlans)
-{
-  require_improver("--start", "local-search");
-  try {
-    require_improver("--start", "chain-dp");
-    FAIL() << "chain-dp takes no start";
-  } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "--start: works only with allocator local-search, not with chain-dp");
-  }
-}
-
 }  // namespace isobar::allocators

@@ -381,13 +381,5 @@ TEST(Grid, SaysWhyAGridCannotDivideLayers)
             "there is no grid of 8 shards in 2d on 25 devices: 8 shards do not lie in such a grid");
 }
 
-TEST(RequireGrid, NamesTheAllocatorsThatTakeAShape)
-{
-  require_grid("--replicas", "grid");
-  EXPECT_THAT([] { require_grid("--replicas", "even"); },
-              testing::ThrowsMessage<InputError>(
-                  "--replicas: works only with allocator amp or dtfm or dtfm-exact or grid or metis, not with even"));
-}
-
 }  // namespace
 }  // namespace isobar::allocators

@@ -107,6 +107,21 @@ TEST(BaselineMeta, LimitsPlanTimesOnlyWhereEvenIsPlanned)
             "q.meta.json:3: plan_time_limits: are relative to the plan time of even; add even to grid.allocators");
 }
 
+TEST(BaselineMeta, HasTheKeysOfAllocatorsThatLetLayersPass)
+{
+  const auto grid_with = [](const std::string& more) {
+    return document("", R"("grid": {"platforms": ["p.xml"], "workloads": ["w.yaml"], "allocators": ["exact"], )"
+                        R"("objectives": ["step"], )" +
+                            more + "}");
+  };
+  const BaselineMeta meta = baseline_meta_from_json(grid_with(R"("window": 4, "offload": "auto")"), "q.meta.json");
+  EXPECT_EQ(meta.window, 4U);
+  EXPECT_EQ(meta.offload, "auto");
+  EXPECT_THAT(baseline_meta_to_json(meta), testing::HasSubstr("\"window\": 4,\n    \"offload\": \"auto\"\n"));
+  EXPECT_EQ(fault_of(grid_with(R"("offload": "aut")")),
+            "q.meta.json:2: grid.offload: \"aut\" is not one of auto, none; did you mean auto?");
+}
+
 class BaselineRows : public testing::Test {
  protected:
   BaselineRows()
@@ -120,16 +135,23 @@ class BaselineRows : public testing::Test {
   }
 
   std::string path(const std::string& name) const { return (folder_.path() / name).string(); }
+  std::vector<ComparisonRow> all() const
+  {
+    return meta_.rows([](ComparisonRow& row) {
+      row.goal = Goal::with_defaults(row.goal.objective);
+      if (row.allocator == "mine") row.recompute = "inner";
+    });
+  }
   std::vector<std::string> rows() const
   {
     std::vector<std::string> names;
-    for (const auto& row : meta_.rows()) names.push_back(row.platform.substr(path("").size()) + " " + row.allocator);
+    for (const auto& row : all()) names.push_back(row.platform.substr(path("").size()) + " " + row.allocator);
     return names;
   }
   std::string fault() const
   {
     try {
-      meta_.rows();
+      all();
     } catch (const InputError& error) {
       return error.what();
     }
@@ -145,11 +167,16 @@ TEST_F(BaselineRows, AreTheWholeGridEachOnce)
   EXPECT_THAT(rows(), ElementsAre("a.xml even", "a.xml mine", "b.xml even", "b.xml mine"));
 }
 
-TEST_F(BaselineRows, HaveTheDefaultsOfTheirObjectiveUnlessTheGridSaysOtherwise)
+TEST_F(BaselineRows, HaveTheDefaultsOfAllocatorAndObjectiveUnlessTheGridSaysOtherwise)
 {
   meta_.microbatches = 3;
   meta_.objectives = {Objective::Sequential};
-  const Goal goal = meta_.rows().front().goal;
+  const auto of_each = all();
+  EXPECT_EQ(of_each.front().recompute, "none");
+  EXPECT_EQ(of_each.back().recompute, "inner");
+  meta_.recompute = "all";
+  EXPECT_EQ(all().back().recompute, "all");
+  const Goal goal = of_each.front().goal;
   EXPECT_EQ(goal.communication, Communication::Serial);
   EXPECT_EQ(goal.schedule, choice_of(ChainSchedule::Sequential));
   EXPECT_EQ(goal.microbatches, 3U);

@@ -196,6 +196,28 @@ TEST(SweepTable, GivesEachOfTheFirstReasonsOfFailedRunsOnce)
               testing::EndsWith("allocator a failed: the same\n1 more row failed; --csv has their reasons\n"));
 }
 
+TEST(SweepTable, SaysWhatRunsWerePlannedWithWhereTheirDefaultsDiffer)
+{
+  const Sweep sweep = sweep_of("platform: p\nworkload: w\nallocator: [even, window]\n");
+  ComparisonRow row = row_of("", "feasible").row;
+  row.reason.clear();
+  ComparisonRow passing = row;
+  passing.goal.schedule = choice_of(ChainSchedule::GPipe);
+  passing.goal.microbatches = 1;
+  passing.recompute = "inner";
+  EXPECT_EQ(sweep_summary_table(sweep, {{0, row}, {1, passing}}, TableWidth::Any),
+            "allocator  schedule  microbatches  recompute  runs  simulated  step s  objective s\n"
+            "---------  --------  ------------  ---------  ----  ---------  ------  -----------\n"
+            "even       1f1b      8             none          1          1  0.1000            –\n"
+            "window     gpipe     1             inner         1          1  0.1000            –\n"
+            "\n2 of 2 runs, 2 feasible\n");
+  EXPECT_THAT(sweep_to_csv(sweep, {{0, row}, {1, passing}}), testing::HasSubstr("microbatches,seed,recompute,outcome"));
+  EXPECT_THAT(sweep_to_csv(sweep, {{0, row}, {1, passing}}), testing::HasSubstr("gpipe,1,1,inner,feasible"));
+  EXPECT_THAT(sweep_to_csv(sweep, {{0, row}}), testing::HasSubstr("microbatches,seed,outcome"));
+  const Sweep all = sweep_of("platform: p\nworkload: w\nallocator: [even, window]\nrecompute: inner\n");
+  EXPECT_THAT(sweep_to_csv(all, {{1, passing}}), testing::HasSubstr("microbatches,seed,recompute,outcome"));
+}
+
 TEST(SweepTable, HasAColumnForEachParameterAndQuotesWhatNeedsIt)
 {
   const Sweep sweep =
