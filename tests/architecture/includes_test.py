@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-CORE = {"core", "core/base", "core/model", "core/cluster", "core/plan", "core/program", "core/check"}
+CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/plan", "core/program", "core/check"}
 EXECUTION = {"exec/device", "exec/files", "exec/launch", "exec/model", "exec/net", "exec/transport"}
 MOST_ROOMS = 9
 MOST_FILES = 36
@@ -20,6 +20,7 @@ ROOMS = {
     "core": (set(), ("fmt/",), ()),
     "core/base": ({"core"}, ("fmt/",), ("yaml-cpp/", "nlohmann/")),
     "core/base/command_options.hpp": ({"core"}, ("CLI/",), ()),
+    "core/spmd": ({"core"}, ("fmt/",), ()),
     "core/model": ({"core", "core/base"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
     "core/cluster": ({"core", "core/base", "core/model"}, ("fmt/",), ("nlohmann/",)),
     "core/plan": ({"core", "core/base", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
@@ -39,6 +40,7 @@ ROOMS = {
         CORE | {"allocators", "allocators/chain", "allocators/exact", "allocators/planners", "schedules/lowering",
                 "schedules/orders"},
         ("fmt/",), ()),
+    "allocators/spmd": ({"core", "core/base", "core/spmd"}, ("fmt/",), ()),
     "allocators/tiers": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "schedules": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ()),
     "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),

@@ -1,0 +1,111 @@
+#pragma once
+
+#include "core/spmd/form.hpp"
+#include "core/spmd/moe_sizes.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace isobar::spmd {
+
+enum class OperatorKind : std::uint8_t {
+  // Without inputs.
+  Data,
+  Parameter,
+  Positions,   ///< sinusoids: no parameters, no gradient
+  CausalMask,  ///< as a tensor; only in the published graph
+  // Those that move numbers.
+  Transpose,
+  Flatten,       ///< height and width of a convolution's output become tokens
+  SplitHeads,    ///< projected q, k, v -> three tensors by heads
+  MergeHeads,    ///< heads next to each other
+  PrependClass,  ///< the class token before the patches
+  TakeClass,     ///< the class token
+  // Those by element.
+  Scale,
+  Mask,  ///< adds the causal mask
+  Relu,
+  Dropout,
+  Add,
+  // Those along a dimension.
+  Softmax,
+  LogSoftmax,
+  LayerNorm,
+  // Products.
+  Linear,
+  QkvLinear,  ///< weights [3, heads·width, hidden], so that a split of dimension 1 is by heads
+  Scores,     ///< q · k
+  Context,    ///< probabilities · v
+  Dispatch,   ///< tokens -> slots of the experts
+  Expert,     ///< one of the two matrices of all experts
+  Combine,    ///< slots -> tokens
+  Convolution,
+  // All others.
+  Attention,  ///< a whole multi-head attention with its projections, as one node of the published graph
+  Embedding,
+  Gating,  ///< chooses each token's experts and slots
+  NllSum,  ///< negative log likelihood
+  Sum,
+  Output
+};
+
+std::string_view name_of(OperatorKind kind);
+
+/// A tensor between operators, of the whole batch.
+struct Tensor {
+  std::string name;
+  std::vector<std::uint64_t> shape;
+  std::size_t producer = 0;  ///< operator
+  Bytes size;
+};
+
+/// Product of a tensor's shape.
+double elements_of(const Tensor& tensor);
+
+/// A node of an operator graph. Work and sizes are for the whole batch on one device.
+struct Operator {
+  std::string name;
+  OperatorKind kind{};
+  std::size_t layer = 0;             ///< layer of the workload that it belongs to
+  std::vector<std::size_t> inputs;   ///< tensors
+  std::vector<std::size_t> outputs;  ///< tensors
+  /// The dimensions of inputs and outputs by letter, such as "bsi,oi,o->bso": which of them are the same. Only small
+  /// letters may be divided. Empty if it has no inputs.
+  std::string dimensions;
+  Flops forward;
+  Flops backward;
+  Flops backward_weight;  ///< of `backward`: gradients of parameters
+  /// Bytes kept from forward to backward: inputs of products and norms, outputs of softmax and relu, and 1 byte per
+  /// element of a dropout mask. A tensor counts for the first operator that keeps it; parameters do not count.
+  Bytes kept;
+};
+
+/// The operators of a model, each after those that it reads. A parameter is an operator without inputs and work.
+struct OperatorGraph {
+  std::vector<Operator> operators;
+  std::vector<Tensor> tensors;
+
+  /// Operators that read each tensor, ascending.
+  std::vector<std::vector<std::size_t>> readers() const;
+  /// Numbers in all parameters.
+  std::uint64_t parameters() const;
+};
+
+/// The operators of a mixture-of-experts transformer over `batch` samples, with `element_bytes` for each number.
+///
+/// Work: two FLOPs per multiply-add of products, nothing else. Backward is twice forward; once for `dispatch`, whose
+/// mask has no gradient, and for a product of the data. Layer 0 of the workload is the embedding, the last one the
+/// head.
+///
+/// With `sizes.parity`, the published graph: attention is one node, its projections cost nothing, a product takes three
+/// FLOPs per multiply-add, other operators some per element, and backward is always twice forward.
+OperatorGraph make_operator_graph(const MoeSizes& sizes, std::uint64_t batch, double element_bytes);
+
+/// Layers of the workload: embedding, `sizes.layers` blocks, head.
+std::size_t layers_of(const MoeSizes& sizes);
+
+}  // namespace isobar::spmd
