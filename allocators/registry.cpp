@@ -22,6 +22,7 @@
 #include "allocators/sky/even.hpp"
 #include "allocators/sky/milp.hpp"
 #include "allocators/sky/sky_dynamic.hpp"
+#include "allocators/spmd/strategy.hpp"
 #include "allocators/tiers/offload.hpp"
 #include "allocators/tiers/published.hpp"
 #include "allocators/tiers/window.hpp"
@@ -425,6 +426,9 @@ void require_allocator(const std::string& name)
     throw InputError("exec:", "no program; write exec:PROGRAM, such as exec:examples/external_allocator.py");
   }
   if (find_allocator(name) != nullptr) return;
+  if (name == spmd::allocator_name) {
+    throw InputError(name, "divides every operator, and only isobar plan --parity-profile takes it so far");
+  }
 #ifndef ISOBAR_HAS_CBC
   if (name == sky_optimal_allocator.name) {
     throw InputError(name, "this build has no CBC; install coinor-libcbc-dev, then configure and build again");

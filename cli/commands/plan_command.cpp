@@ -1,9 +1,11 @@
 #include "allocators/registry.hpp"
+#include "allocators/spmd/strategy.hpp"
 #include "cli/commands.hpp"
 #include "cli/goal_options.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning.hpp"
 #include "cli/simulated_choice.hpp"
+#include "cli/spmd_strategy.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
@@ -31,6 +33,7 @@ constexpr auto footer = R"(Example:
 struct PlanOptions {
   InputOptions inputs;
   GoalOptions goal;
+  SpmdOptions spmd;
   std::string allocator;
   std::string objective = "step";
   std::vector<std::string> without;
@@ -195,6 +198,7 @@ void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limi
 
 ExitCode plan(const PlanOptions& options)
 {
+  options.spmd.refuse_with(options.allocator);
   allocators::require_allocator(options.allocator);
   const Goal goal = options.goal.goal(options.objective, options.allocator);
   auto limits = options.goal.limits(options.allocator);
@@ -249,11 +253,17 @@ void add_plan_command(CLI::App& app, Action& action)
   add_count(*command, "--simulate", options->simulate,
             "number of the allocator's best placements to simulate, next to those of other allocators; keeps the "
             "fastest (default: simulates none)");
+  options->spmd.add_to(*command);
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "plan file to write (JSON), even when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return plan(*options); }; });
+  command->callback([command, options, &action] {
+    action = [command, options] {
+      if (options->allocator != allocators::spmd::allocator_name) return plan(*options);
+      return plan_strategy(*command, options->inputs, options->spmd, options->json);
+    };
+  });
 }
 
 }  // namespace isobar::cli

@@ -20,7 +20,7 @@ struct LayerProfile {
   Seconds update;
   double spread_fraction = 0;      ///< (upper quartile − lower quartile) / median of forward and backward together
   Bytes activations;               ///< kept from forward until backward, its inputs among them
-  std::optional<Bytes> workspace;  ///< beyond `activations` and outputs, while a pass runs
+  std::optional<Bytes> workspace;  ///< as in Layer
   std::optional<Bytes> peak;       ///< peak memory of training only this layer, parameters and all included
 };
 

@@ -9,6 +9,7 @@ namespace isobar {
 inline constexpr std::uint64_t most_layers = 1'000'000;
 inline constexpr std::uint64_t most_encoders = (most_layers - 3) / 3;  ///< of bert, which has three layers for each
 inline constexpr std::uint64_t most_blocks = most_layers - 2;          ///< of gpt and llama; half of it by operators
+inline constexpr std::uint64_t most_moe_layers = 10'000;               ///< each has some 25 operators
 inline constexpr std::uint64_t widest = std::uint64_t{1} << 20;
 inline constexpr std::uint64_t widest_intermediate = 4 * widest;
 inline constexpr std::uint64_t largest_micro_batch = std::uint64_t{1} << 20;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/spmd/moe_sizes.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -88,7 +90,8 @@ inline std::array<std::uint64_t, 4> blocks_per_stage(const ResnetSizes& sizes)
   return {3, sizes.depth == 50 ? 4U : 8U, sizes.depth == 50 ? 6U : 36U, 3};
 }
 
-/// Sizes of the generator that made a workload; none for listed layers, which cannot be executed.
-using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes>;
+/// Sizes of the generator that made a workload; none for listed layers, which cannot be executed. Nor can
+/// mixtures of experts, so far.
+using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes, spmd::MoeSizes>;
 
 }  // namespace isobar

@@ -91,4 +91,9 @@ void build_llama(const LlamaSizes& sizes, Workload& workload);
 /// Input: three channels in the workload's dtype.
 void build_resnet(const ResnetSizes& sizes, Workload& workload);
 
+/// A transformer whose odd layers, counted from 0, have experts: embedding, `layers` blocks, head; layers + 2 layers.
+/// Each has the sums of its operators (core/spmd/operator_graph.hpp). Its output is what the next layer reads of it.
+/// Input: hidden states or images in the workload's dtype, or one int64 tensor of token numbers, 8·T bytes.
+void build_moe(const spmd::MoeSizes& sizes, Workload& workload);
+
 }  // namespace isobar

@@ -98,6 +98,7 @@ struct Build {
   void operator()(const GptSizes& sizes) const { build_gpt(sizes, workload); }
   void operator()(const LlamaSizes& sizes) const { build_llama(sizes, workload); }
   void operator()(const ResnetSizes& sizes) const { build_resnet(sizes, workload); }
+  void operator()(const spmd::MoeSizes& sizes) const { build_moe(sizes, workload); }
 };
 
 }  // namespace

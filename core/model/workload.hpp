@@ -71,7 +71,8 @@ struct Layer {
   /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
   /// only, and one device has both layers and all between them.
   std::optional<std::size_t> tied_to = {};
-  /// Memory beyond `activations` and outputs while one of its passes runs: what was measured, and recomputed activations.
+  /// Memory beyond `activations` and gradients of inputs and outputs, while one of its passes runs: what was measured,
+  /// and recomputed activations.
   Bytes workspace = {};
 };
 

@@ -145,6 +145,97 @@ Build read_resnet(MappingReader& model)
   };
 }
 
+spmd::Trunk read_trunk(MappingReader& model)
+{
+  const auto name = model.required_choice("trunk", {"plain", "bert", "vit"});
+  return name == "bert" ? spmd::Trunk::Bert : name == "vit" ? spmd::Trunk::Vit : spmd::Trunk::Plain;
+}
+
+/// Experts may have more parameters than a number holds.
+double parameters_of(const spmd::MoeSizes& sizes)
+{
+  const auto hidden = static_cast<double>(sizes.hidden);
+  const auto experts = static_cast<double>(std::max<std::uint64_t>(sizes.experts, 1));
+  const double layer = 4 * hidden * hidden + 2 * experts * hidden * static_cast<double>(sizes.intermediate);
+  return static_cast<double>(sizes.layers) * layer + 2 * hidden * static_cast<double>(sizes.vocabulary);
+}
+
+void read_experts(MappingReader& model, spmd::MoeSizes& sizes)
+{
+  constexpr std::uint64_t most_chosen = 2;
+  constexpr double largest_capacity_factor = 1e6;
+  const bool has_experts = model.has("experts");
+  if (has_experts) sizes.experts = model.required_count("experts", 1, widest);
+  for (const char* key : {"top_k", "capacity_factor", "capacity_rounding"}) {
+    if (has_experts || !model.has(key)) continue;
+    model.add_fault(key, "goes with experts; leave it out, or write experts");
+  }
+  sizes.top_k = model.optional_count("top_k", 1, most_chosen).value_or(sizes.top_k);
+  sizes.capacity_factor = read_positive(model, "capacity_factor", 1.25);
+  if (sizes.capacity_factor > largest_capacity_factor) {
+    model.add_fault("capacity_factor", fmt::format("{:.6g} is more than {:.0e}; write less", sizes.capacity_factor,
+                                                   largest_capacity_factor));
+  }
+  const auto rounding = model.optional_choice("capacity_rounding", {"up", "down"});
+  sizes.rounds_up = rounding.value_or("up") == "up";
+}
+
+void check_experts(MappingReader& model, const spmd::MoeSizes& sizes)
+{
+  if (sizes.experts == 0) return;
+  if (sizes.top_k > sizes.experts) {
+    model.add_fault("top_k",
+                    fmt::format("{} is more than the {} experts; write at most as many", sizes.top_k, sizes.experts));
+  } else if (spmd::capacity_of(sizes) == 0) {
+    model.add_fault("capacity_rounding",
+                    "down leaves no slot for a sample in an expert; write up, or a larger capacity_factor");
+  } else if (spmd::capacity_of(sizes) > longest_sequence) {
+    model.add_fault("capacity_factor", "gives an expert more slots than the longest sequence has tokens; write less");
+  }
+}
+
+Build read_moe(MappingReader& model, Workload& workload, const FaultList& faults)
+{
+  constexpr std::uint64_t largest_image = 16384;
+  spmd::MoeSizes sizes;
+  sizes.trunk = read_trunk(model);
+  sizes.layers = model.required_count("layers", 1, most_moe_layers);
+  sizes.hidden = read_width(model, "hidden");
+  sizes.heads = read_width(model, "heads");
+  sizes.intermediate = model.optional_count("intermediate", 1, widest_intermediate).value_or(4 * sizes.hidden);
+  read_experts(model, sizes);
+  if (sizes.trunk == spmd::Trunk::Vit) {
+    sizes.image = model.required_count("image", 1, largest_image);
+    sizes.patch = model.required_count("patch", 1, largest_image);
+    sizes.classes = read_width(model, "classes");
+  } else {
+    sizes.sequence = model.required_count("sequence", 1, longest_sequence);
+  }
+  if (sizes.trunk == spmd::Trunk::Bert) sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
+  sizes.parity = model.optional_boolean("parity").value_or(false);
+  if (faults.empty()) {
+    refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
+    refuse_uneven_parts(model, "patch", sizes.patch, "image", sizes.image);
+  }
+  if (faults.empty()) {
+    if (sizes.trunk == spmd::Trunk::Vit) sizes.sequence = spmd::patches_of(sizes) + 1;
+    check_experts(model, sizes);
+    if (parameters_of(sizes) > static_cast<double>(most_parameters)) {
+      model.add_fault("layers", fmt::format("have about {:.3g} parameters; write sizes with at most {:.0e}",
+                                            parameters_of(sizes), static_cast<double>(most_parameters)));
+    }
+    if (sizes.parity && workload.dtype != DType::Float32) {
+      model.add_fault("parity", fmt::format("the published graph is in float32, not in {}; leave dtype out",
+                                            name_of(workload.dtype)));
+    }
+  }
+  workload.sequence = sizes.sequence;
+  return [sizes](Workload& built) {
+    built.model = sizes;
+    build_moe(sizes, built);
+  };
+}
+
 using Positions = std::unordered_map<std::string, std::size_t>;
 
 /// The layers that layer `position` reads.
@@ -245,7 +336,7 @@ Training read_training(MappingReader& model, bool has_dropout)
   return training;
 }
 
-const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "layers"};
+const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "moe", "layers"};
 
 /// The file that messages name, and what precedes each key in them.
 struct FaultPlace {
@@ -265,7 +356,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   workload.micro_batch = file.optional_count("micro_batch", 1, largest_micro_batch).value_or(1);
   if (model == "layers") {
     workload.sequence = file.optional_count("sequence", 1, longest_sequence).value_or(1);
-  } else if (model != "resnet") {
+  } else if (model != "resnet" && model != "moe") {
     workload.sequence = file.required_count("sequence", 1, longest_sequence);
   }
   if (const auto dtype = file.optional_choice("dtype", dtype_names())) workload.dtype = *dtype_from_name(*dtype);
@@ -275,7 +366,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   if (const auto memory_model = file.optional_choice("memory_model", memory_model_names())) {
     workload.memory_model = *memory_model_from_name(*memory_model);
   }
-  if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt");
+  if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt" || model == "moe");
   const bool has_sky_memory = model == "bert" || model == "layers";
   if (workload.memory_model == MemoryModel::Sky && !has_sky_memory) {
     file.add_fault("memory_model", fmt::format("sky is not available for {}; write training", model));
@@ -286,6 +377,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   if (model == "gpt") build = read_gpt(file, workload, faults);
   if (model == "llama") build = read_llama(file, faults);
   if (model == "resnet") build = read_resnet(file);
+  if (model == "moe") build = read_moe(file, workload, faults);
   if (model == "layers") build = read_list(file, workload, faults);
   file.refuse_unknown();
   faults.throw_if_any();

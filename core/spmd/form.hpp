@@ -11,7 +11,7 @@
 /// SoCC 2022, and its published code, ylxdzsw/hidup at 5cbb5c4.
 namespace isobar::spmd {
 
-/// Which of the published mistakes hold: tables and FLOPs as in the published code, or ours.
+/// Whose tables and FLOPs hold: those of the published code, with its mistakes, or ours.
 enum class Rules : std::uint8_t { Published, Corrected };
 
 /// What each of P devices holds of a tensor.

@@ -153,7 +153,9 @@ class Builder {
   {
     if (is_product(node.kind)) return Flops(2 * multiply_adds(node, sides));
     if (node.kind != Kind::Gating) return Flops(0);
-    return Flops(2.0 * static_cast<double>(sides.at('b') * sides.at('S') * sides.at('D') * sides.at('E')));
+    double count = 1;
+    for (const char letter : {'b', 'S', 'D', 'E'}) count *= static_cast<double>(sides.at(letter));
+    return Flops(2 * count);
   }
 
   Flops published_work(const Operator& node, const Sides& sides) const

@@ -221,12 +221,8 @@ class Opener {
     return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence);
   }
 
-  std::unique_ptr<Dataset> open(const std::string& option, const std::string& /*file*/, const ResnetSizes& /*sizes*/)
-  {
-    refuse_model(option, workload_);
-  }
-
-  std::unique_ptr<Dataset> open(const std::string& option, const std::string& /*file*/, std::monostate /*listed*/)
+  template <typename Sizes>
+  std::unique_ptr<Dataset> open(const std::string& option, const std::string& /*file*/, const Sizes& /*without text*/)
   {
     refuse_model(option, workload_);
   }

@@ -78,9 +78,10 @@ Tensors inputs_of(const Workload& workload, const Sampler& sampler, const Resnet
   return {cast(sampler.normal(RandomStream::Images, {samples_of(workload), 3, side, side}), workload.dtype)};
 }
 
-Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
+template <typename Sizes>
+Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, const Sizes& /*without modules*/)
 {
-  refuse_listed_layers(workload);
+  refuse_without_modules(workload);
 }
 
 at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const BertSizes& sizes)
@@ -103,9 +104,10 @@ at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const Lla
   return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
 }
 
-at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed*/)
+template <typename Sizes>
+at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, const Sizes& /*without modules*/)
 {
-  refuse_listed_layers(workload);
+  refuse_without_modules(workload);
 }
 
 }  // namespace

@@ -191,6 +191,7 @@ TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
   EXPECT_EQ(message_of("evn"), "allocator: \"evn\" is not known; did you mean even?");
   EXPECT_EQ(message_of("exec:"), "exec:: no program; write exec:PROGRAM, such as exec:examples/external_allocator.py");
   EXPECT_EQ(message_of("even"), "no error");
+  EXPECT_EQ(message_of("spmd"), "spmd: divides every operator, and only isobar plan --parity-profile takes it so far");
 #ifdef ISOBAR_HAS_CBC
   EXPECT_EQ(message_of("simulated annealing"),
             "allocator: \"simulated annealing\" is not known; use amp, chain-dp, dtfm, dtfm-exact, even, exact, grid, "

@@ -21,7 +21,7 @@ ROOMS = {
     "core/base": ({"core"}, ("fmt/",), ("yaml-cpp/", "nlohmann/")),
     "core/base/command_options.hpp": ({"core"}, ("CLI/",), ()),
     "core/spmd": ({"core"}, ("fmt/",), ()),
-    "core/model": ({"core", "core/base"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
+    "core/model": ({"core", "core/base", "core/spmd"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
     "core/cluster": ({"core", "core/base", "core/model"}, ("fmt/",), ("nlohmann/",)),
     "core/plan": ({"core", "core/base", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
@@ -29,7 +29,7 @@ ROOMS = {
     "allocators": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ("nlohmann/",)),
     "allocators/registry.cpp": (
         CORE | {"allocators", "allocators/sky", "allocators/chain", "allocators/exact", "allocators/planners", "allocators/hybrid",
-                "allocators/tiers", "schedules/lowering"},
+                "allocators/spmd", "allocators/tiers", "schedules/lowering"},
         ("fmt/",), ()),
     "allocators/sky": (CORE | {"allocators"}, ("fmt/",), ()),
     "allocators/sky/milp.cpp": (CORE | {"allocators", "allocators/sky"}, ("fmt/",), ("coin/",)),
@@ -70,7 +70,7 @@ ROOMS = {
     "exec": (
         CORE | EXECUTION | {"exec/data", "exec/run", "schedules/lowering"}, ("fmt/", "CLI/"), ("nlohmann/", "spdlog/")),
 }
-COMMANDS = CORE | {"allocators", "allocators/sky", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
+COMMANDS = CORE | {"allocators", "allocators/sky", "allocators/spmd", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
                    "sim/generate", "sim/play", "results", "results/trace", "results/gate", "results/sweep",
                    "results/report"}
 ROOMS |= {

@@ -18,7 +18,9 @@ inline std::vector<std::filesystem::path> shipped_workloads()
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads")) {
     const auto model = read_workload(entry.path()).model;
-    if (!std::holds_alternative<std::monostate>(model)) files.push_back(entry.path());
+    const bool has_modules =
+        !std::holds_alternative<std::monostate>(model) && !std::holds_alternative<spmd::MoeSizes>(model);
+    if (has_modules) files.push_back(entry.path());
   }
   std::ranges::sort(files);
   return files;
@@ -29,7 +31,10 @@ inline std::filesystem::path shipped_workload(const std::string& name)
   return std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads" / (name + ".yaml");
 }
 
-inline void shrink(std::monostate /*listed*/, Workload& /*workload*/) {}
+template <typename Sizes>
+void shrink(Sizes& /*without modules*/, Workload& /*workload*/)
+{
+}
 
 inline void shrink(BertSizes& sizes, Workload& workload)
 {
@@ -73,7 +78,10 @@ inline void shrink(ResnetSizes& sizes, Workload& workload)
   build_resnet(sizes, workload);
 }
 
-inline void build_again(std::monostate /*listed*/, Workload& /*workload*/) {}
+template <typename Sizes>
+void build_again(const Sizes& /*without modules*/, Workload& /*workload*/)
+{
+}
 inline void build_again(const BertSizes& sizes, Workload& workload)
 {
   build_bert(sizes, workload);

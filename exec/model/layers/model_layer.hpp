@@ -51,8 +51,8 @@ std::unique_ptr<LayerModule> make_decoder_layer(const LayerSetup& setup, const S
   return attention ? in_sequence(std::move(attention), std::move(feed_forward)) : std::move(feed_forward);
 }
 
-/// @throws InputError: a listed layer gives its cost, not its computation.
-[[noreturn]] void refuse_listed_layers(const Workload& workload);
+/// @throws InputError: listed layers and mixtures of experts give their cost, not their computation.
+[[noreturn]] void refuse_without_modules(const Workload& workload);
 
 at::Tensor cast(const at::Tensor& tensor, DType dtype);
 

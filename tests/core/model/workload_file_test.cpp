@@ -506,7 +506,7 @@ TEST(ShippedWorkloads, CanAllBeRead)
     for (const auto& layer : workload.layers) EXPECT_EQ(layer.backward.value, 2 * layer.forward.value);
     ++files;
   }
-  EXPECT_EQ(files, 21u);
+  EXPECT_EQ(files, 23u);
 }
 
 const std::string listed = R"(model: layers

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -36,8 +35,8 @@ struct Array {
 };
 
 /// Calls `visit` with each index of a shape.
-inline void for_each_index(const std::vector<std::size_t>& shape,
-                           const std::function<void(const std::vector<std::size_t>&)>& visit)
+template <typename Visit>
+void for_each_index(const std::vector<std::size_t>& shape, Visit visit)
 {
   for (const auto side : shape) {
     if (side == 0) return;
@@ -98,15 +97,17 @@ inline Array contraction(const std::vector<std::string>& letters, const std::vec
   std::vector<std::size_t> output_shape;
   for (const auto place : output_places) output_shape.push_back(shape[place]);
   Array result(output_shape);
-  const auto picked = [](const std::vector<std::size_t>& index, const std::vector<std::size_t>& from) {
-    std::vector<std::size_t> part;
-    for (const auto place : from) part.push_back(index[place]);
-    return part;
+  const auto place_at = [](const std::vector<std::size_t>& index, const Array& array,
+                           const std::vector<std::size_t>& from) {
+    std::size_t place = 0;
+    for (std::size_t i = 0; i < from.size(); ++i) place = place * array.shape[i] + index[from[i]];
+    return place;
   };
   for_each_index(shape, [&](const std::vector<std::size_t>& index) {
     double product = 1;
-    for (std::size_t k = 0; k < inputs.size(); ++k) product *= inputs[k]->at(picked(index, places[k]));
-    result.at(picked(index, output_places)) += product;
+    for (std::size_t k = 0; k < inputs.size(); ++k)
+      product *= inputs[k]->numbers[place_at(index, *inputs[k], places[k])];
+    result.numbers[place_at(index, result, output_places)] += product;
   });
   return result;
 }
@@ -122,6 +123,12 @@ inline void add_to(Array& sum, const std::string& sum_letters, const Array& arra
     }
     sum.at(index) += array.at(at);
   });
+}
+
+/// A number that stands for one of `choices`, such as a token.
+inline std::size_t choice_of(double number, std::size_t choices)
+{
+  return static_cast<std::size_t>(std::abs(number) * 1e6) % choices;
 }
 
 /// The outputs of an operator from its inputs, whole or parts; none of a kind that is not computed here.
@@ -203,6 +210,128 @@ inline std::vector<Array> compute(const Operator& node, const std::vector<Array>
         merged.at({i[0], i[2], i[1] * width + i[3]}) = x.at(i);
       });
       return {merged};
+    }
+    case OperatorKind::Dropout: {
+      Array kept = x;  // the same for all numbers, so that no device draws others
+      for (auto& number : kept.numbers) number /= 2;
+      return {kept};
+    }
+    case OperatorKind::Embedding: {
+      Array found({x.shape[0], x.shape[1], inputs[1].shape[1]});
+      for_each_index(found.shape, [&](const std::vector<std::size_t>& i) {
+        found.at(i) = inputs[1].at({choice_of(x.at({i[0], i[1]}), inputs[1].shape[0]), i[2]});
+      });
+      return {found};
+    }
+    case OperatorKind::NllSum: {
+      Array sum;
+      for_each_index(inputs[1].shape, [&](std::vector<std::size_t> i) {
+        const std::size_t label = choice_of(inputs[1].at(i), x.shape[1]);
+        i.insert(i.begin() + 1, label);
+        sum.numbers[0] -= x.at(i);
+      });
+      return {sum};
+    }
+    case OperatorKind::Convolution: {
+      const std::size_t patch = inputs[1].shape[2];
+      Array patches({x.shape[0], inputs[1].shape[0], x.shape[2] / patch, x.shape[3] / patch});
+      for_each_index(patches.shape, [&](const std::vector<std::size_t>& i) {
+        double& number = patches.at(i);
+        number = inputs[2].at({i[1]});
+        for_each_index({x.shape[1], patch, patch}, [&](const std::vector<std::size_t>& k) {
+          number +=
+              x.at({i[0], k[0], i[2] * patch + k[1], i[3] * patch + k[2]}) * inputs[1].at({i[1], k[0], k[1], k[2]});
+        });
+      });
+      return {patches};
+    }
+    case OperatorKind::Flatten: {
+      Array flat({x.shape[0], x.shape[1], x.shape[2] * x.shape[3]});
+      flat.numbers = x.numbers;
+      return {flat};
+    }
+    case OperatorKind::PrependClass: {
+      Array longer({x.shape[0], x.shape[1] + 1, x.shape[2]});
+      for_each_index(longer.shape, [&](const std::vector<std::size_t>& i) {
+        longer.at(i) = i[1] == 0 ? inputs[1].at({0, 0, i[2]}) : x.at({i[0], i[1] - 1, i[2]});
+      });
+      return {longer};
+    }
+    case OperatorKind::TakeClass: {
+      Array token({x.shape[0], x.shape[2]});
+      for_each_index(token.shape, [&](const std::vector<std::size_t>& i) { token.at(i) = x.at({i[0], 0, i[1]}); });
+      return {token};
+    }
+    default:
+      return {};
+  }
+}
+
+/// The gradients of an operator's inputs from those of its outputs; none of a kind that is not computed here.
+inline std::vector<Array> gradients(const Operator& node, const std::vector<Array>& inputs, const Array& output)
+{
+  const Letters letters(node.dimensions);
+  const std::string& made = letters.outputs[0];
+  switch (node.kind) {
+    case OperatorKind::Linear:
+    case OperatorKind::QkvLinear:
+    case OperatorKind::Scores:
+    case OperatorKind::Context:
+    case OperatorKind::Dispatch:
+    case OperatorKind::Expert:
+    case OperatorKind::Combine: {
+      std::vector<Array> result = {contraction({made, letters.inputs[1]}, {&output, &inputs[1]}, letters.inputs[0]),
+                                   contraction({made, letters.inputs[0]}, {&output, &inputs[0]}, letters.inputs[1])};
+      if (inputs.size() > 2) result.push_back(contraction({made}, {&output}, letters.inputs[2]));
+      return result;
+    }
+    case OperatorKind::Transpose:
+      return {contraction({made}, {&output}, letters.inputs[0])};
+    case OperatorKind::Add: {
+      Array second(inputs[1].shape);  // adds up over the dimensions of 1
+      for_each_index(output.shape, [&](std::vector<std::size_t> index) {
+        const double number = output.at(index);
+        for (std::size_t i = 0; i < index.size(); ++i) {
+          if (second.shape[i] == 1) index[i] = 0;
+        }
+        second.at(index) += number;
+      });
+      return {output, second};
+    }
+    case OperatorKind::Scale: {
+      Array scaled = output;
+      for (auto& number : scaled.numbers) number *= 3;
+      return {scaled};
+    }
+    case OperatorKind::Relu: {
+      Array masked = output;
+      for (std::size_t i = 0; i < masked.numbers.size(); ++i) masked.numbers[i] *= inputs[0].numbers[i] > 0 ? 1 : 0;
+      return {masked};
+    }
+    case OperatorKind::LayerNorm: {
+      const std::size_t width = output.shape.back();
+      const auto n = static_cast<double>(width);
+      Array unit({width}), zero({width}), x = output, weight({width}), bias({width});
+      for (auto& number : unit.numbers) number = 1;
+      const Array normed = compute(node, {inputs[0], unit, zero})[0];
+      for (std::size_t row = 0; row < x.numbers.size(); row += width) {
+        double sum = 0, squares = 0, mean = 0, along = 0;
+        for (std::size_t i = 0; i < width; ++i) {
+          const double gradient = output.numbers[row + i];
+          weight.numbers[i] += gradient * normed.numbers[row + i];
+          bias.numbers[i] += gradient;
+          mean += gradient * inputs[1].numbers[i] / n;
+          along += gradient * inputs[1].numbers[i] * normed.numbers[row + i] / n;
+          sum += inputs[0].numbers[row + i];
+          squares += inputs[0].numbers[row + i] * inputs[0].numbers[row + i];
+        }
+        const double deviation = std::sqrt(squares / n - sum / n * (sum / n) + 1e-5);
+        for (std::size_t i = 0; i < width; ++i) {
+          const double gradient = output.numbers[row + i] * inputs[1].numbers[i];
+          x.numbers[row + i] = (gradient - mean - normed.numbers[row + i] * along) / deviation;
+        }
+      }
+      return {x, weight, bias};
     }
     default:
       return {};

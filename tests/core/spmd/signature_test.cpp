@@ -30,6 +30,9 @@ MoeSizes small_sizes(std::uint64_t devices)
   sizes.experts = devices;
   sizes.capacity_factor = static_cast<double>(devices) / 2;
   sizes.vocabulary = 3 * devices;
+  sizes.image = 8;
+  sizes.patch = 4;
+  sizes.classes = 3 * devices;
   return sizes;
 }
 
@@ -38,6 +41,7 @@ OperatorGraph small_graph(bool parity, Trunk trunk = Trunk::Plain, std::uint64_t
   MoeSizes sizes = small_sizes(devices);
   sizes.parity = parity;
   sizes.trunk = trunk;
+  if (trunk == Trunk::Vit) sizes.sequence = patches_of(sizes) + 1;
   return make_operator_graph(sizes, devices, 4);
 }
 
@@ -138,12 +142,38 @@ bool is_right(const OperatorGraph& graph, const Operator& node, const Signature&
   return true;
 }
 
-const std::set<OperatorKind> computed = {OperatorKind::Linear,     OperatorKind::QkvLinear, OperatorKind::Scores,
-                                         OperatorKind::Context,    OperatorKind::Dispatch,  OperatorKind::Expert,
-                                         OperatorKind::Combine,    OperatorKind::Transpose, OperatorKind::Sum,
-                                         OperatorKind::Add,        OperatorKind::Relu,      OperatorKind::Softmax,
-                                         OperatorKind::LayerNorm,  OperatorKind::Scale,     OperatorKind::LogSoftmax,
-                                         OperatorKind::SplitHeads, OperatorKind::MergeHeads};
+/// Whether the devices' gradients of the inputs are those of one device, in the forms that gradient_form gives.
+bool has_right_gradients(const OperatorGraph& graph, const Operator& node, const Signature& signature,
+                         std::size_t devices)
+{
+  std::mt19937 random(2);
+  std::vector<Array> inputs;
+  std::vector<std::vector<Array>> parts(devices);
+  for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+    inputs.push_back(random_array(graph.tensors[node.inputs[k]], random));
+    const auto divided_input = divided(inputs.back(), signature.inputs[k], devices, random);
+    for (std::size_t device = 0; device < devices; ++device) parts[device].push_back(divided_input[device]);
+  }
+  const Array output = random_array(graph.tensors[node.outputs[0]], random);
+  const auto outputs = divided(output, gradient_form(signature.outputs[0]), devices, random);
+  const auto whole = plain::gradients(node, inputs, output);
+  for (std::size_t k = 0; k < whole.size(); ++k) {
+    std::vector<Array> found;
+    for (std::size_t device = 0; device < devices; ++device) {
+      found.push_back(plain::gradients(node, parts[device], outputs[device])[k]);
+    }
+    if (!is_divided(whole[k], found, gradient_form(signature.inputs[k]))) return false;
+  }
+  return true;
+}
+
+const std::set<OperatorKind> computed = {
+    OperatorKind::Dropout,   OperatorKind::Embedding,    OperatorKind::NllSum,     OperatorKind::Convolution,
+    OperatorKind::Flatten,   OperatorKind::PrependClass, OperatorKind::TakeClass,  OperatorKind::Linear,
+    OperatorKind::QkvLinear, OperatorKind::Scores,       OperatorKind::Context,    OperatorKind::Dispatch,
+    OperatorKind::Expert,    OperatorKind::Combine,      OperatorKind::Transpose,  OperatorKind::Sum,
+    OperatorKind::Add,       OperatorKind::Relu,         OperatorKind::Softmax,    OperatorKind::LayerNorm,
+    OperatorKind::Scale,     OperatorKind::LogSoftmax,   OperatorKind::SplitHeads, OperatorKind::MergeHeads};
 
 /// Whether each device gets a slice of the same size.
 bool divides(std::uint64_t devices, const OperatorGraph& graph, const Operator& node, const Signature& signature)
@@ -158,11 +188,11 @@ bool divides(std::uint64_t devices, const OperatorGraph& graph, const Operator& 
   return all_divided(node.inputs, signature.inputs) && all_divided(node.outputs, signature.outputs);
 }
 
-TEST(Signatures, OfOurRulesComputeWhatOneDeviceComputes)
+TEST(Signatures, OfOurRulesComputeOutputsAndGradientsOfOneDevice)
 {
   for (const std::uint64_t devices : {2, 3, 4}) {
     std::set<OperatorKind> judged;
-    for (const Trunk trunk : {Trunk::Plain, Trunk::Bert}) {
+    for (const Trunk trunk : {Trunk::Plain, Trunk::Bert, Trunk::Vit}) {
       const OperatorGraph graph = small_graph(false, trunk, devices);
       for (const auto& node : graph.operators) {
         if (computed.count(node.kind) == 0) continue;
@@ -170,6 +200,7 @@ TEST(Signatures, OfOurRulesComputeWhatOneDeviceComputes)
         for (const auto& signature : signatures_of(graph, node, Rules::Corrected)) {
           if (!divides(devices, graph, node, signature)) continue;
           EXPECT_TRUE(is_right(graph, node, signature, devices)) << node.name << ": " << text_of(signature);
+          EXPECT_TRUE(has_right_gradients(graph, node, signature, devices)) << node.name << ": " << text_of(signature);
         }
       }
     }
@@ -200,6 +231,7 @@ TEST(Signatures, OfThePublishedHeadSplitAreNotThoseOfItsParts)
   EXPECT_THAT(signatures(ours, "layer0.out", Rules::Corrected), testing::Contains("gather2 gather1 reduce -> reduce"));
   const Operator& out = named(ours, "layer0.out");
   EXPECT_FALSE(is_right(ours, out, {{gather(2), gather(1), full}, {reduce}}, 2)) << "the bias counts twice";
+  EXPECT_FALSE(has_right_gradients(ours, out, {{gather(2), gather(1), full}, {reduce}}, 2)) << "so does its gradient";
   const Operator& qkv = named(ours, "layer0.qkv");
   EXPECT_FALSE(is_right(ours, qkv, {{gather(2), gather(1), gather(1)}, {gather(3)}}, 2)) << "it adds up over the input";
   EXPECT_THAT(signatures(small_graph(true), "layer0.attention", Rules::Published),
@@ -249,13 +281,7 @@ TEST(Signatures, OfThePublishedTrunksComeInItsOrder)
   EXPECT_THAT(signatures(bert, "embedding.mask", Rules::Published), ElementsAre(" -> replicate"));
   EXPECT_THAT(signatures(bert, "head.nll_sum", Rules::Published),
               ElementsAre("gather0 gather0 -> reduce", "gather2 gather1 -> reduce", "full full -> full"));
-  MoeSizes sizes = small_sizes(2);
-  sizes.parity = true;
-  sizes.trunk = Trunk::Vit;
-  sizes.image = 16;
-  sizes.patch = 4;
-  sizes.sequence = 17;
-  const OperatorGraph vit = make_operator_graph(sizes, 12, 4);
+  const OperatorGraph vit = small_graph(true, Trunk::Vit);
   EXPECT_THAT(signatures(vit, "embedding.patches", Rules::Published),
               ElementsAre("gather0 full full -> gather0", "full gather0 gather0 -> gather1", "full full full -> full"));
   EXPECT_THAT(signatures(vit, "embedding.flatten", Rules::Published),

@@ -116,6 +116,15 @@ TEST(SyntheticData, IsRefusedForListedLayers)
   EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
 }
 
+TEST(SyntheticData, IsRefusedForMixturesOfExperts)
+{
+  const auto workload =
+      workload_from_text("{model: moe, trunk: plain, layers: 2, hidden: 8, heads: 2, sequence: 4}", "x.yaml");
+  const auto refused = ThrowsMessage<InputError>(HasSubstr("not executed yet"));
+  EXPECT_THAT([&] { synthetic_inputs(workload, {}, "cpu"); }, refused);
+  EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
+}
+
 TEST(DatasetBatches, AreMatricesOfTokensForEverySequenceLength)
 {
   const TemporaryFolder folder;

@@ -325,6 +325,16 @@ TEST(MakeLayerModule, RefusesListedLayers)
                   "bert, gpt, llama or resnet")));
 }
 
+TEST(MakeLayerModule, RefusesMixturesOfExperts)
+{
+  const auto workload =
+      workload_from_text("{model: moe, trunk: plain, layers: 2, hidden: 8, heads: 2, sequence: 4}", "x.yaml");
+  EXPECT_THAT(
+      [&] { make_layer_module(workload, 1, 1, "cpu"); },
+      ThrowsMessage<InputError>(StrEq("workload x: model moe can be planned and simulated, but not executed yet; "
+                                      "name a model: bert, gpt, llama or resnet")));
+}
+
 TEST(MakeLayerModule, RefusesRotaryPositionsOfAnOddWidth)
 {
   auto workload = small_model(shipped_workload("llama_8b"));

@@ -1,0 +1,253 @@
+#include "allocators/spmd/strategy_search.hpp"
+#include "tests/allocators/spmd/all_strategies.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace isobar::allocators::spmd {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::Pair;
+
+constexpr std::array<CostFormula, 4> formulas = {CostFormula::Paper, CostFormula::Code, CostFormula::Symmetric,
+                                                 CostFormula::None};
+
+ParityProfile profile_of(std::uint64_t devices)
+{
+  return {
+      devices, FlopsPerSecond(1e9), BytesPerSecond(1e8), BytesPerSecond(5e7), BytesPerSecond(1e8), BytesPerSecond(2e8)};
+}
+
+/// The published graph of a small T-MoE.
+StrategyProblem t_moe(std::uint64_t layers)
+{
+  MoeSizes sizes;
+  sizes.layers = layers;
+  sizes.hidden = 64;
+  sizes.heads = 4;
+  sizes.intermediate = 256;
+  sizes.sequence = 32;
+  sizes.experts = 4;
+  sizes.capacity_factor = 1.25;
+  sizes.parity = true;
+  return make_problem(make_operator_graph(sizes, 16, 4), Rules::Published, profile_of(2));
+}
+
+/// BERT-SGMoE on `devices`, with as many experts.
+StrategyProblem bert(std::uint64_t devices, std::uint64_t layers)
+{
+  MoeSizes sizes;
+  sizes.trunk = Trunk::Bert;
+  sizes.layers = layers;
+  sizes.hidden = 768;
+  sizes.heads = 12;
+  sizes.intermediate = 3072;
+  sizes.sequence = 128;
+  sizes.experts = devices;
+  sizes.top_k = 2;
+  sizes.capacity_factor = 1.25;
+  sizes.rounds_up = true;
+  sizes.vocabulary = devices * (33278 / devices + 1);
+  sizes.parity = true;
+  const ParityProfile profile{devices,
+                              FlopsPerSecond(4.1e12),
+                              BytesPerSecond(1.22e9),
+                              BytesPerSecond(6.1e8),
+                              BytesPerSecond(1.13e9),
+                              BytesPerSecond(1.07e10)};
+  return make_problem(make_operator_graph(sizes, 32 * devices, 4), Rules::Published, profile);
+}
+
+std::map<std::string, std::uint64_t> collectives_of(const Strategy& strategy)
+{
+  std::map<std::string, std::uint64_t> counts;
+  for (const auto& [kind, count] : reforms_of(strategy, Rules::Published)) counts[std::string(name_of(kind))] = count;
+  return counts;
+}
+
+TEST(StrategySearch, FindsThePublishedCostsOfASmallTMoe)
+{
+  const StrategyProblem problem = t_moe(2);
+  const auto cost = [&](CostFormula formula) { return find_strategy(problem, formula).value().cost.value; };
+  EXPECT_NEAR(cost(CostFormula::Paper), 0.153583616, 5e-10);
+  EXPECT_NEAR(cost(CostFormula::Code), 0.475754976, 5e-10);
+  EXPECT_NEAR(cost(CostFormula::Symmetric), 0.464198560, 5e-10);
+  EXPECT_NEAR(cost(CostFormula::None), 0.482685760, 5e-10);
+}
+
+TEST(StrategySearch, FindsThePublishedCollectivesOfASmallTMoe)
+{
+  const StrategyProblem problem = t_moe(2);
+  const Strategy code = find_strategy(problem, CostFormula::Code).value();
+  EXPECT_THAT(collectives_of(code),
+              ElementsAre(Pair("all_gather", 13), Pair("all_to_all", 2), Pair("replicate", 8), Pair("slice", 1)));
+  EXPECT_EQ(code.stages.size(), 13U);
+  const auto none = collectives_of(find_strategy(problem, CostFormula::None).value());
+  EXPECT_EQ(none.at("all_to_all"), 2U);
+  EXPECT_EQ(none.at("replicate"), 21U);
+  EXPECT_EQ(none.count("all_gather") + none.count("all_reduce") + none.count("reduce_scatter"), 0U);
+}
+
+/// The cost of a strategy's stages, and what is wrong with it.
+std::pair<double, std::string> judged(const StrategyProblem& problem, const Strategy& strategy, CostFormula formula)
+{
+  StrategyProblem fixed = problem;  // each operator has the strategy's option alone
+  std::size_t next = 0;
+  for (const auto& stage : strategy.stages) {
+    if (stage.first != next || stage.options.size() != stage.last - stage.first + 1) return {0, "a gap"};
+    for (const auto option : stage.options) {
+      auto& options = fixed.nodes[next++].options;
+      options = {options[option]};
+    }
+  }
+  if (next != problem.nodes.size()) return {0, "an operator is missing"};
+  return {plain::AllStrategies(fixed).least_costs()[static_cast<std::size_t>(formula)], ""};
+}
+
+/// A graph of up to 8 operators with random signatures.
+StrategyProblem random_problem(std::uint64_t seed)
+{
+  std::mt19937_64 random(seed);
+  const auto below = [&](std::uint64_t limit) { return random() % limit; };
+  const std::vector<Form> made = {full, gather(0), gather(1), reduce};
+  StrategyProblem problem;
+  problem.rules = below(2) == 0 ? Rules::Published : Rules::Corrected;
+  problem.profile = profile_of(2);
+  const std::size_t nodes = 2 + below(7);
+  for (std::size_t i = 0; i < nodes; ++i) {
+    StrategyNode& node = problem.nodes.emplace_back();
+    const bool is_source = i == 0 || below(4) == 0;
+    if (!is_source) {
+      for (std::uint64_t inputs = 1 + below(2); inputs > 0; --inputs) {
+        const std::size_t near = std::min<std::size_t>(problem.sizes.size(), 4);
+        node.inputs.push_back(problem.sizes.size() - 1 - below(near));
+      }
+    }
+    const std::size_t outputs = i + 1 == nodes ? 0 : below(8) == 0 ? 2 : 1;
+    for (std::uint64_t signatures = 1 + below(3); signatures > 0; --signatures) {
+      StrategyNode::Option option;
+      for (std::size_t k = 0; k < node.inputs.size(); ++k) option.signature.inputs.push_back(made[below(4)]);
+      for (std::size_t k = 0; k < outputs; ++k) {
+        option.signature.outputs.push_back(is_source && below(2) == 0 ? replicate : made[below(4)]);
+      }
+      option.forward = Seconds(is_source ? 0 : static_cast<double>(below(50)) * 1e-4);
+      node.options.push_back(std::move(option));
+    }
+    for (std::size_t k = 0; k < outputs; ++k) {
+      node.outputs.push_back(problem.sizes.size());
+      problem.sizes.emplace_back(static_cast<double>(1000 * below(200)));
+    }
+  }
+  return problem;
+}
+
+TEST(StrategySearch, FindsTheLeastCostOfAllStrategiesOfRandomGraphs)
+{
+  std::size_t with_strategy = 0;
+  for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
+    const StrategyProblem problem = random_problem(seed);
+    const auto least = plain::AllStrategies(problem).least_costs();
+    with_strategy += std::isfinite(least[0]) ? 1 : 0;
+    for (const auto formula : formulas) {
+      const auto strategy = find_strategy(problem, formula);
+      const double expected = least[static_cast<std::size_t>(formula)];
+      ASSERT_EQ(strategy.has_value(), std::isfinite(expected)) << "seed " << seed;
+      if (!strategy) continue;
+      ASSERT_NEAR(strategy->cost.value, expected, 1e-12) << "seed " << seed << " " << name_of(formula);
+      const auto [cost, fault] = judged(problem, *strategy, formula);
+      ASSERT_EQ(fault, "") << "seed " << seed;
+      ASSERT_NEAR(cost, expected, 1e-12) << "seed " << seed << " " << name_of(formula);
+    }
+  }
+  EXPECT_GE(with_strategy, 1000U);
+}
+
+/// Operators that pass on whole tensors.
+StrategyProblem chain_of_whole_tensors(std::size_t nodes)
+{
+  StrategyProblem problem;
+  problem.profile = profile_of(2);
+  for (std::size_t i = 0; i < nodes; ++i) {
+    StrategyNode& node = problem.nodes.emplace_back();
+    StrategyNode::Option option;
+    option.forward = Seconds(1);
+    if (i > 0) {
+      node.inputs = {i - 1};
+      option.signature.inputs = {full};
+    }
+    if (i + 1 < nodes) {
+      node.outputs = {i};
+      option.signature.outputs = {full};
+      problem.sizes.emplace_back(1);
+    }
+    node.options = {option};
+  }
+  return problem;
+}
+
+TEST(StrategySearch, PausesWithoutAReformOnlyAfterElevenOperators)
+{
+  const auto lengths = [](std::size_t nodes) {
+    std::vector<std::size_t> counts;
+    const Strategy strategy = find_strategy(chain_of_whole_tensors(nodes), CostFormula::Paper).value();
+    for (const auto& stage : strategy.stages) {
+      counts.push_back(stage.options.size());
+    }
+    return counts;
+  };
+  EXPECT_THAT(lengths(11), ElementsAre(11));
+  EXPECT_THAT(lengths(25), ElementsAre(11, 11, 3));
+}
+
+TEST(StrategySearch, HasNoAnswerWithoutAStrategy)
+{
+  StrategyProblem problem = chain_of_whole_tensors(2);
+  problem.nodes[1].options[0].signature.inputs = {replicate};
+  EXPECT_FALSE(find_strategy(problem, CostFormula::Code));
+}
+
+TEST(StrategySearch, KeepsLabelsInProportionToLayers)
+{
+  // The coefficient of determination of a line through labels over layers.
+  double n = 0, x = 0, y = 0, xx = 0, xy = 0, yy = 0;
+  for (const std::uint64_t layers : {2, 4, 8, 12, 16, 20, 24}) {
+    const auto labels = static_cast<double>(find_strategy(t_moe(layers), CostFormula::Code).value().counts.labels);
+    const auto l = static_cast<double>(layers);
+    n += 1, x += l, y += labels, xx += l * l, xy += l * labels, yy += labels * labels;
+  }
+  const double correlation = (n * xy - x * y) / std::sqrt((n * xx - x * x) * (n * yy - y * y));
+  EXPECT_GE(correlation * correlation, 0.99);
+}
+
+TEST(StrategySearch, KeepsAsManyLabelsForManyDevicesAsForFew)
+{
+  std::vector<std::uint64_t> labels;
+  for (const std::uint64_t devices : {2, 4, 8, 16, 32, 64}) {
+    labels.push_back(find_strategy(bert(devices, 6), CostFormula::Code).value().counts.labels);
+  }
+  const auto [least, most] = std::minmax_element(labels.begin(), labels.end());
+  EXPECT_LE(static_cast<double>(*most) / static_cast<double>(*least), 1.2);
+}
+
+TEST(CostFormulas, AddTheTimesOfAStage)
+{
+  const auto added = [](CostFormula formula) { return accumulated(formula, 100, 1, 2, 4, 3); };
+  EXPECT_EQ(added(CostFormula::Paper), 100 + 4 + 4);
+  EXPECT_EQ(added(CostFormula::Code), 100 + 4 + 4 + 2 + 3 + 4 + 3);
+  EXPECT_EQ(added(CostFormula::Symmetric), 100 + 4 + 4 + 3 + 4);
+  EXPECT_EQ(added(CostFormula::None), 100 + 1 + 4 + 2 + 4 + 2 + 3 + 4 + 3);
+  for (const auto formula : formulas) EXPECT_EQ(cost_formula_from_name(name_of(formula)), formula);
+  EXPECT_THAT(cost_formula_names(), ElementsAre("paper", "code", "symmetric", "none"));
+}
+
+}  // namespace
+}  // namespace isobar::allocators::spmd

@@ -1,0 +1,63 @@
+// Search times of allocators/spmd on the published graphs. At most 0.1 s for 24 layers.
+
+#include "allocators/spmd/strategy_search.hpp"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdint>
+
+namespace isobar::allocators::spmd {
+
+namespace {
+
+MoeSizes sizes_of(Trunk trunk, std::uint64_t layers, std::uint64_t experts)
+{
+  MoeSizes sizes;
+  sizes.trunk = trunk;
+  sizes.layers = layers;
+  sizes.hidden = 768;
+  sizes.heads = 12;
+  sizes.intermediate = 3072;
+  sizes.sequence = 128;
+  sizes.experts = experts;
+  sizes.top_k = 2;
+  sizes.capacity_factor = 1.25;
+  sizes.rounds_up = true;
+  sizes.vocabulary = experts * (33278 / experts + 1);
+  sizes.parity = true;
+  return sizes;
+}
+
+void search(benchmark::State& state, Trunk trunk, CostFormula formula)
+{
+  const auto layers = static_cast<std::uint64_t>(state.range(0));
+  const auto devices = static_cast<std::uint64_t>(state.range(1));
+  const ParityProfile profile{devices,
+                              FlopsPerSecond(4139214925014),
+                              BytesPerSecond(1224592728),
+                              BytesPerSecond(611692856),
+                              BytesPerSecond(1130230706),
+                              BytesPerSecond(10701240728)};
+  const auto graph = make_operator_graph(sizes_of(trunk, layers, devices), 32 * devices, 4);
+  const auto problem = make_problem(graph, Rules::Published, profile);
+  for (auto _ : state) {
+    const auto strategy = find_strategy(problem, formula);
+    state.counters["labels"] = static_cast<double>(strategy->counts.labels);
+  }
+}
+
+void arguments(benchmark::internal::Benchmark* bench)
+{
+  bench->ArgNames({"layers", "devices"})->Unit(benchmark::kMillisecond);
+  bench->Args({6, 4})->Args({12, 4})->Args({24, 4})->Args({6, 64});
+}
+
+BENCHMARK_CAPTURE(search, t_moe_code, Trunk::Plain, CostFormula::Code)->Apply(arguments);
+BENCHMARK_CAPTURE(search, bert_code, Trunk::Bert, CostFormula::Code)->Apply(arguments);
+BENCHMARK_CAPTURE(search, bert_symmetric, Trunk::Bert, CostFormula::Symmetric)->Apply(arguments);
+
+}  // namespace
+
+}  // namespace isobar::allocators::spmd
+
+BENCHMARK_MAIN();

@@ -1,0 +1,101 @@
+import json
+
+from tests.cli.support import BERT24, CommandTest
+
+# The check of the search: T-MoE with two layers on two devices.
+WORKLOAD = """model: moe
+trunk: plain
+layers: 2
+hidden: 64
+heads: 4
+intermediate: 256
+experts: 4
+top_k: 1
+capacity_factor: 1.25
+capacity_rounding: down
+parity: true
+micro_batch: 16
+sequence: 32
+"""
+PROFILE = {"devices": 2, "device_flops": 1e9, "all_gather": 1e8, "all_reduce": 5e7, "reduce_scatter": 1e8,
+           "all_to_all": 2e8}
+
+
+class Spmd(CommandTest):
+    def setUp(self):
+        super().setUp()
+        platform, _ = self.small_inputs()
+        self.inputs = platform, self.write("tmoe.yaml", WORKLOAD)
+        self.profile = self.write("profile.json", json.dumps(PROFILE))
+
+    def strategy(self, cost):
+        return self.json_of("plan", *self.inputs, "--allocator", "spmd", "--cost", cost, "--parity-profile",
+                            self.profile)
+
+    def test_finds_the_published_costs(self):
+        for cost, wanted in (("paper", 0.153583616), ("code", 0.475754976), ("symmetric", 0.464198560),
+                             ("none", 0.482685760)):
+            self.assertAlmostEqual(self.strategy(cost)["spmd_cost_s"], wanted, delta=1e-8)
+
+    def test_prints_the_collectives_and_stages_of_the_strategy(self):
+        strategy = self.strategy("code")
+        self.assertEqual(strategy["collectives"], {"all_gather": 13, "all_to_all": 2, "replicate": 8, "slice": 1})
+        self.assertEqual(len(strategy["stages"]), 13)
+        operators = [operator for stage in strategy["stages"] for operator in stage["operators"]]
+        self.assertEqual((operators[0]["name"], operators[-1]["name"]), ("embedding.x", "head.output"))
+        self.assertEqual(operators[-1]["inputs"], ["reduce"])
+        kinds = [reform["kind"] for stage in strategy["stages"] for reform in stage["reforms"]]
+        self.assertEqual({kind: kinds.count(kind) for kind in kinds}, strategy["collectives"])
+
+    def test_prints_a_table_for_people(self):
+        printed = self.run_isobar("plan", *self.inputs, "--allocator", "spmd", "--cost", "code", "--parity-profile",
+                                  self.profile).stdout
+        head, table = printed.split("\n\n")
+        self.assertEqual(head, "spmd: cost 0.475754976 s by formula code on 2 devices; 57 operators in 13 stages\n"
+                               "reforms: 13 all_gather, 2 all_to_all, 8 replicate, 1 slice")
+        self.assertEqual(len(table.splitlines()), 2 + 13)
+
+    def test_takes_our_graph_as_well_as_the_published_one(self):
+        self.inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true\n", ""))
+        strategy = self.strategy("code")
+        names = [operator["name"] for stage in strategy["stages"] for operator in stage["operators"]]
+        self.assertIn("layer0.scores", names)
+        self.assertGreater(strategy["spmd_cost_s"], 0)
+
+    def test_refuses_what_it_cannot_do(self):
+        command = "plan", *self.inputs, "--allocator", "spmd"
+        self.assertEqual(self.fault_of(*command),
+                         "--allocator: spmd needs --parity-profile FILE, the rates of its devices; it cannot use those "
+                         "of a platform yet")
+        with_profile = *command, "--parity-profile", self.profile
+        self.assertEqual(self.fault_of(*with_profile), "--cost: missing; write one of paper, code, symmetric, none")
+        self.assertEqual(self.fault_of(*with_profile, "--cost", "cod"),
+                         '--cost: "cod" is none of paper, code, symmetric, none')
+        self.assertEqual(self.fault_of(*with_profile, "--cost", "code", "-o", "plan.json"),
+                         "--output: allocator spmd makes no plan yet; print its strategy with --json")
+        self.assertEqual(self.fault_of(*with_profile, "--cost", "code", "--microbatches", 2),
+                         "--microbatches: has no effect on allocator spmd; leave it out")
+        other = "plan", self.inputs[0], BERT24, *with_profile[3:], "--cost", "code"
+        self.assertEqual(self.fault_of(*other),
+                         f"{BERT24}: model: has no operators to divide; allocator spmd takes model: moe")
+
+    def test_its_options_are_refused_for_other_allocators(self):
+        command = "plan", *self.inputs, "--allocator", "even"
+        self.assertEqual(self.fault_of(*command, "--cost", "code"), "--cost: goes with --allocator spmd, not with even")
+        self.assertEqual(self.fault_of(*command, "--parity-profile", self.profile),
+                         "--parity-profile: goes with --allocator spmd, not with even")
+        self.assertEqual(self.fault_of("compare", *self.inputs, "--allocators", "spmd"),
+                         "spmd: divides every operator, and only isobar plan --parity-profile takes it so far")
+
+    def test_names_the_line_and_key_of_a_wrong_profile(self):
+        wrong = self.write("wrong.json", json.dumps(PROFILE, indent=1).replace("all_gather", "allgather"))
+        self.assertEqual(self.fault_of("plan", *self.inputs, "--allocator", "spmd", "--cost", "code", "--parity-profile",
+                                       wrong),
+                         f"{wrong}:1: all_gather: missing; write a number, 0 or more\n"
+                         f"{wrong}:4: allgather: unknown key; did you mean all_gather?")
+
+    def test_other_allocators_and_the_simulator_take_the_workload(self):
+        plan = self.make_plan(*self.inputs, allocator="exact")
+        self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, plan).stdout)
+        result = self.json_of("simulate", *self.inputs, "--plan", plan)
+        self.assertGreater(result["step_time_s"], 0)
