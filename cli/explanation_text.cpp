@@ -190,7 +190,7 @@ std::string block_of(const ComparisonRow& row)
   const Seconds objective = row.objective.value();
   std::string text = fmt::format("{}, {} ({}, M = {}{}, communication {}): {:.6g} s\n", row.allocator,
                                  name_of(row.goal.objective), text_of(row.goal.schedule), row.goal.microbatches,
-                                 row.recompute == ComparisonRow{}.recompute ? "" : ", recompute " + row.recompute,
+                                 row.recompute == "none" ? "" : ", recompute " + row.recompute,
                                  name_of(row.goal.communication), objective.value);
   if (explanation.step) {
     text += text_of_step(*explanation.step, objective);

@@ -63,7 +63,7 @@ std::vector<std::string> values_of(Columns columns, std::string schedule, std::s
 /// Title of a group of rows, without what a column has: "step, 1f1b, M = 8, recompute inner", "step, M = 8".
 std::string goal_text(const ComparisonRow& row, Columns columns)
 {
-  const bool names_recompute = !columns.recompute && row.recompute != ComparisonRow{}.recompute;
+  const bool names_recompute = !columns.recompute && row.recompute != "none";
   return fmt::format("{}{}, M = {}{}{}", name_of(row.goal.objective),
                      columns.schedule ? "" : ", " + text_of(row.goal.schedule), row.goal.microbatches,
                      row.micro_batch ? fmt::format(" of {}", *row.micro_batch) : "",
