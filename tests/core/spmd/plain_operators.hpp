@@ -2,6 +2,7 @@
 
 #include "core/spmd/operator_graph.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -78,7 +79,10 @@ inline Array contraction(const std::vector<std::string>& letters, const std::vec
 {
   std::map<char, std::size_t> sides;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
-    for (std::size_t i = 0; i < letters[k].size(); ++i) sides[letters[k][i]] = inputs[k]->shape[i];
+    for (std::size_t i = 0; i < letters[k].size(); ++i) {
+      const auto [side, is_first] = sides.emplace(letters[k][i], inputs[k]->shape[i]);
+      if (!is_first) side->second = std::min(side->second, inputs[k]->shape[i]);  // of a wrong signature
+    }
   }
   std::string order;
   std::vector<std::size_t> shape;
