@@ -35,7 +35,8 @@ class OneDevice {
       }
       parameters_ += parameters * bytes.parameter;
       gradients_ += parameters * bytes.gradient;
-      pass = std::max(pass, layer.activations + layer.workspace);
+      // Where everything stays, only workspaces that count throughout do.
+      pass = std::max(pass, layer.activations + std::min(layer.workspace, workload.workspace));
     }
     parameter_share_ = bytes.parameter / bytes.all();
     gradient_share_ = bytes.gradient / bytes.all();

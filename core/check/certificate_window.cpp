@@ -49,7 +49,7 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
     before.resident_bytes.push_back(before.resident_bytes.back() + count * bytes.all());
     if (count > 0) densest = std::max(densest, update / (count * bytes.all()));
     parameters += count;
-    pass = std::max(pass, (layer.activations + layer.workspace).value);
+    pass = std::max(pass, (layer.activations + std::min(layer.workspace, workload.workspace)).value);
   }
   const std::size_t layers = workload.layers.size();
   const double compute = before.forward_s[layers] + before.backward_s[layers];

@@ -74,13 +74,16 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
          "layers recompute only once, and only with memory_model training");
   Workload result = workload;
   result.recompute = layers;
+  // Stages that live on their devices count measured workspaces only, and what is recomputed.
+  const bool is_measured = workload.workspace > Bytes(0);
   for (const std::size_t recomputed : layers) {
     Layer& layer = result.layers.at(recomputed);
     Bytes read = layer.inputs.empty() ? workload.input : Bytes(0);
     for (const std::size_t input : layer.inputs) read += workload.layers[input].output;
     const Bytes kept = std::min(read, layer.activations);
-    layer.workspace += layer.activations - kept;
-    result.workspace = std::max(result.workspace, layer.workspace);
+    const Bytes freed = layer.activations - kept;
+    layer.workspace += freed;
+    result.workspace = std::max(result.workspace, is_measured ? layer.workspace : freed);
     layer.activations = kept;
     if (layer.split) layer.split->activations = Bytes(0);  // each device keeps the whole input
     layer.backward += layer.forward;

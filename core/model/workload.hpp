@@ -71,8 +71,8 @@ struct Layer {
   /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
   /// only, and one device has both layers and all between them.
   std::optional<std::size_t> tied_to = {};
-  /// Memory beyond `activations` and gradients of inputs and outputs, while one of its passes runs: what was measured,
-  /// and recomputed activations.
+  /// Memory beyond `activations` and gradients of inputs and outputs, while one of its passes runs: by formula or
+  /// measured, and recomputed activations.
   Bytes workspace = {};
 };
 
@@ -99,7 +99,7 @@ struct Workload {
   /// Layers that recompute their activations in the backward pass (activation checkpointing), ascending; see
   /// with_recomputation.
   std::vector<std::size_t> recompute;
-  Bytes workspace;  ///< of every stage that lives on its device: the largest of a layer
+  Bytes workspace;  ///< of every stage that lives on its device: the largest of a layer, measured or recomputed
 };
 
 /// True if the stages all-reduce statistics of their gradients before the update: the norm is clipped, or the loss is

@@ -45,7 +45,7 @@ class MachineRun(CommandTest):
     def setUp(self):
         super().setUp()
         self.workload = self.write("gpt.yaml", GPT)
-        self.platform = self.platform_of("160 kB", "1 GB")
+        self.platform = self.platform_of("165 kB", "1 GB")
         self.large = self.platform_of("1 GB", "1 GB")
 
     def platform_of(self, device, host):
@@ -68,10 +68,10 @@ class MachineRun(CommandTest):
         file.write_text(json.dumps(document))
         return file
 
-    def on_disk(self, device="160 kB"):
+    def on_disk(self):
         """A plan with optimizer states on the disk and on the host, and its platform."""
         self.workload = self.write("gpt10.yaml", GPT.replace("layers: 4", "layers: 10"))
-        platform = self.platform_of(device, "300 kB")
+        platform = self.platform_of("160 kB", "300 kB")
         plan = self.stamped("window", platform=platform)
         kinds = {stage.get("residence", {}).get("optimizer") for stage in json.loads(plan.read_text())["stages"]}
         self.assertEqual(kinds, {"disk", "host", None})
@@ -118,7 +118,7 @@ class MachineRun(CommandTest):
             self.assertEqual(len(measured[lane]), 3 * len(times), lane)
 
     def test_emulated_machines_take_the_time_of_their_platform(self):
-        plan, platform = self.on_disk("180 kB")  # with room for what no plan without a profile counts
+        plan, platform = self.on_disk()
         trace = self.folder / "trace.json"
         self.trained(plan, "--steps", 2, "--emulate", "--platform", platform, "--trace", trace)
         measured, simulated = self.durations(trace), self.durations(f"{plan}.simulated")
@@ -128,6 +128,18 @@ class MachineRun(CommandTest):
             for took, predicted in zip(measured[lane], 2 * simulated[lane]):
                 self.assertGreaterEqual(took, part * predicted, lane)
             self.assertLess(sum(measured[lane]), 2 * sum(simulated[lane]) + 0.5, lane)
+
+    def test_a_plan_without_a_profile_that_fills_its_device_to_the_last_byte_runs_there(self):
+        def needs(plan):
+            return json.loads(plan.read_text())["predicted"]["peak_memory_bytes"]["gpu0"]
+
+        for allocator in ALLOCATORS:
+            with self.subTest(allocator):
+                full = needs(self.stamped(allocator))
+                platform = self.platform_of(f"{full} B", "1 GB")
+                plan = self.stamped(allocator, platform=platform)
+                self.assertEqual(needs(plan), full)
+                self.trained(plan, "--steps", 1, "--emulate", "--platform", platform)
 
     def test_emulation_needs_the_plans_own_platform(self):
         plan = self.stamped("zero-offload")

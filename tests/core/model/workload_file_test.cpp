@@ -292,6 +292,24 @@ TEST(WorkloadSettings, MakeTheFamilyOfStronghold)
   }
 }
 
+TEST(GptWorkload, HasTheWorkspaceOfItsLargestGradients)
+{
+  const std::string gpt =
+      "model: gpt\nlayers: 2\nhidden: 128\nheads: 4\nvocabulary: 1000\nsequence: 128\nmicro_batch: 4\n"
+      "attention: fused\noptimizer: sgd\n";
+  const Workload workload = workload_from_text(gpt, "gpt.yaml");
+  EXPECT_EQ(workload.workspace, Bytes(0)) << "of stages that live on their devices";
+  // e = 512 · 128 values of a hidden state, of which two masks count among the activations that no dropout has; 16
+  // bytes of moments of norms for each of 512 tokens; 64 bytes for the loss.
+  const double e = 65'536;
+  EXPECT_EQ(workload.layers[1].workspace.value, 4 * 512 * 512 + 4 * (512 * 128 + 128) + 16 * 512 - 2 * e + 64);
+  EXPECT_EQ(workload.layers[0].workspace.value, 4 * e + 4 * 1000 * 128 + 8 * 128 - e + 64);
+  EXPECT_EQ(workload.layers[3].workspace.value, 4 * 1000 * 128 + 16 * 512 + 64);
+  // What is known of the gradients of all parameters: at most 16 tensors in each of four layers.
+  const Workload clipped = workload_from_text(gpt + "clip_norm: 1\n", "gpt.yaml");
+  EXPECT_EQ(clipped.layers[1].workspace - workload.layers[1].workspace, Bytes(16 * 16 * 4));
+}
+
 TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbeddingOnly)
 {
   for (const char* unit : {"block", "operator"}) {

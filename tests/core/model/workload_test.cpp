@@ -36,6 +36,19 @@ TEST(WithRecomputation, KeepsOnlyTheInputsOfTheLayers)
   EXPECT_THAT(result.recompute, testing::ElementsAre(0, 2, 3));
 }
 
+TEST(WithRecomputation, CountsAFormulasWorkspaceInPassesAndAMeasuredOneThroughout)
+{
+  Workload workload = chain({1, 2, 4}, 0, 100, 10);
+  workload.layers[1].workspace = Bytes(50);
+  const Workload by_formula = with_recomputation(workload, {1});
+  EXPECT_EQ(by_formula.layers[1].workspace, Bytes(50 + 90));
+  EXPECT_EQ(by_formula.workspace, Bytes(90));
+  workload.workspace = Bytes(50);  // as a profile sets it
+  const Workload by_profile = with_recomputation(workload, {1});
+  EXPECT_EQ(by_profile.layers[1].workspace, Bytes(50 + 90));
+  EXPECT_EQ(by_profile.workspace, Bytes(50 + 90));
+}
+
 TEST(WithRecomputation, AddsForwardWorkOnlyToTheBackwardOfItsLayers)
 {
   const Workload result = with_recomputation(chain({1, 2, 4}), {1});

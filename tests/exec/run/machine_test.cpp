@@ -9,6 +9,7 @@
 #include "tests/exec/run/machine_plans.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/exec/run/trained.hpp"
+#include "tests/support/small_models.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
@@ -155,7 +156,9 @@ TEST(Machine, TrainsOtherModelsAndDtypesToTheBit)
   half.dtype = DType::BFloat16;
   half.layers.clear();
   build_gpt(std::get<GptSizes>(half.model), half);
-  for (const Workload& workload : {trained_by(small_bert()), trained_by(small_llama_by_operators()), half}) {
+  const Workload moe = testing_support::small_moe(spmd::Trunk::Bert);
+  for (const Workload& workload :
+       {trained_by(small_bert()), trained_by(small_llama_by_operators()), trained_by(moe), half}) {
     const Left expected = left_by(workload, resident_plan(workload, 1, gpipe, 2));
     for (const System& system : {window(UpdateOverlap::NextForward, 0, 2), zero_infinity()}) {
       EXPECT_EQ(left_by(workload, machine_plan(workload, system, 1, gpipe, 2)), expected)
@@ -239,6 +242,22 @@ TEST(Machine, HoldsOnTheDeviceWhatAPlanWithItsProfileCounts)
       const double not_counted = peaks_of(planned, plan)[0] - counted_on_device(*program);
       EXPECT_GE(not_counted, 0) << system.name << " x " << microbatches;
       EXPECT_LE(not_counted, static_cast<double>(microbatches * sizeof(float))) << "the losses; " << system.name;
+    }
+  }
+}
+
+TEST(Machine, HoldsNoMoreOnTheDeviceThanAPlanWithoutAProfileCounts)
+{
+  Workload llama = small_llama_by_operators();
+  llama.optimizer = Optimizer::Adam;
+  Workload gpt = trained_by(small_gpt());
+  gpt = with_micro_batch(gpt, gpt.micro_batch);  // with its dropout
+  for (const Workload& workload : {gpt, small_bert(), llama}) {
+    for (const System& system : exact_systems()) {
+      const Plan plan = machine_plan(workload, system, 1, gpipe, 1);
+      const Workload planned = with_recomputation(workload, plan.recompute);
+      const double counted = counted_on_device(*schedules::make_program(plan, planned));
+      EXPECT_LE(peaks_of(planned, plan)[0], counted) << workload.name << ", " << system.name;
     }
   }
 }
