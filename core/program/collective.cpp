@@ -106,25 +106,43 @@ std::vector<Round> ring_rounds(Opcode opcode, const Sizes& sizes)
   return {round};
 }
 
-/// Every end sends each other end one message; `message_of` has its size by sender.
+/// Every end sends each other end one message; `message_of` has its size by sender and receiver.
 template <typename MessageOf>
 Round exchange(std::size_t ends, MessageOf message_of)
 {
   Round round;
   for (std::size_t from = 0; from < ends; ++from) {
     for (std::size_t to = 0; to < ends; ++to) {
-      if (to != from) round.push_back(flow_of(from, to, message_of(from)));
+      if (to != from) round.push_back(flow_of(from, to, message_of(from, to)));
     }
   }
   return round;
 }
 
+/// As `exchange`, but each end sends to one end and receives from one at a time.
+template <typename MessageOf>
+std::vector<Round> exchange_in_pairs(std::size_t ends, MessageOf message_of)
+{
+  std::vector<Round> rounds;
+  for (std::size_t shift = 1; shift < ends; ++shift) {
+    Round& round = rounds.emplace_back();
+    for (std::size_t from = 0; from < ends; ++from) {
+      const std::size_t to = (from + shift) % ends;
+      round.push_back(flow_of(from, to, message_of(from, to)));
+    }
+  }
+  return rounds;
+}
+
 std::vector<Round> direct_rounds(Opcode opcode, const Sizes& sizes)
 {
   const std::size_t ends = sizes.size();
-  const Round parts = exchange(ends, [&](std::size_t from) { return largest_part(sizes[from], ends); });
+  const Round parts =
+      exchange(ends, [&](std::size_t from, std::size_t /*to*/) { return largest_part(sizes[from], ends); });
   if (opcode == Opcode::AllReduce) return {parts, parts};
-  if (opcode == Opcode::AllGather) return {exchange(ends, [&](std::size_t from) { return sizes[from]; })};
+  if (opcode == Opcode::AllGather) {
+    return {exchange(ends, [&](std::size_t from, std::size_t /*to*/) { return sizes[from]; })};
+  }
   return {parts};
 }
 
@@ -534,6 +552,32 @@ class Hierarchy {
   Division leading_;             // of all data over the leaders of each site
 };
 
+/// The rounds of a ReduceScatter or AllToAll after which the ends have `results`.
+std::vector<Round> uneven_rounds(Opcode opcode, Algorithm algorithm, const std::vector<Bytes>& sizes,
+                                 const std::vector<Bytes>& results)
+{
+  const std::size_t ends = sizes.size();
+  if (ends == 1) return {};
+  if (opcode == Opcode::AllToAll) {
+    constexpr double rounding = 1e-15;  // of a product and a quotient
+    double all = 0;
+    for (const Bytes result : results) all += result.value;
+    return exchange_in_pairs(ends, [&](std::size_t from, std::size_t to) {
+      return whole_bytes(Bytes(sizes[from].value * results[to].value / all * (1 - rounding)));
+    });
+  }
+  ensure(opcode == Opcode::ReduceScatter, "results of a collective into equal parts");
+  Sizes parts;
+  for (const Bytes result : results) parts.push_back(whole_bytes(result));
+  if (algorithm == Algorithm::Direct) {
+    return {exchange(ends, [&](std::size_t /*from*/, std::size_t to) { return parts[to]; })};
+  }
+  ensure(algorithm == Algorithm::Ring, "unequal parts of an algorithm that has equal ones");
+  Round round;
+  add_reduce_scatter(all_ends(ends), parts, round);
+  return {round};
+}
+
 /// The ends of each site, in the order in which the sites first appear.
 std::vector<Ends> ends_by_site(const std::vector<std::string>& names)
 {
@@ -550,7 +594,7 @@ std::vector<Ends> ends_by_site(const std::vector<std::string>& names)
 }  // namespace
 
 std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,
-                             const std::vector<std::string>& sites)
+                             const std::vector<std::string>& sites, const std::vector<Bytes>& results)
 {
   ensure(is_collective(opcode), "rounds of an instruction that is no collective");
   ensure(!size.empty(), "a collective without ends");
@@ -558,12 +602,19 @@ std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algo
          "a collective needs a site for each end");
   Sizes sizes;
   for (const Bytes bytes : size) sizes.push_back(whole_bytes(bytes));
+  if (!results.empty()) {
+    ensure(results.size() == size.size(), "a collective needs a result for each end");
+    return uneven_rounds(opcode, algorithm, size, results);
+  }
   const bool is_even = std::all_of(sizes.begin(), sizes.end(), [&](auto bytes) { return bytes == sizes.front(); });
   ensure(is_even || (opcode != Opcode::AllReduce && opcode != Opcode::ReduceScatter),
          "ends of one sum with data of different sizes");
   if (sizes.size() == 1) return {};
   if (opcode == Opcode::Broadcast) return tree_rounds(opcode, sizes);
-  if (opcode == Opcode::AllToAll) return direct_rounds(opcode, sizes);
+  if (opcode == Opcode::AllToAll) {
+    return exchange_in_pairs(
+        sizes.size(), [&](std::size_t from, std::size_t /*to*/) { return largest_part(sizes[from], sizes.size()); });
+  }
   switch (algorithm) {
     case Algorithm::Ring:
       return ring_rounds(opcode, sizes);
@@ -579,6 +630,11 @@ std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algo
       return server_rounds(opcode, sizes);
   }
   throw std::logic_error("an algorithm without rounds");
+}
+
+bool has_equal_parts(const std::vector<Bytes>& results)
+{
+  return std::all_of(results.begin(), results.end(), [](Bytes result) { return result == Bytes(0); });
 }
 
 bool are_equal_sites(const std::vector<std::string>& sites)

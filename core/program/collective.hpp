@@ -30,8 +30,10 @@ using Round = std::vector<Flow>;
 /// `size[i]` is the data of end i:
 /// - AllReduce: what each end contributes and receives, the same for all.
 /// - ReduceScatter: what each end contributes, the same for all; end i receives part i of n equal parts of the sum.
+///   With `results`, these are the sizes of the parts, and sum to it.
 /// - AllGather: the end's own part; every end receives all parts.
-/// - AllToAll: n equal parts, of which part j goes to end j and the end's own stays.
+/// - AllToAll: n equal parts, of which part j goes to end j and the end's own stays. With `results`, these are what the
+///   ends have afterwards, and part j of each end is in proportion to that of end j.
 /// - Broadcast: what end 0 sends to all others; the other sizes do not count.
 ///
 /// `sites[i]` names the site of end i; only Hierarchical uses it, and requires it. Messages are rounded up to whole
@@ -52,12 +54,16 @@ using Round = std::vector<Flow>;
 /// Direct: each end exchanges its parts with every other in one round; an AllReduce in two, a ReduceScatter and an
 /// AllGather.
 /// Server: end 0 receives from all others in one round, and sends to them in another.
-/// AllToAll is direct and Broadcast a tree under every algorithm.
+/// AllToAll: n-1 rounds under every algorithm, in each of which an end sends to one end and receives from one, since it
+/// has one network. Broadcast is a tree under every algorithm. A ReduceScatter with `results` is a ring or direct.
 /// Source: Thakur et al., Optimization of Collective Communication Operations in MPICH, 2005.
 /// @throws std::logic_error for an opcode that is no collective, for different sizes of an AllReduce or ReduceScatter,
-/// and for sites of another number.
+/// for sites or results of another number, and for results with another opcode or algorithm.
 std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,
-                             const std::vector<std::string>& sites = {});
+                             const std::vector<std::string>& sites = {}, const std::vector<Bytes>& results = {});
+
+/// Whether a collective whose ends have these Instruction::result is one into equal parts: all are 0.
+bool has_equal_parts(const std::vector<Bytes>& results);
 
 /// Values begin..end-1 of those of a collective.
 struct ValueRange {

@@ -39,6 +39,8 @@ struct ChannelTimes {
   Opcode collective = {};          // the last one so far
   std::vector<Bytes> sizes = {};   // its data, by end
   std::vector<Bytes> new_sizes = {};
+  std::vector<Bytes> results = {};  // likewise, of unequal parts
+  std::vector<Bytes> new_results = {};
   double collective_duration = 0;
 };
 
@@ -352,19 +354,26 @@ class ProgramPlayer : public WalkVisitor {
     ChannelTimes& channel = channels_[number];
     const Opcode opcode = turns.front()->instruction.opcode;
     channel.new_sizes.clear();
+    channel.new_results.clear();
     for (const Turn* turn : turns) {
       ensure(is_collective(opcode) && turn->instruction.opcode == opcode, "a collective that meets another one");
       channel.new_sizes.push_back(turn->instruction.size);
+      channel.new_results.push_back(turn->instruction.result);
     }
-    if (channel.collective == opcode && channel.sizes == channel.new_sizes) return channel.collective_duration;
+    if (has_equal_parts(channel.new_results)) channel.new_results.clear();
+    if (channel.collective == opcode && channel.sizes == channel.new_sizes && channel.results == channel.new_results) {
+      return channel.collective_duration;
+    }
     channel.collective = opcode;
     channel.sizes = channel.new_sizes;
+    channel.results = channel.new_results;
     std::vector<std::string> sites;
     if (!rates_.sites.empty()) {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
     }
     channel.collective_duration = 0;
-    for (const Round& round : rounds_of(opcode, channel.sizes, program_.channels()[number].algorithm, sites)) {
+    for (const Round& round :
+         rounds_of(opcode, channel.sizes, program_.channels()[number].algorithm, sites, channel.results)) {
       double longest = 0;
       for (const Flow& flow : round) {
         const TransferTimes times = transfer_times(*turns[flow.from], *turns[flow.to], flow.size());

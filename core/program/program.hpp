@@ -150,11 +150,14 @@ struct Instruction {
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
   Flops work;                  ///< of computations
-  std::uint32_t place = 0;     ///< of the device's: for loaded parameters, or where stored gradients were
-  Bytes size;                  ///< of transfers and copies; of collectives the data of each rank (see rounds_of)
-  Waits waits;                 ///< in addition to the lane's order
-  Hold acquires;               ///< memory allocated at the start
-  Hold releases;               ///< memory freed at the end
+  /// The place on the device that a copy loads parameters into, or where the gradients were that it stores; the number
+  /// of the reform that a collective between operators is (schedules/lowering/operator_program.hpp).
+  std::uint32_t place = 0;
+  Bytes size;     ///< of transfers and copies; of collectives the data of each rank (see rounds_of)
+  Bytes result;   ///< of a ReduceScatter or AllToAll into parts that are not equal: the rank's part (see rounds_of)
+  Waits waits;    ///< in addition to the lane's order
+  Hold acquires;  ///< memory allocated at the start
+  Hold releases;  ///< memory freed at the end
 };
 
 /// True for Send and Recv.

@@ -2,6 +2,8 @@
 
 #include "core/errors.hpp"
 
+#include <utility>
+
 namespace isobar::sim {
 
 /// The collectives of the lane's channel.
@@ -44,15 +46,21 @@ void Collectives::start(Collective& collective)
   bool is_same = collective.opcode == opcode;
   collective.opcode = opcode;
   collective.sizes.resize(collective.ends.size());
+  std::vector<Bytes> results;
   for (std::size_t i = 0; i < collective.ends.size(); ++i) {
     LaneState& end = *collective.ends[i];
     const Instruction& instruction = end.turn.instruction;
     ensure(instruction.opcode == opcode, "ends of a collective that differ");
     is_same = is_same && collective.sizes[i] == instruction.size;
     collective.sizes[i] = instruction.size;
+    results.push_back(instruction.result);
     lanes_.begin_running(end);
   }
-  if (!is_same) collective.rounds = rounds_of(opcode, collective.sizes, collective.algorithm, collective.sites);
+  if (has_equal_parts(results)) results.clear();
+  if (!is_same || collective.results != results) {
+    collective.results = std::move(results);
+    collective.rounds = rounds_of(opcode, collective.sizes, collective.algorithm, collective.sites, collective.results);
+  }
   collective.next_round = 0;
   play_rounds(collective);
 }

@@ -22,6 +22,7 @@ struct Collective {
   std::size_t joined = 0;          // ends
   std::optional<Opcode> opcode;    // of the last one; rounds are found again only if it differs
   std::vector<Bytes> sizes;        // the same
+  std::vector<Bytes> results;      // the same; empty if the parts are equal
   std::vector<Round> rounds;
   std::size_t next_round = 0;
   std::size_t flows_left = 0;    // of the current round

@@ -120,7 +120,7 @@ TEST(Direct, ExchangesThePartsOfAllPairs)
   for_each_size([](std::size_t ends, double size) {
     const auto n = static_cast<double>(ends);
     const auto part = std::ceil(size / n);
-    for (const Opcode opcode : {Opcode::AllReduce, Opcode::ReduceScatter, Opcode::AllToAll}) {
+    for (const Opcode opcode : {Opcode::AllReduce, Opcode::ReduceScatter}) {
       const auto rounds = rounds_of(opcode, equal(ends, size), Algorithm::Direct);
       if (ends == 1) {
         EXPECT_THAT(rounds, IsEmpty());
@@ -186,14 +186,14 @@ TEST(Server, SendsEachEndsDataToTheFirstAndBack)
               ElementsAre(ElementsAre(flow(1, 0, 2), flow(2, 0, 4)), ElementsAre(flow(0, 1, 7), flow(0, 2, 7))));
 }
 
-TEST(AllToAll, IsDirectAndABroadcastATreeUnderEveryAlgorithm)
+TEST(AllToAll, IsInPairsAndABroadcastATreeUnderEveryAlgorithm)
 {
   const std::vector<Bytes> sizes = {Bytes(30), Bytes(3), Bytes(0)};
   const std::vector<std::string> sites = {"a", "b", "b"};
   for (const Algorithm algorithm : algorithms) {
     EXPECT_THAT(rounds_of(Opcode::AllToAll, sizes, algorithm, sites),
-                ElementsAre(UnorderedElementsAre(flow(0, 1, 10), flow(0, 2, 10), flow(1, 0, 1), flow(1, 2, 1),
-                                                 flow(2, 0, 0), flow(2, 1, 0))));
+                ElementsAre(ElementsAre(flow(0, 1, 10), flow(1, 2, 1), flow(2, 0, 0)),
+                            ElementsAre(flow(0, 2, 10), flow(1, 0, 1), flow(2, 1, 0))));
     EXPECT_THAT(rounds_of(Opcode::Broadcast, sizes, algorithm, sites),
                 ElementsAre(ElementsAre(flow(0, 2, 30)), ElementsAre(flow(0, 1, 30))));
   }
@@ -257,6 +257,29 @@ TEST(Hierarchical, DividesALargerSiteAmongAllItsEndsThatCross)
   EXPECT_THAT(rounds[1], UnorderedElementsAre(flow(3, 2, 2), flow(4, 3, 4)));
   EXPECT_THAT(rounds[2], UnorderedElementsAre(flow(0, 2, 3, 2), flow(2, 0, 3, 2), flow(1, 3, 3, 2), flow(3, 1, 3, 2)));
   EXPECT_THAT(rounds[3], UnorderedElementsAre(flow(2, 3, 2), flow(3, 4, 4)));
+}
+
+TEST(AllToAll, OfUnequalPartsSendsToEachEndInProportionToItsResult)
+{
+  // Ends with 20, 0 and 10 bytes, of 30, come to have 3, 12 and 15.
+  EXPECT_THAT(rounds_of(Opcode::AllToAll, {Bytes(20), Bytes(0), Bytes(10)}, Algorithm::Ring, {},
+                        {Bytes(3), Bytes(12), Bytes(15)}),
+              ElementsAre(ElementsAre(flow(0, 1, 8), flow(1, 2, 0), flow(2, 0, 1)),
+                          ElementsAre(flow(0, 2, 10), flow(1, 0, 0), flow(2, 1, 4))));
+}
+
+TEST(ReduceScatter, OfUnequalPartsSendsEachEndItsOwn)
+{
+  const std::vector<Bytes> parts = {Bytes(1), Bytes(2), Bytes(0)};
+  EXPECT_THAT(rounds_of(Opcode::ReduceScatter, equal(3, 3), Algorithm::Direct, {}, parts),
+              ElementsAre(UnorderedElementsAre(flow(0, 1, 2), flow(0, 2, 0), flow(1, 0, 1), flow(1, 2, 0),
+                                               flow(2, 0, 1), flow(2, 1, 2))));
+  // Around the ring, each end passes on all parts but its own.
+  EXPECT_THAT(rounds_of(Opcode::ReduceScatter, equal(3, 3), Algorithm::Ring, {}, parts),
+              ElementsAre(ElementsAre(flow(0, 1, 1, 2), flow(1, 2, 1, 2), flow(2, 0, 2, 2))));
+  EXPECT_THROW(rounds_of(Opcode::ReduceScatter, equal(3, 3), Algorithm::Tree, {}, parts), std::logic_error);
+  EXPECT_THROW(rounds_of(Opcode::AllReduce, equal(3, 3), Algorithm::Ring, {}, parts), std::logic_error);
+  EXPECT_THROW(rounds_of(Opcode::AllToAll, equal(3, 3), Algorithm::Ring, {}, {Bytes(3)}), std::logic_error);
 }
 
 /// The sites of `ends` ends in several ways: one, unequal ones (a smaller first), mixed up, each its own.

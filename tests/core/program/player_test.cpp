@@ -162,7 +162,7 @@ TEST(PlayProgram, TakesTheClosedFormsOfCollectives)
       expect(Opcode::AllReduce, Algorithm::Direct, 2 * part);
       expect(Opcode::AllReduce, Algorithm::Server, 2 * whole);
       expect(Opcode::ReduceScatter, Algorithm::Server, whole + part);
-      expect(Opcode::AllToAll, Algorithm::Ring, part);
+      expect(Opcode::AllToAll, Algorithm::Ring, others * part);
     }
   }
 }
