@@ -223,7 +223,7 @@ std::string device_counts_of(const std::vector<const ComparisonRow*>& rows, std:
 {
   const ComparisonRow& first = *rows.front();
   if (!first.explanation->worth_using) return "";
-  const DeviceCount& worth = *first.explanation->worth_using;
+  const results::DeviceCount& worth = *first.explanation->worth_using;
   std::string text = fmt::format("{}, M = {}: if transfers were free, {} of {} devices would be worth using",
                                  name_of(first.goal.objective), first.goal.microbatches, worth.by_speed, devices);
   if (worth.with_memory != worth.by_speed) text += fmt::format(", the fastest {} to hold the model", worth.with_memory);

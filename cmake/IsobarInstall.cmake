@@ -24,7 +24,6 @@ set(ISOBAR_PUBLIC_HEADERS
     core/model/workload.hpp
     core/plan/certificate.hpp
     core/plan/cost_model.hpp
-    core/plan/device_count.hpp
     core/plan/nominal_rates.hpp
     core/plan/order.hpp
     core/plan/plan.hpp
@@ -43,6 +42,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/transfer_times.hpp
     core/units.hpp
     results/comparison.hpp
+    results/device_count.hpp
     results/explanation.hpp
     results/result.hpp
     results/table.hpp

@@ -2,9 +2,9 @@
 
 #include "core/cluster/cluster.hpp"
 #include "core/plan/cost_model.hpp"
-#include "core/plan/device_count.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
+#include "results/device_count.hpp"
 
 #include <cstddef>
 #include <optional>

@@ -1,10 +1,10 @@
-#include "core/plan/device_count.hpp"
+#include "results/device_count.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-namespace isobar {
+namespace isobar::results {
 
 namespace {
 
@@ -58,4 +58,4 @@ DeviceCount devices_worth_using(const CostModel& cost, const Goal& goal)
   return count;
 }
 
-}  // namespace isobar
+}  // namespace isobar::results

@@ -1,4 +1,4 @@
-#include "core/plan/device_count.hpp"
+#include "results/device_count.hpp"
 
 #include "tests/support/instances.hpp"
 
@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-namespace isobar {
+namespace isobar::results {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -85,4 +85,4 @@ TEST(DevicesWorthUsing, AreMoreWhereTheMemoryOfTheFastestDoesNotHoldTheModel)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::results

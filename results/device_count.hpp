@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-namespace isobar {
+namespace isobar::results {
 
 /// The number of devices worth using, fastest first, if layers could be cut anywhere and transfers were free.
 struct DeviceCount {
@@ -23,4 +23,4 @@ struct DeviceCount {
 /// fractional bound: in the aggregate, each layer with its need in the last stage and without buffers.
 DeviceCount devices_worth_using(const CostModel& cost, const Goal& goal);
 
-}  // namespace isobar
+}  // namespace isobar::results
