@@ -1,8 +1,10 @@
 #include "cli/simulation.hpp"
 
 #include "cli/workload_variants.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "results/result.hpp"
+#include "results/trace/overlap.hpp"
 #include "results/utilization.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
@@ -59,6 +61,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
 
   results::StageMeter meter(program->ranks());
   std::vector<TraceSink*> sinks = {&meter};
+  results::OverlapMeter overlap(program->ranks());
+  if (divides_operators(plan)) sinks.push_back(&overlap);
   std::ofstream trace_stream;
   std::optional<ChromeTraceWriter> writer;
   if (!trace_file.empty()) {
@@ -83,6 +87,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
       std::accumulate(result.step_times.begin(), result.step_times.end(), Seconds(0)) / static_cast<double>(iterations);
   result.step_bound = plan.step_bound.value();
   result.stages = meter.stages(plan, all, result.step_time);
+  if (divides_operators(plan)) result.overlaps = overlap.overlaps(devices, all);
   result.utilization = results::utilization_of(workload, inputs.profile_fingerprint.has_value(), cluster, result.stages,
                                                plan.goal.microbatches, result.step_time);
   for (const auto& link : report.links) {

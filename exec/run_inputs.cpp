@@ -4,6 +4,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/residence.hpp"
 #include "exec/device/device.hpp"
@@ -125,6 +126,12 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
       if (plan.stamp) continue;
       lines.back() += "; run " + stamping_command(plan, options.plan) + ", or give --unvalidated";
     }
+  }
+  if (divides_operators(plan)) {
+    lines.push_back(
+        fmt::format("{}: stages[0].splits: divides operators; isobar run executes plans of whole layers, and "
+                    "simulate plays all",
+                    options.plan));
   }
   const auto stage_in_file = numbers_in_file(plan);
   for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {

@@ -45,6 +45,14 @@ std::string result_to_json(const Result& result)
                       {"idle_s", stage.idle.value},
                       {"peak_memory_bytes", stage.peak_memory.value}});
   }
+  Json devices = Json::array();
+  for (const auto& each : result.overlaps) {
+    devices.push_back({{"device", each.device},
+                       {"compute_s", each.compute.value},
+                       {"communication_s", each.communication.value},
+                       {"hidden_s", each.hidden.value},
+                       {"exposed_s", each.exposed().value}});
+  }
   Json links = Json::array();
   for (const auto& link : result.links) {
     links.push_back({{"name", link.name}, {"bytes", link.bytes.value}, {"busy_fraction", link.busy_fraction}});
@@ -53,22 +61,23 @@ std::string result_to_json(const Result& result)
   for (const auto step : result.step_times) steps.push_back(step.value);
   Json network = Json::object();
   for (const auto& [option, value] : result.network) network[option] = value;
-  const Json document = {{"schema", "isobar-result/1"},
-                         {"step_time_s", result.step_time.value},
-                         {"step_bound_s", result.step_bound.value},
-                         {"tokens_per_s", or_null(result.utilization.tokens_per_s)},
-                         {"mfu_fraction", or_null(result.utilization.mfu_fraction)},
-                         {"bubble_fraction", or_null(result.utilization.bubble_fraction)},
-                         {"step_times_s", std::move(steps)},
-                         {"stages", std::move(stages)},
-                         {"links", std::move(links)},
-                         {"activities", result.activities},
-                         {"network", std::move(network)},
-                         {"simgrid_version", result.simgrid_version},
-                         {"profile", result.inputs.profile ? to_json(*result.inputs.profile) : Json(nullptr)},
-                         {"plan", Json::parse(lasting_plan_to_json(result.plan))},
-                         {"inputs", to_json(result.inputs)},
-                         {"wall", {{"simulate_s", result.simulate_time.value}}}};
+  Json document = {{"schema", "isobar-result/1"},
+                   {"step_time_s", result.step_time.value},
+                   {"step_bound_s", result.step_bound.value},
+                   {"tokens_per_s", or_null(result.utilization.tokens_per_s)},
+                   {"mfu_fraction", or_null(result.utilization.mfu_fraction)},
+                   {"bubble_fraction", or_null(result.utilization.bubble_fraction)},
+                   {"step_times_s", std::move(steps)},
+                   {"stages", std::move(stages)},
+                   {"links", std::move(links)},
+                   {"activities", result.activities},
+                   {"network", std::move(network)},
+                   {"simgrid_version", result.simgrid_version},
+                   {"profile", result.inputs.profile ? to_json(*result.inputs.profile) : Json(nullptr)},
+                   {"plan", Json::parse(lasting_plan_to_json(result.plan))},
+                   {"inputs", to_json(result.inputs)},
+                   {"wall", {{"simulate_s", result.simulate_time.value}}}};
+  if (!devices.empty()) document["devices"] = std::move(devices);
   return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 

@@ -23,6 +23,17 @@ struct StageMetrics {
   Bytes peak_memory;  ///< of its device with all its stages; maximum over all steps
 };
 
+/// How a device computes and communicates at the same time, per step, averaged over the steps. Where its lanes of one
+/// kind are busy together, the time counts once.
+struct DeviceOverlap {
+  std::string device;
+  Seconds compute;
+  Seconds communication;
+  Seconds hidden;  ///< communication while the device computes
+
+  Seconds exposed() const { return communication - hidden; }
+};
+
 /// Traffic of one link in a step.
 struct LinkMetrics {
   std::string name;
@@ -54,6 +65,7 @@ struct Result {
   Utilization utilization;  ///< empty in results of older versions
   std::vector<Seconds> step_times;
   std::vector<StageMetrics> stages;
+  std::vector<DeviceOverlap> overlaps;  ///< by rank, of plans whose devices divide operators
   std::vector<LinkMetrics> links;
   std::uint64_t activities = 0;
   std::vector<std::pair<std::string, std::string>> network;  ///< SimGrid's network model and every factor

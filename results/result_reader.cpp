@@ -74,6 +74,17 @@ StageMetrics read_stage(MappingReader& reader)
   return stage;
 }
 
+DeviceOverlap read_overlap(MappingReader& reader)
+{
+  DeviceOverlap overlap;
+  overlap.device = reader.required_text("device");
+  overlap.compute = Seconds(reader.required_number("compute_s"));
+  overlap.communication = Seconds(reader.required_number("communication_s"));
+  overlap.hidden = Seconds(reader.required_number("hidden_s"));
+  reader.required_number("exposed_s");  // the difference
+  return overlap;
+}
+
 LinkMetrics read_link(MappingReader& reader)
 {
   LinkMetrics link;
@@ -134,6 +145,9 @@ Result result_from_json(const std::string& text, const std::string& name)
                         reader.optional_number("bubble_fraction")};
   result.step_times = read_step_times(reader, faults);
   result.stages = read_objects<StageMetrics>(reader, "stages", faults, read_stage);
+  if (reader.has("devices")) {
+    result.overlaps = read_objects<DeviceOverlap>(reader, "devices", faults, read_overlap);
+  }
   result.links = read_objects<LinkMetrics>(reader, "links", faults, read_link);
   result.activities = reader.required_count("activities");
   read_object(reader, "network", faults, [&result](MappingReader& network) {

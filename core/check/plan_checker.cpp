@@ -11,6 +11,7 @@
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 
@@ -120,8 +121,8 @@ class Checker {
     for (std::size_t i = 0; i < cluster_.devices.size(); ++i) index_of.emplace(cluster_.devices[i].name, i);
     std::unordered_map<std::string, std::size_t> stage_of_device;
     // With replicas, a device may have neighbouring stages, so that pipelines have their own cuts.
-    const bool is_for_chains =
-        chain_schedule(plan_.goal.schedule).has_value() && !has_shared_stages(plan_) && !uses_machines(plan_);
+    const bool is_for_chains = chain_schedule(plan_.goal.schedule).has_value() && !has_shared_stages(plan_) &&
+                               !uses_machines(plan_) && !divides_operators(plan_);
     std::size_t next_layer = 0;
     if (plan_.stages.empty()) fault("stages: none; a plan that is not infeasible places every layer");
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
@@ -254,6 +255,10 @@ class Checker {
   /// Checks that the layers of stages with several shards can be divided among them.
   void check_shards()
   {
+    if (divides_operators(plan_)) {
+      for (const auto& found : faults_of_operators(plan_, workload_)) fault("{}", found);
+      return;
+    }
     if (const auto found = fault_of_shards(plan_.stages)) {
       fault("stages[{}].{}: {}", number_[found->stage], found->key, found->text);
     }

@@ -5,12 +5,14 @@
 #include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
+#include "core/check/operator_checker.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
 #include "core/check/tier_memory.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/nominal_rates.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 
@@ -721,6 +723,7 @@ std::vector<std::string> faults_of_played(const Plan& plan, const Workload& work
                                           const Program& program)
 {
   if (plan.stages.empty() || is_chain(plan)) return {};
+  if (divides_operators(plan)) return faults_of_operators(plan, workload, cluster, program);
   return PlayedChecker(plan, workload, cluster, program).faults();
 }
 

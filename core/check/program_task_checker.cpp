@@ -112,7 +112,7 @@ class TaskChecker {
     });
   }
 
-  /// Checks that the ranks of a grid compute a micro-batch together, each of them in some collective.
+  /// Checks that the ranks of a grid compute a micro-batch together.
   void check_grid(const Passage& passage, std::size_t grid)
   {
     const Passage* const first = first_forward(passage.stage, passage.microbatch);
@@ -123,8 +123,6 @@ class TaskChecker {
       return add(passage.spot(Kind::Forward), fmt::format("rank {} of its grid has none of micro-batch {} in stage {}",
                                                           rank, passage.microbatch, passage.stage));
     }
-    if (tasks_.collectives_of(passage).empty())
-      add(passage.spot(Kind::Forward), "no collective with others of its grid");
     for (const Kind kind : {Kind::ActivationSum, Kind::GradientSum}) {
       if (passage.spot(kind).is_set()) add(passage.spot(kind), "a collective with ranks outside of its grid");
     }

@@ -28,12 +28,39 @@ void add_outputs(const spmd::OperatorGraph& graph, Workload& workload)
   }
 }
 
-}  // namespace
-
-void build_moe(const spmd::MoeSizes& sizes, Workload& workload)
+void add_operator(const spmd::OperatorGraph& graph, const spmd::Operator& node, Layer& layer)
 {
-  constexpr double token_bytes = 8;
-  const auto graph = spmd::make_operator_graph(sizes, workload.micro_batch, size_of(workload.dtype));
+  layer.forward += node.forward;
+  layer.backward += node.backward;
+  layer.backward_weight += node.backward_weight;
+  layer.activations += node.kept;
+  if (node.kind == spmd::OperatorKind::Parameter) {
+    layer.parameters += static_cast<std::uint64_t>(spmd::elements_of(graph.tensors[node.outputs[0]]));
+  }
+}
+
+/// A layer for each operator, with the name, inputs and outputs of it.
+void build_operators(const spmd::OperatorGraph& graph, Workload& workload)
+{
+  for (const auto& node : graph.operators) {
+    Layer& layer = workload.layers.emplace_back();
+    layer.name = node.name;
+    for (const std::size_t tensor : node.inputs) {
+      const std::size_t producer = graph.tensors[tensor].producer;
+      const bool is_new = std::find(layer.inputs.begin(), layer.inputs.end(), producer) == layer.inputs.end();
+      if (is_new) layer.inputs.push_back(producer);
+    }
+    for (const std::size_t tensor : node.outputs) {
+      layer.output += graph.tensors[tensor].size;
+      if (graph.has_gradient(tensor)) layer.gradient += graph.tensors[tensor].size;
+    }
+    add_operator(graph, node, layer);
+  }
+}
+
+/// A layer for the embedding, each block and the head.
+void build_blocks(const spmd::MoeSizes& sizes, const spmd::OperatorGraph& graph, Workload& workload)
+{
   const std::size_t layers = spmd::layers_of(sizes);
   workload.layers.resize(layers);
   for (std::size_t i = 0; i < layers; ++i) {
@@ -42,15 +69,19 @@ void build_moe(const spmd::MoeSizes& sizes, Workload& workload)
     if (i > 0) layer.inputs = {i - 1};
   }
   add_outputs(graph, workload);
-  for (const auto& node : graph.operators) {
-    Layer& layer = workload.layers[node.layer];
-    layer.forward += node.forward;
-    layer.backward += node.backward;
-    layer.backward_weight += node.backward_weight;
-    layer.activations += node.kept;
-    if (node.kind == spmd::OperatorKind::Parameter) {
-      layer.parameters += static_cast<std::uint64_t>(spmd::elements_of(graph.tensors[node.outputs[0]]));
-    }
+  for (const auto& node : graph.operators) add_operator(graph, node, workload.layers[node.layer]);
+}
+
+}  // namespace
+
+void build_moe(const spmd::MoeSizes& sizes, Workload& workload)
+{
+  constexpr double token_bytes = 8;
+  const auto graph = spmd::make_operator_graph(sizes, workload.micro_batch, size_of(workload.dtype));
+  if (sizes.by_operator) {
+    build_operators(graph, workload);
+  } else {
+    build_blocks(sizes, graph, workload);
   }
   const auto tokens = static_cast<double>(workload.micro_batch * workload.sequence);
   workload.input = sizes.trunk == spmd::Trunk::Bert ? Bytes(token_bytes * tokens) : graph.tensors[0].size;

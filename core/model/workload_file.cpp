@@ -200,6 +200,8 @@ Build read_moe(MappingReader& model, Workload& workload, const FaultList& faults
   spmd::MoeSizes sizes;
   sizes.trunk = read_trunk(model);
   sizes.layers = model.required_count("layers", 1, most_moe_layers);
+  const auto unit = model.optional_choice("unit", unit_names());
+  sizes.by_operator = unit && unit_from_name(*unit) == Unit::Operator;
   sizes.hidden = read_width(model, "hidden");
   sizes.heads = read_width(model, "heads");
   sizes.intermediate = model.optional_count("intermediate", 1, widest_intermediate).value_or(4 * sizes.hidden);

@@ -4,6 +4,7 @@
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
@@ -89,6 +90,19 @@ void describe_residence(const std::vector<Stage>& stages, std::size_t first, std
   }
   if (last > first) object["cuts"] = has_one_layer_each ? Json("layers") : std::move(cuts);
   object["residence"] = to_json(stages[last].residence, resident);
+}
+
+/// What a file says of a stage whose parts, first..last of the plan's stages, divide operators.
+void describe_division(const std::vector<Stage>& stages, std::size_t first, std::size_t last, Json& object)
+{
+  if (!divides_operators(stages[first])) return;
+  object["splits"] = Json::object();
+  Json cuts = Json::array();
+  for (std::size_t i = first; i <= last; ++i) {
+    if (i > first) cuts.push_back(stages[i].first_layer);
+    for (const auto& [layer, split] : stages[i].splits) object["splits"][layer] = split;
+  }
+  if (!cuts.empty()) object["cuts"] = std::move(cuts);
 }
 
 Json to_json_2(const Stage& stage, std::uint64_t microbatches)
@@ -385,7 +399,9 @@ Json lasting_part_of(const Plan& plan)
     }
     stages.back()["last_layer"] = stage.last_layer;
     const bool is_last_part = i + 1 == plan.stages.size() || numbers[i + 1] != numbers[i];
-    if (is_last_part) describe_residence(plan.stages, first_part, i, stages.back());
+    if (!is_last_part) continue;
+    describe_residence(plan.stages, first_part, i, stages.back());
+    describe_division(plan.stages, first_part, i, stages.back());
   }
   const auto gap = plan.gap_fraction();
   Json document = {{"schema", is_1 ? schema_1 : schema_2},

@@ -6,6 +6,7 @@
 #include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_reading.hpp"
+#include "core/spmd/division.hpp"
 
 #include <fmt/format.h>
 
@@ -31,13 +32,22 @@ void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
   }
 }
 
-Shard read_shard(MappingReader& shard, std::size_t shards, const FaultList& faults)
+/// Whether the splits of a stage are signatures of operators.
+bool names_signatures(MappingReader& stage)
+{
+  const DocumentNode* const splits = stage.optional("splits");
+  if (splits == nullptr || splits->kind != DocumentNode::Kind::Mapping) return false;
+  return std::any_of(splits->members.begin(), splits->members.end(),
+                     [](const DocumentNode::Member& member) { return spmd::is_signature_text(member.value.scalar); });
+}
+
+Shard read_shard(MappingReader& shard, std::size_t shards, bool may_be_empty, const FaultList& faults)
 {
   Shard device{shard.required_text("device")};
   device.share = shards > 1 ? shard.required_number("share") : shard.optional_number("share").value_or(1);
   if (shards == 1 && device.share != 1) {
     shard.add_fault("share", fmt::format("{}; the one shard of a replica has share 1", device.share));
-  } else if (device.share == 0 && faults.empty()) {
+  } else if (device.share == 0 && !may_be_empty && faults.empty()) {
     shard.add_fault("share", "0; each shard computes a part of every layer");
   }
   device.slowdown = shard.optional_number("slowdown");
@@ -47,13 +57,13 @@ Shard read_shard(MappingReader& shard, std::size_t shards, const FaultList& faul
   return device;
 }
 
-Replica read_replica(MappingReader& replica, FaultList& faults)
+Replica read_replica(MappingReader& replica, bool may_be_empty, FaultList& faults)
 {
   const auto own = read_count(replica, "microbatches", 1, most_repetitions);
   const auto shards = items_of(replica, "shards");
   if (shards == 0U) replica.add_fault("shards", "0 shards; a replica has at least one");
   return {own.value_or(0), read_objects<Shard>(replica, "shards", faults, [&](MappingReader& shard) {
-            return read_shard(shard, shards.value_or(1), faults);
+            return read_shard(shard, shards.value_or(1), may_be_empty, faults);
           })};
 }
 
@@ -81,6 +91,24 @@ std::vector<std::uint64_t> cuts_of_layers(MappingReader& reader, const Stage& st
   return cuts;
 }
 
+/// Reads the first layers of a stage's parts but the first.
+std::vector<std::uint64_t> read_cut_list(MappingReader& reader, const Stage& stage, FaultList& faults)
+{
+  std::vector<std::uint64_t> cuts;
+  std::uint64_t before = stage.first_layer;
+  read_list<std::uint64_t>(reader, "cuts", faults, [&](MappingReader& item, const std::string& name) {
+    const auto cut = read_count(item, name, 0, most_repetitions);
+    if (cut && *cut > before && *cut <= stage.last_layer) {
+      cuts.push_back(before = *cut);
+    } else if (cut) {
+      item.add_fault(
+          name, fmt::format("{}; a part begins after layer {} and not after layer {}", *cut, before, stage.last_layer));
+    }
+    return cut.value_or(0);
+  });
+  return cuts;
+}
+
 /// Reads the first layers of a stage's parts but the first: its replicas add up the gradients of one part while
 /// another is in its backward pass, and parts go to the device and leave it one by one.
 std::vector<std::uint64_t> read_cuts(MappingReader& reader, const Stage& stage, FaultList& faults)
@@ -95,19 +123,7 @@ std::vector<std::uint64_t> read_cuts(MappingReader& reader, const Stage& stage, 
     reader.add_fault("cuts", "the stage has one replica, so that nothing happens between its parts; leave them out");
     return {};
   }
-  std::vector<std::uint64_t> cuts;
-  std::uint64_t before = stage.first_layer;
-  read_list<std::uint64_t>(reader, "cuts", faults, [&](MappingReader& item, const std::string& name) {
-    const auto cut = read_count(item, name, 0, most_repetitions);
-    if (cut && *cut > before && *cut <= stage.last_layer) {
-      cuts.push_back(before = *cut);
-    } else if (cut) {
-      item.add_fault(
-          name, fmt::format("{}; a part begins after layer {} and not after layer {}", *cut, before, stage.last_layer));
-    }
-    return cut.value_or(0);
-  });
-  return cuts;
+  return read_cut_list(reader, stage, faults);
 }
 
 /// Every layer of a stage with several shards is a part: between two of them its devices add up what they computed.
@@ -212,13 +228,58 @@ void read_residence(MappingReader& reader, std::vector<Stage>& parts, FaultList&
   for (std::size_t i = resident; i < parts.size(); ++i) parts[i].residence = residence;
 }
 
+/// Reads the parts of a stage whose shards divide operators: "splits" has the signature of each, in their order.
+std::vector<Stage> read_division(MappingReader& reader, const Stage& stage, FaultList& faults)
+{
+  for (const char* key : {"grid", "residence"}) {
+    if (reader.optional(key) == nullptr) continue;
+    reader.add_fault(key,
+                     "the shards divide each operator by its signature and keep it on their devices; leave it out");
+  }
+  if (stage.replicas.size() > 1) {
+    reader.add_fault("replicas",
+                     fmt::format("{}; shards that divide operators are one replica", stage.replicas.size()));
+  }
+  const auto splits = read_mapping<std::vector<NamedSplit>>(reader, "splits", faults, [&](MappingReader& names) {
+    std::vector<NamedSplit> read;
+    for (const auto& name : names.keys()) {
+      read.push_back({name, names.required_text(name)});
+      if (spmd::signature_from_text(read.back().split)) continue;
+      names.add_fault(name,
+                      fmt::format("{}; write the forms of inputs and outputs, such as \"gather0 full -> gather0\"",
+                                  in_quotes(read.back().split)));
+    }
+    return read;
+  });
+  const auto cuts =
+      reader.optional("cuts") == nullptr ? std::vector<std::uint64_t>() : read_cut_list(reader, stage, faults);
+  const std::size_t layers = stage.last_layer + 1 - std::min(stage.first_layer, stage.last_layer + 1);
+  if (faults.empty() && splits.size() != layers) {
+    reader.add_fault("splits", fmt::format("{} for {}; give each a signature, in their order",
+                                           counted(splits.size(), "signature"), counted(layers, "layer")));
+  }
+  const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
+  if (fault) reader.add_fault(fault->key, fault->text);
+  if (!faults.empty()) return {};
+  auto parts = parts_of(stage, cuts);
+  auto next = splits.begin();
+  for (auto& part : parts) {
+    const auto end = next + static_cast<std::ptrdiff_t>(part.last_layer - part.first_layer + 1);
+    part.splits.assign(next, end);
+    next = end;
+  }
+  return parts;
+}
+
 std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
 {
   Stage stage;
   stage.first_layer = reader.required_count("first_layer");
   stage.last_layer = reader.required_count("last_layer");
-  stage.replicas = read_objects<Replica>(reader, "replicas", faults,
-                                         [&](MappingReader& replica) { return read_replica(replica, faults); });
+  const bool has_signatures = names_signatures(reader);
+  stage.replicas = read_objects<Replica>(reader, "replicas", faults, [&](MappingReader& replica) {
+    return read_replica(replica, has_signatures, faults);
+  });
   if (stage.replicas.empty() && items_of(reader, "replicas")) {
     reader.add_fault("replicas", "0 replicas; a stage has at least one");
   }
@@ -233,6 +294,7 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
                                              counted(taken, "micro-batch", "es"), *microbatches));
   }
   if (stage.replicas.size() == 1) stage.replicas.front().microbatches = 0;  // all, whatever the step has
+  if (has_signatures) return read_division(reader, stage, faults);
   read_splits(reader, stage, faults);
   const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
   if (fault) reader.add_fault(fault->key, fault->text);

@@ -18,12 +18,6 @@ using Kind = OperatorKind;
 using Shape = std::vector<std::uint64_t>;
 using Sides = std::map<char, std::uint64_t>;  // size of a dimension by its letter
 
-bool is_product(Kind kind)
-{
-  return kind == Kind::Linear || kind == Kind::QkvLinear || kind == Kind::Scores || kind == Kind::Context ||
-         kind == Kind::Dispatch || kind == Kind::Expert || kind == Kind::Combine || kind == Kind::Convolution;
-}
-
 /// Appends operators to a graph, with shapes and work by their dimensions' letters.
 class Builder {
  public:
@@ -191,7 +185,9 @@ class Builder {
 
   void keep(std::size_t tensor, Operator& node)
   {
-    if (is_kept_[tensor] || is_of(tensor, Kind::Parameter)) return;
+    if (is_of(tensor, Kind::Parameter)) return;
+    node.keeps.push_back(tensor);
+    if (is_kept_[tensor]) return;
     is_kept_[tensor] = true;
     node.kept += graph_.tensors[tensor].size;
   }

@@ -29,6 +29,7 @@ struct MoeSizes {
   std::uint64_t patch = 1;       ///< of Vit: the side of a patch, a divisor of `image`
   std::uint64_t classes = 1;     ///< of Vit
   bool parity = false;           ///< the operators and FLOPs of the published code (Rules::Published)
+  bool by_operator = false;      ///< a layer of the workload for each operator; otherwise for each block
 };
 
 /// Patches of an image, of Vit.

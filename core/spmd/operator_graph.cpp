@@ -48,11 +48,31 @@ std::string_view name_of(OperatorKind kind)
   return name_in(names, kind);
 }
 
+bool is_product(OperatorKind kind)
+{
+  using Kind = OperatorKind;
+  return kind == Kind::Linear || kind == Kind::QkvLinear || kind == Kind::Scores || kind == Kind::Context ||
+         kind == Kind::Dispatch || kind == Kind::Expert || kind == Kind::Combine || kind == Kind::Convolution;
+}
+
 double elements_of(const Tensor& tensor)
 {
   double elements = 1;
   for (const auto side : tensor.shape) elements *= static_cast<double>(side);
   return elements;
+}
+
+bool is_source(OperatorKind kind)
+{
+  return kind == OperatorKind::Data || kind == OperatorKind::Parameter || kind == OperatorKind::Positions ||
+         kind == OperatorKind::CausalMask;
+}
+
+bool OperatorGraph::has_gradient(std::size_t tensor) const
+{
+  const Operator& producer = operators[tensors[tensor].producer];
+  if (producer.kind == OperatorKind::Gating) return tensor != producer.outputs.front();
+  return producer.kind == OperatorKind::Parameter || !is_source(producer.kind);
 }
 
 std::vector<std::vector<std::size_t>> OperatorGraph::readers() const

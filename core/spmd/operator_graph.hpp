@@ -54,6 +54,8 @@ enum class OperatorKind : std::uint8_t {
 };
 
 std::string_view name_of(OperatorKind kind);
+/// Whether the operator multiplies matrices, or tensors like them.
+bool is_product(OperatorKind kind);
 
 /// A tensor between operators, of the whole batch.
 struct Tensor {
@@ -82,7 +84,11 @@ struct Operator {
   /// Bytes kept from forward to backward: inputs of products and norms, outputs of softmax and relu, and 1 byte per
   /// element of a dropout mask. A tensor counts for the first operator that keeps it; parameters do not count.
   Bytes kept;
+  std::vector<std::size_t> keeps;  ///< the tensors among these, also where they count for another operator
 };
+
+/// Whether an operator has no work and no inputs, so that its outputs exist from the beginning: parameters, data.
+bool is_source(OperatorKind kind);
 
 /// The operators of a model, each after those that it reads. A parameter is an operator without inputs and work.
 struct OperatorGraph {
@@ -93,6 +99,13 @@ struct OperatorGraph {
   std::vector<std::vector<std::size_t>> readers() const;
   /// Numbers in all parameters.
   std::uint64_t parameters() const;
+  bool is_parameter(std::size_t tensor) const
+  {
+    return operators[tensors[tensor].producer].kind == OperatorKind::Parameter;
+  }
+  /// Whether backward makes a gradient of a tensor: of all but data, positions, masks, and whether a token is in a
+  /// slot.
+  bool has_gradient(std::size_t tensor) const;
 };
 
 /// The operators of a mixture-of-experts transformer over `batch` samples, with `element_bytes` for each number.
@@ -104,6 +117,12 @@ struct OperatorGraph {
 /// With `sizes.parity`, the published graph: attention is one node, its projections cost nothing, a product takes three
 /// FLOPs per multiply-add, other operators some per element, and backward is always twice forward.
 OperatorGraph make_operator_graph(const MoeSizes& sizes, std::uint64_t batch, double element_bytes);
+
+/// Whose tables hold for the operators of a model.
+constexpr Rules rules_of(const MoeSizes& sizes)
+{
+  return sizes.parity ? Rules::Published : Rules::Corrected;
+}
 
 /// Layers of the workload: embedding, `sizes.layers` blocks, head.
 std::size_t layers_of(const MoeSizes& sizes);

@@ -2,6 +2,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -404,8 +405,49 @@ std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan)
   return patterns;
 }
 
+namespace {
+
+/// The order in which each pass of a stage is one of each of its parts.
+Order through_parts(const Order& order, std::uint32_t parts)
+{
+  std::vector<Run> runs;
+  for (const auto& run : order.runs()) {
+    Run& longer = runs.emplace_back(Run{run.times, {}});
+    for (const auto& slot : run.slots) {
+      for (std::uint32_t i = 0; i < parts; ++i) {
+        const std::uint32_t part = slot.first.opcode == Opcode::Forward ? i : parts - 1 - i;
+        longer.slots.push_back({{slot.first.opcode, part, slot.first.microbatch}, slot.stride});
+      }
+    }
+  }
+  return Order(std::move(runs));
+}
+
+/// The orders of devices that all have the same parts: as if there were one device. Under a schedule with one stage on
+/// each device, all parts are one stage.
+std::vector<Order> orders_of_parts(const Plan& plan)
+{
+  const Schedule& schedule = require_schedule(plan.goal.schedule.name);
+  if (schedule.splits_backward) {
+    throw InputError("schedule",
+                     fmt::format("{} splits backward passes, and devices that divide operators compute whole "
+                                 "ones; use duplex, gpipe, 1f1b or sequential",
+                                 schedule.name));
+  }
+  const std::vector<std::string> devices = devices_of(plan);
+  const bool is_one_stage = schedule.folding == Folding::OneEach;
+  const PipelineShape shape{
+      {devices.front()}, std::vector<std::size_t>(is_one_stage ? 1 : plan.stages.size(), 0), plan.goal.microbatches};
+  Order order = schedule.orders(shape, plan.goal.schedule).front();
+  if (is_one_stage) order = through_parts(order, static_cast<std::uint32_t>(plan.stages.size()));
+  return {devices.size(), order};
+}
+
+}  // namespace
+
 std::vector<Order> orders_of(const Plan& plan)
 {
+  if (divides_operators(plan)) return orders_of_parts(plan);
   if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).orders();
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
 }

@@ -1,6 +1,8 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/operator_plan.hpp"
+#include "schedules/lowering/operator_program.hpp"
 #include "schedules/lowering/pipeline_program.hpp"
 #include "schedules/lowering/replicas.hpp"
 
@@ -20,12 +22,13 @@ void require_feasible(const Plan& plan)
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload)
 {
   require_feasible(plan);
-  return std::make_unique<PipelineProgram>(plan, workload, orders_of(plan));
+  return make_program(plan, workload, orders_of(plan));
 }
 
 std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, std::vector<Order> orders)
 {
   require_feasible(plan);
+  if (divides_operators(plan)) return std::make_unique<OperatorProgram>(plan, workload, orders);
   return std::make_unique<PipelineProgram>(plan, workload, std::move(orders));
 }
 

@@ -1,3 +1,4 @@
+#include "schedules/orders/duplex.hpp"
 #include "schedules/orders/gpipe.hpp"
 #include "schedules/orders/interleaved.hpp"
 #include "schedules/orders/list_scheduler.hpp"
@@ -16,6 +17,7 @@ const std::vector<Schedule>& schedules()
 {
   static const std::vector<Schedule> all = {
       one_forward_one_backward_schedule,
+      duplex_schedule,
       gpipe_schedule,
       greedy_schedule,
       interleaved_schedule,

@@ -12,14 +12,14 @@
 
 namespace isobar::schedules {
 
-/// Stages folded onto devices d0, d1, …, `chunks` on each.
+/// Stages folded onto devices d0, d1, …, `chunks` on each; where any folding will do, round robin.
 inline PipelineShape folded(Folding folding, std::size_t ranks, std::size_t chunks, std::uint64_t microbatches)
 {
   PipelineShape shape;
   shape.microbatches = microbatches;
   for (std::size_t rank = 0; rank < ranks; ++rank) shape.devices.push_back("d" + std::to_string(rank));
   for (std::size_t stage = 0; stage < chunks * ranks; ++stage) {
-    shape.rank_of_stage.push_back(rank_of_stage(folding, stage, ranks));
+    shape.rank_of_stage.push_back(rank_of_stage(folding == Folding::Any ? Folding::RoundRobin : folding, stage, ranks));
   }
   return shape;
 }

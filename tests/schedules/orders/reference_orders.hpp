@@ -56,6 +56,19 @@ inline std::vector<Task> gpipe(std::uint64_t microbatches)
   return list.all();
 }
 
+/// Each micro-batch through a part before any goes through the next.
+inline std::vector<Task> duplex(std::size_t parts, std::uint64_t microbatches)
+{
+  TaskList list;
+  for (std::uint32_t part = 0; part < parts; ++part) {
+    for (std::uint64_t m = 0; m < microbatches; ++m) list.forward(m, part);
+  }
+  for (auto part = static_cast<std::uint32_t>(parts); part-- > 0;) {
+    for (std::uint64_t m = microbatches; m-- > 0;) list.backward(m, part);
+  }
+  return list.all();
+}
+
 /// forward_backward_pipelining_without_interleaving of Megatron-LM.
 inline std::vector<Task> one_forward_one_backward(std::uint64_t warm_up, std::uint64_t microbatches)
 {

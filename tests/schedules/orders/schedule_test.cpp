@@ -48,6 +48,7 @@ std::vector<Schedule> formulas()
 std::vector<std::size_t> chunks_of(const Schedule& schedule)
 {
   if (schedule.folding == Folding::OneEach) return {1};
+  if (schedule.folding == Folding::Any) return {1, 2, 3};
   return schedule.folding == Folding::V ? std::vector<std::size_t>{2} : std::vector<std::size_t>{2, 3};
 }
 
@@ -81,6 +82,7 @@ std::vector<Task> reference_of(std::string_view name, std::size_t rank, std::siz
 {
   if (name == "sequential") return reference::sequential(microbatches);
   if (name == "gpipe") return reference::gpipe(microbatches);
+  if (name == "duplex") return reference::duplex(chunks, microbatches);
   if (name == "1f1b") return reference::one_forward_one_backward(ranks - 1 - rank, microbatches);
   if (name == "zero-bubble-h1") return reference::zero_bubble(ranks - 1 - rank, rank, microbatches);
   if (name == "zero-bubble-h2") return reference::zero_bubble(2 * (ranks - 1 - rank), 2 * rank, microbatches);
@@ -112,8 +114,8 @@ TEST(Schedules, AreSortedByNameAndDescribed)
     EXPECT_LE(schedule.summary.size(), 100U) << schedule.name;
     EXPECT_FALSE(schedule.source.empty()) << schedule.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string_view>{"1f1b", "gpipe", "greedy", "interleaved", "listed", "sequential",
-                                                  "zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{"1f1b", "duplex", "gpipe", "greedy", "interleaved", "listed",
+                                                  "sequential", "zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v"}));
 }
 
 TEST(Schedules, AreFoundByName)
@@ -138,8 +140,8 @@ TEST(Schedules, AreSuggestedForUnknownNames)
   };
   EXPECT_EQ(fault_of_name("zero-buble-h1"), "schedule: \"zero-buble-h1\" is not known; did you mean zero-bubble-h1?");
   EXPECT_EQ(fault_of_name("fastest"),
-            "schedule: \"fastest\" is not known; use 1f1b, gpipe, greedy, interleaved, listed, sequential, "
-            "zero-bubble-h1, zero-bubble-h2, zero-bubble-v");
+            "schedule: \"fastest\" is not known; use 1f1b, duplex, gpipe, greedy, interleaved, listed, "
+            "sequential, zero-bubble-h1, zero-bubble-h2, zero-bubble-v");
 }
 
 TEST(Schedules, AreNotSuggestedWhereTheyNeedOrders)
@@ -153,7 +155,7 @@ TEST(Schedules, AreNotSuggestedWhereTheyNeedOrders)
     }
   };
   const std::string others =
-      "1f1b, gpipe, greedy, interleaved, sequential, zero-bubble-h1, zero-bubble-h2, zero-bubble-v";
+      "1f1b, duplex, gpipe, greedy, interleaved, sequential, zero-bubble-h1, zero-bubble-h2, zero-bubble-v";
   EXPECT_EQ(fault_of_choice({"fastest"}), "schedule: \"fastest\" is not known; use " + others);
   EXPECT_EQ(fault_of_choice({"listd"}), "schedule: \"listd\" is not known; use " + others);
   EXPECT_EQ(fault_of_choice({"listd", {}, {{"d0", Order()}}}),
@@ -427,6 +429,7 @@ TEST(EveryOrder, HasTheMicroBatchesInFlightOfItsFormula)
     const auto formula = [&](std::uint64_t i) {
       if (schedule.name == "sequential") return std::uint64_t{1};
       if (schedule.name == "gpipe") return M;
+      if (schedule.name == "duplex") return chunks * M;
       if (schedule.name == "1f1b") return std::min(M, p - i);
       if (schedule.name == "zero-bubble-h1") return std::min(M, p);
       if (schedule.name == "zero-bubble-h2") return std::min(M, 2 * p - 1);

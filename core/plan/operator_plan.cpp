@@ -1,0 +1,151 @@
+#include "core/plan/operator_plan.hpp"
+
+#include "core/base/quantity_text.hpp"
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace isobar {
+
+namespace {
+
+/// Reads the division of a plan. Faults are lines without a place.
+class DivisionReader {
+ public:
+  DivisionReader(const Plan& plan, const spmd::OperatorGraph& graph) : plan_(plan), graph_(graph) {}
+
+  spmd::Division read()
+  {
+    spmd::Division division;
+    for (const auto& stage : plan_.stages) {
+      division.parts.push_back(stage.first_layer);
+      for (const auto& split : stage.splits) read(split, division);
+    }
+    if (faults_.empty() && division.signatures.size() != graph_.operators.size()) {
+      faults_.push_back(fmt::format("splits: {}; the workload has {} operators", division.signatures.size(),
+                                    graph_.operators.size()));
+    }
+    return division;
+  }
+
+  const std::vector<std::string>& faults() const { return faults_; }
+
+ private:
+  void read(const NamedSplit& split, spmd::Division& division)
+  {
+    const std::size_t index = division.signatures.size();
+    auto signature = spmd::signature_from_text(split.split);
+    if (!signature) {
+      faults_.push_back(fmt::format("splits: {} of {}; write forms such as \"gather0 full -> gather0\"",
+                                    in_quotes(split.split), shown(split.layers)));
+    } else if (index < graph_.operators.size() && split.layers != graph_.operators[index].name) {
+      if (faults_.empty()) {
+        faults_.push_back(fmt::format("splits: {} in the place of {}; list all operators in their order",
+                                      shown(split.layers), shown(graph_.operators[index].name)));
+      }
+    }
+    division.signatures.push_back(std::move(signature).value_or(spmd::Signature{}));
+  }
+
+  const Plan& plan_;
+  const spmd::OperatorGraph& graph_;
+  std::vector<std::string> faults_;
+};
+
+const Replica& replica_of(const Plan& plan)
+{
+  return plan.stages.front().replicas.front();
+}
+
+bool has_same_shards(const Replica& a, const Replica& b)
+{
+  return std::equal(
+      a.shards.begin(), a.shards.end(), b.shards.begin(), b.shards.end(),
+      [](const Shard& one, const Shard& other) { return one.device == other.device && one.share == other.share; });
+}
+
+std::vector<double> shares_of(const Plan& plan)
+{
+  std::vector<double> shares;
+  for (const auto& shard : replica_of(plan).shards) shares.push_back(shard.share);
+  return shares;
+}
+
+}  // namespace
+
+std::optional<spmd::OperatorGraph> operator_graph_of(const Workload& workload)
+{
+  const auto* sizes = std::get_if<spmd::MoeSizes>(&workload.model);
+  if (sizes == nullptr || !sizes->by_operator) return std::nullopt;
+  return spmd::make_operator_graph(*sizes, workload.micro_batch, size_of(workload.dtype));
+}
+
+bool divides_operators(const Stage& stage)
+{
+  return !stage.splits.empty() && spmd::is_signature_text(stage.splits.front().split);
+}
+
+bool divides_operators(const Plan& plan)
+{
+  return !plan.stages.empty() && divides_operators(plan.stages.front());
+}
+
+std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& workload)
+{
+  std::vector<std::string> faults;
+  const auto add = [&](const std::string& fault) { faults.push_back("stages[0]." + fault); };
+  const auto graph = operator_graph_of(workload);
+  if (!graph) {
+    add("splits: divides operators, and the workload has no layer for each; write unit: operator of a moe");
+    return faults;
+  }
+  for (const auto& stage : plan.stages) {
+    const bool is_alike = divides_operators(stage) && stage.replicas.size() == 1 &&
+                          has_same_shards(stage.replicas.front(), replica_of(plan));
+    if (is_alike && stage.splits.size() == stage.last_layer - stage.first_layer + 1) continue;
+    add("splits: every operator of the plan has a signature, on the same devices");
+    return faults;
+  }
+  DivisionReader reader(plan, *graph);
+  const spmd::Division division = reader.read();
+  for (const auto& fault : reader.faults()) add(fault);
+  if (!faults.empty()) return faults;
+  const spmd::Rules rules = spmd::rules_of(std::get<spmd::MoeSizes>(workload.model));
+  for (const auto& fault : spmd::faults_of(*graph, division, rules)) add("splits: " + fault);
+  return faults;
+}
+
+OperatorPlan operator_plan_of(const Plan& plan, const Workload& workload)
+{
+  OperatorPlan read;
+  auto graph = operator_graph_of(workload);
+  ensure(graph.has_value(), "a plan that divides operators has a workload of operators");
+  read.graph = std::move(*graph);
+  read.rules = spmd::rules_of(std::get<spmd::MoeSizes>(workload.model));
+  read.division = DivisionReader(plan, read.graph).read();
+  read.reforms = spmd::reforms_of(read.graph, read.division, read.rules);
+  read.shares = shares_of(plan);
+  return read;
+}
+
+std::vector<Stage> stages_of(const spmd::OperatorGraph& graph, const spmd::Division& division,
+                             const std::vector<Shard>& shards)
+{
+  std::vector<Stage> stages;
+  for (std::size_t part = 0; part < division.parts.size(); ++part) {
+    Stage& stage = stages.emplace_back();
+    stage.first_layer = division.parts[part];
+    stage.last_layer = division.end_of(part) - 1;
+    stage.replicas = {{0, shards}};
+    for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
+      stage.splits.push_back({graph.operators[i].name, spmd::text_of(division.signatures[i])});
+    }
+  }
+  return stages;
+}
+
+}  // namespace isobar

@@ -1,0 +1,389 @@
+#include "schedules/lowering/operator_program.hpp"
+
+#include "core/errors.hpp"
+#include "core/spmd/pieces.hpp"
+#include "core/spmd/reform_time.hpp"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+namespace isobar::schedules {
+
+namespace {
+
+using spmd::Form;
+using spmd::PlacedReform;
+using spmd::ReformKind;
+
+constexpr LaneId collective_lane = 1;
+
+/// Where a collective before or after a task lies among others of the lane. After a backward, those come first that the
+/// next one waits for, and sums of whole gradients last.
+std::uint64_t place_of(const Instruction& collective, std::uint64_t task, bool is_after)
+{
+  std::uint64_t order = 0;
+  if (is_after) order = 1;
+  if (collective.payload == Payload::ParameterGradient) order = collective.opcode == Opcode::AllReduce ? 3 : 2;
+  return 4 * task + order;
+}
+
+}  // namespace
+
+OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders)
+    : plan_(operator_plan_of(plan, workload))
+{
+  const std::size_t ranks = plan_.shares.size();
+  ensure(orders.size() == ranks, "an order for each device");
+  ensure(std::all_of(orders.begin(), orders.end(), [&](const Order& order) { return order == orders.front(); }),
+         "devices that divide operators have the same order");
+  lanes_.assign(ranks, {{"compute", Engine::Device}});
+  if (ranks > 1) {
+    auto& grid = grids_.emplace_back(ranks);
+    std::iota(grid.begin(), grid.end(), std::size_t{0});
+  }
+  add_tasks(orders.front());
+  if (ranks > 1) add_collectives(orders.front());
+  if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync(orders.front());
+  const spmd::Pieces pieces(plan_.graph, plan_.shares);
+  for (std::size_t rank = 0; rank < ranks; ++rank) tables_.push_back(table_of(workload, pieces, rank));
+}
+
+Instruction OperatorProgram::instruction_of(std::size_t part, Opcode opcode, LaneId lane,
+                                            std::uint64_t microbatch) const
+{
+  Instruction instruction;
+  instruction.opcode = opcode;
+  instruction.lane = lane;
+  instruction.stage = static_cast<std::uint32_t>(part);
+  instruction.microbatch = microbatch;
+  instruction.first_layer = plan_.division.parts[part];
+  instruction.last_layer = plan_.division.end_of(part) - 1;
+  return instruction;
+}
+
+std::optional<Opcode> OperatorProgram::opcode_of(ReformKind kind) const
+{
+  return plan_.shares.size() == 1 ? std::nullopt : spmd::opcode_of(kind);
+}
+
+void OperatorProgram::add_tasks(const Order& order)
+{
+  const std::size_t parts = plan_.division.parts.size();
+  constexpr auto none = ~std::uint64_t{0};
+  for (auto* microbatches : {&first_forward_, &first_backward_, &last_backward_}) microbatches->assign(parts, none);
+  for (std::uint64_t i = 0; i < order.length(); ++i) {
+    const Task task = order.at(i);
+    ensure(task.part < parts && (task.opcode == Opcode::Forward || task.opcode == Opcode::Backward),
+           "devices that divide operators compute whole passes of their parts");
+    compute_.push_back(instruction_of(task.part, task.opcode, compute_lane, task.microbatch));
+    const bool is_forward = task.opcode == Opcode::Forward;
+    auto& first = (is_forward ? first_forward_ : first_backward_)[task.part];
+    if (first == none) first = task.microbatch;
+    if (is_forward) continue;
+    last_backward_[task.part] = task.microbatch;
+    trains_ = true;
+  }
+  if (!trains_) return;
+  for (std::size_t part = parts; part-- > 0;) {
+    compute_.push_back(instruction_of(part, Opcode::Update, compute_lane, 0));
+  }
+}
+
+std::uint64_t OperatorProgram::update_position(const Order& order, std::size_t part) const
+{
+  return order.length() + (plan_.division.parts.size() - 1 - part);
+}
+
+std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, const Order& order,
+                                                          std::uint64_t position) const
+{
+  const PlacedReform& reform = plan_.reforms[index];
+  const Task task = order.at(position);
+  const bool is_forward = task.opcode == Opcode::Forward;
+  if (reform.part != task.part) return std::nullopt;
+  const std::uint64_t once = (is_forward ? first_forward_ : last_backward_)[task.part];
+  if (reform.is_parameter && task.microbatch != once) return std::nullopt;
+  if (!is_forward && !plan_.graph.has_gradient(reform.tensor)) return std::nullopt;
+  const auto opcode = opcode_of(is_forward ? reform.forward : reform.backward);
+  if (!opcode) return std::nullopt;
+  Instruction collective = instruction_of(task.part, *opcode, collective_lane, task.microbatch);
+  collective.place = static_cast<std::uint32_t>(index);
+  if (!is_forward) {
+    collective.payload = reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient;
+    collective.waits.add({compute_lane, 0, position + 1});
+    return collective;
+  }
+  collective.payload = reform.is_parameter ? Payload::Parameter : Payload::Activation;
+  if (!reform.is_parameter && task.part > 0) {
+    const Task before{Opcode::Forward, task.part - 1, task.microbatch};
+    collective.waits.add({compute_lane, 0, order.position_of(before) + 1});
+  } else if (reform.is_parameter && trains_) {
+    collective.waits.add({compute_lane, 1, update_position(order, task.part) + 1});
+  }
+  return collective;
+}
+
+void OperatorProgram::add_collectives(const Order& order)
+{
+  struct Placed {
+    std::uint64_t place = 0;
+    Instruction instruction;
+  };
+  std::vector<Placed> placed;
+  for (std::uint64_t i = 0; i < order.length(); ++i) {
+    const bool is_after = order.at(i).opcode != Opcode::Forward;
+    for (std::size_t k = 0; k < plan_.reforms.size(); ++k) {
+      if (auto collective = collective_of(k, order, i))
+        placed.push_back({place_of(*collective, i, is_after), *collective});
+    }
+  }
+  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) { return a.place < b.place; });
+
+  // How many there are once those of a part and micro-batch have ended.
+  using Passage = std::pair<std::size_t, std::uint64_t>;
+  std::map<Passage, std::uint64_t> reformed;
+  std::map<Passage, std::uint64_t> returned;
+  std::vector<std::uint64_t> added(plan_.division.parts.size(), 0);  // gradients of parameters
+  for (const auto& each : placed) {
+    const Instruction& instruction = each.instruction;
+    collectives_.push_back(instruction);
+    if (instruction.payload == Payload::ParameterGradient) {
+      added[instruction.stage] = collectives_.size();
+    } else {
+      const bool is_forward = instruction.payload != Payload::Gradient;
+      (is_forward ? reformed : returned)[{instruction.stage, instruction.microbatch}] = collectives_.size();
+    }
+  }
+  for (std::uint64_t i = 0; i < order.length(); ++i) {
+    const Task task = order.at(i);
+    const bool is_forward = task.opcode == Opcode::Forward;
+    const auto& counts = is_forward ? reformed : returned;
+    const auto found = counts.find({is_forward ? task.part : task.part + 1, task.microbatch});
+    if (found != counts.end()) compute_[i].waits.add({collective_lane, 0, found->second});
+  }
+  if (!collectives_.empty()) connect("collectives");
+  for (std::size_t part = 0; part < added.size() && trains_; ++part) {
+    compute_[update_position(order, part)].waits.add({collective_lane, 0, added[part]});
+  }
+}
+
+void OperatorProgram::add_facts_sync(const Order& order)
+{
+  const LaneId lane = connect("sync");
+  Instruction facts = instruction_of(0, Opcode::AllReduce, lane, 0);
+  facts.payload = Payload::GradientFacts;
+  facts.size = gradient_sync_size;
+  facts.last_layer = plan_.division.signatures.size() - 1;
+  facts.waits.add({compute_lane, 0, order.length()});
+  if (!collectives_.empty()) facts.waits.add({collective_lane, 0, collectives_.size()});
+  facts_sync_ = {facts};
+  for (std::size_t part = 0; part < plan_.division.parts.size(); ++part) {
+    compute_[update_position(order, part)].waits.add({lane, 0, 1});
+  }
+}
+
+LaneId OperatorProgram::connect(const std::string& name)
+{
+  const auto lane = static_cast<LaneId>(lanes_.front().size());
+  Channel& channel = channels_.emplace_back();
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
+    lanes_[rank].push_back({name, Engine::Network, channels_.size() - 1});
+    channel.ends.push_back({rank, lane});
+  }
+  return lane;
+}
+
+OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, const spmd::Pieces& pieces,
+                                                     std::size_t rank) const
+{
+  const spmd::OperatorGraph& graph = plan_.graph;
+  const spmd::Division& division = plan_.division;
+  const auto& reforms = plan_.reforms;
+  RankTable table;
+  table.parts.resize(division.parts.size());
+  table.reforms.resize(reforms.size());
+  std::vector<bool> is_kept(graph.tensors.size(), false);
+  const auto readers = graph.readers();
+  for (const auto& node : graph.operators) {
+    for (const std::size_t tensor : node.keeps) is_kept[tensor] = true;
+  }
+  for (const auto& reform : reforms) is_kept[reform.tensor] = true;
+  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    const auto& node = graph.operators[i];
+    const auto& signature = division.signatures[i];
+    const std::size_t part = division.part_of(i);
+    PartWork& work = table.parts[part];
+    const double fraction = pieces.part(node, signature, rank);
+    work.forward += fraction * node.forward;
+    work.backward += fraction * node.backward;
+    work.update += fraction * update_work(workload, workload.layers[i]);
+    if (node.kind == spmd::OperatorKind::Parameter) {
+      const auto parameters = static_cast<double>(workload.layers[i].parameters);
+      table.resident += Bytes(fraction * parameters * bytes_per_parameter(workload.dtype, workload.optimizer));
+      continue;
+    }
+    for (std::size_t k = 0; k < node.outputs.size(); ++k) {
+      const std::size_t tensor = node.outputs[k];
+      const bool leaves = std::any_of(readers[tensor].begin(), readers[tensor].end(),
+                                      [&](std::size_t reader) { return division.part_of(reader) != part; });
+      if (leaves || is_kept[tensor]) {
+        work.kept += pieces.size(tensor, signature.outputs[k], rank);
+      }
+    }
+    if (node.kind == spmd::OperatorKind::Dropout) {
+      work.kept += Bytes(fraction * spmd::elements_of(graph.tensors[node.outputs.front()]));
+    }
+  }
+  add_reforms(table, pieces, rank);
+  add_gradients(table, pieces, rank);
+  return table;
+}
+
+/// Finds what reforms carry, and what reformed tensors take.
+void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const
+{
+  for (std::size_t i = 0; i < plan_.reforms.size(); ++i) {
+    const PlacedReform& reform = plan_.reforms[i];
+    const Bytes whole = plan_.graph.tensors[reform.tensor].size;
+    ReformSizes& sizes = table.reforms[i];
+    PartWork& work = table.parts[reform.part];
+    const Bytes before = pieces.size(reform.tensor, reform.from, rank);
+    const Bytes after = pieces.size(reform.tensor, reform.to, rank);
+    const auto result_of = [&](ReformKind kind, Form from, Form to) {
+      const auto opcode = opcode_of(kind);
+      const auto results =
+          opcode ? spmd::results_of_ends(*opcode, pieces, reform.tensor, from, to) : std::vector<Bytes>();
+      return results.empty() ? Bytes(0) : results[rank];
+    };
+    sizes.size = before;
+    sizes.result = result_of(reform.forward, reform.from, reform.to);
+    const bool is_added_whole = reform.from.kind == Form::Kind::Replicate;
+    sizes.gradient_size = is_added_whole ? whole : after;
+    sizes.gradient_result = result_of(reform.backward, gradient_form(reform.to), gradient_form(reform.from));
+    if (opcode_of(reform.forward)) {
+      sizes.acquired = after;
+      (reform.is_parameter ? work.gathered : work.reformed) += after;
+    } else if (reform.forward == ReformKind::Pad) {
+      work.kept += whole;
+    }
+  }
+}
+
+/// Finds which gradients lie between parts: of a tensor that later parts read, from the first that is made of it to the
+/// backward that needs it; of a reformed tensor, from the backward of its last reader to its conjugate.
+void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const
+{
+  const spmd::OperatorGraph& graph = plan_.graph;
+  const spmd::Division& division = plan_.division;
+  const auto& reforms = plan_.reforms;
+  const auto readers = graph.readers();
+  std::vector<std::optional<std::size_t>> reform_of(graph.tensors.size());
+  for (std::size_t i = 0; i < reforms.size(); ++i) reform_of[reforms[i].tensor] = i;
+  for (std::size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
+    if (!graph.has_gradient(tensor)) continue;
+    const std::size_t maker = graph.tensors[tensor].producer;
+    const std::size_t made_in = division.part_of(maker);
+    const auto& reform = reform_of[tensor];
+    std::optional<std::size_t> last_direct;    // part of the last reader of the tensor as it was made
+    std::optional<std::size_t> last_reformed;  // likewise, of the reformed one
+    for (const std::size_t reader : readers[tensor]) {
+      const auto& node = graph.operators[reader];
+      for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+        if (node.inputs[k] != tensor) continue;
+        const Form form = division.signatures[reader].inputs[k];
+        const bool is_reformed = reform && form == reforms[*reform].to;
+        (is_reformed ? last_reformed : last_direct) = division.part_of(reader);
+      }
+    }
+    if (last_reformed) {
+      const PlacedReform& placed = reforms[*reform];
+      const Bytes size = pieces.size(tensor, placed.to, rank);
+      const bool is_free = !opcode_of(placed.backward);
+      if (!placed.is_parameter) {
+        table.parts[*last_reformed].gradients_made += size;
+        if (is_free) table.parts[placed.part].gradients_taken += size;
+      } else if (placed.from.kind != Form::Kind::Replicate && !is_free) {
+        // That of a replica is added to the parameter's own gradient.
+        table.parts[placed.part].gathered_gradients += size;
+      } else {
+        continue;
+      }
+      if (!is_free) table.reforms[*reform].gradient_released = size;
+    }
+    if (graph.is_parameter(tensor)) continue;
+    const auto& outputs = graph.operators[maker].outputs;
+    const auto output = static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), tensor) - outputs.begin());
+    const Bytes size = pieces.size(tensor, division.signatures[maker].outputs[output], rank);
+    const bool comes_back = last_reformed.has_value();
+    const bool is_made_by_reader =
+        last_direct && *last_direct > made_in && (!comes_back || *last_direct >= reforms[*reform].part);
+    if (is_made_by_reader) {
+      table.parts[*last_direct].gradients_made += size;
+    } else if (comes_back && opcode_of(reforms[*reform].backward)) {
+      table.reforms[*reform].gradient_acquired = size;
+    } else if (comes_back) {
+      table.parts[reforms[*reform].part].gradients_made += size;
+    } else {
+      continue;
+    }
+    table.parts[made_in].gradients_taken += size;
+  }
+}
+
+Bytes OperatorProgram::resident(std::size_t rank, Tier tier) const
+{
+  return tier == Tier::Device ? tables_.at(rank).resident : Bytes(0);
+}
+
+std::uint64_t OperatorProgram::length(std::size_t rank, LaneId lane) const
+{
+  ensure(lane < lanes_.at(rank).size(), "a lane beyond the rank's");
+  return instructions_of(lane).size();
+}
+
+const std::vector<Instruction>& OperatorProgram::instructions_of(LaneId lane) const
+{
+  if (lane == compute_lane) return compute_;
+  return lane == collective_lane && !collectives_.empty() ? collectives_ : facts_sync_;
+}
+
+Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t position) const
+{
+  ensure(position < length(rank, lane), "an instruction beyond the lane's");
+  const RankTable& table = tables_[rank];
+  Instruction instruction = instructions_of(lane)[position];
+  if (instruction.payload == Payload::GradientFacts) return instruction;
+  if (lane == compute_lane) {
+    const PartWork& work = table.parts[instruction.stage];
+    if (instruction.opcode == Opcode::Update) {
+      instruction.work = work.update;
+    } else if (instruction.opcode == Opcode::Forward) {
+      instruction.work = work.forward;
+      if (trains_) instruction.acquires.size = work.kept;
+    } else {
+      const bool is_first = instruction.microbatch == first_backward_[instruction.stage];
+      const bool is_last = instruction.microbatch == last_backward_[instruction.stage];
+      instruction.work = work.backward;
+      instruction.acquires.size = work.gradients_made + (is_first ? work.gathered_gradients : Bytes(0));
+      instruction.releases.size =
+          work.kept + work.reformed + work.gradients_taken + (is_last ? work.gathered : Bytes(0));
+    }
+    return instruction;
+  }
+  const ReformSizes& sizes = table.reforms[instruction.place];
+  if (instruction.payload == Payload::Gradient || instruction.payload == Payload::ParameterGradient) {
+    instruction.size = sizes.gradient_size;
+    instruction.result = sizes.gradient_result;
+    instruction.acquires.size = sizes.gradient_acquired;
+    instruction.releases.size = sizes.gradient_released;
+  } else {
+    instruction.size = sizes.size;
+    instruction.result = sizes.result;
+    if (trains_) instruction.acquires.size = sizes.acquired;
+  }
+  return instruction;
+}
+
+}  // namespace isobar::schedules

@@ -1,0 +1,108 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "core/plan/operator_plan.hpp"
+#include "core/plan/order.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/program.hpp"
+#include "core/spmd/pieces.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace isobar::schedules {
+
+/// The Program of a plan whose devices divide operators (core/plan/operator_plan.hpp). Stages are the parts.
+///
+/// Lanes of each rank:
+/// - "compute": the tasks of the order, then an Update for each part, the last part first.
+/// - "collectives", of several ranks, if there are any: before the forward of a micro-batch through a part its reforms,
+/// and after the
+///   backward the conjugates, which carry gradients back. In the order of the tasks; parameters are reformed before the
+///   first forward through a part, and their gradients are added up after the last backward, after other gradients. A
+///   reform waits for the forward through the part before, those of parameters for their Update a period back; a
+///   forward waits for the reforms before it; a conjugate for its backward, and the backward through the part before
+///   for the conjugates.
+/// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
+///
+/// `place` of a collective is the index in OperatorPlan::reforms. Free reforms are part of the tasks.
+///
+/// Memory of a rank: parameters as they are stored, with gradients and optimizer; what is kept from a forward to its
+/// backward: tensors that operators keep or later parts read, reformed tensors, and masks; gathered parameters from
+/// their reform until the last backward; gradients between parts.
+///
+/// O(parts x micro-batches + ranks x parts) memory.
+class OperatorProgram : public Program {
+ public:
+  /// `orders` are the same for all ranks: forwards and backwards, or forwards only, of each part and micro-batch.
+  OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders);
+
+  std::size_t ranks() const override { return lanes_.size(); }
+  const std::vector<Lane>& lanes(std::size_t rank) const override { return lanes_.at(rank); }
+  const std::vector<Channel>& channels() const override { return channels_; }
+  const std::vector<std::vector<std::size_t>>& grids() const override { return grids_; }
+  Bytes resident(std::size_t rank, Tier tier) const override;
+  std::uint64_t length(std::size_t rank, LaneId lane) const override;
+  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override;
+
+ private:
+  /// What a rank does and holds in a part.
+  struct PartWork {
+    Flops forward, backward, update;
+    Bytes kept;                // from the forward to the backward of a micro-batch
+    Bytes reformed;            // tensors, from their reforms to the backward
+    Bytes gathered;            // parameters, from their reforms to the last backward
+    Bytes gradients_made;      // that a backward leaves for others
+    Bytes gradients_taken;     // that it needs, and others left
+    Bytes gathered_gradients;  // of gathered parameters, from the first backward to their conjugates
+  };
+  /// What a reform carries on a rank.
+  struct ReformSizes {
+    Bytes size, result;                    // as of Instruction
+    Bytes gradient_size, gradient_result;  // of the conjugate
+    Bytes acquired;                        // the reformed tensor
+    Bytes gradient_acquired;               // the gradient of the tensor, if the conjugate makes it first
+    Bytes gradient_released;               // that of the reformed tensor
+  };
+  struct RankTable {
+    std::vector<PartWork> parts;
+    std::vector<ReformSizes> reforms;
+    Bytes resident;
+  };
+
+  void add_tasks(const Order& order);
+  void add_collectives(const Order& order);
+  void add_facts_sync(const Order& order);
+  /// Adds a lane and a channel of all ranks; returns the lane.
+  LaneId connect(const std::string& name);
+  /// The reform of a task at a position of the order, if it is a collective for it.
+  std::optional<Instruction> collective_of(std::size_t reform, const Order& order, std::uint64_t position) const;
+  std::uint64_t update_position(const Order& order, std::size_t part) const;
+  RankTable table_of(const Workload& workload, const spmd::Pieces& pieces, std::size_t rank) const;
+  void add_reforms(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const;
+  void add_gradients(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const;
+  Instruction instruction_of(std::size_t part, Opcode opcode, LaneId lane, std::uint64_t microbatch) const;
+  const std::vector<Instruction>& instructions_of(LaneId lane) const;
+  /// The collective of a reform; none if it is free.
+  std::optional<Opcode> opcode_of(spmd::ReformKind kind) const;
+
+  OperatorPlan plan_;
+  bool trains_ = false;  // has backwards
+  std::vector<std::vector<Lane>> lanes_;
+  std::vector<Channel> channels_;
+  std::vector<std::vector<std::size_t>> grids_;
+  std::vector<RankTable> tables_;  // by rank
+  // Of all ranks, without work, sizes and memory:
+  std::vector<Instruction> compute_;
+  std::vector<Instruction> collectives_;
+  std::vector<Instruction> facts_sync_;  // one, or none
+  // The micro-batch, by part:
+  std::vector<std::uint64_t> first_forward_;
+  std::vector<std::uint64_t> first_backward_;
+  std::vector<std::uint64_t> last_backward_;
+};
+
+}  // namespace isobar::schedules

@@ -1,0 +1,119 @@
+#include "core/plan/operator_plan.hpp"
+
+#include "core/errors.hpp"
+#include "tests/support/divisions.hpp"
+#include "tests/support/thrown_message.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+
+namespace isobar {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+struct Case {
+  Workload workload = small_moes().front();
+  spmd::OperatorGraph graph = *operator_graph_of(workload);
+  std::vector<double> shares = {0.25, 0.75};
+  std::mt19937_64 random{3};
+  spmd::Division division = random_division(graph, spmd::Rules::Corrected, random);
+  Plan plan = plan_of(graph, division, shares, "duplex", 2);
+};
+
+std::string replaced(std::string text, const std::string& from, const std::string& to)
+{
+  const auto at = text.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return text.replace(at, from.size(), to);
+}
+
+TEST(OperatorPlan, HasALayerForEachOperatorThatAddsUpToTheBlocks)
+{
+  for (const auto& workload : small_moes()) {
+    const auto graph = operator_graph_of(workload);
+    ASSERT_TRUE(graph);
+    ASSERT_EQ(workload.layers.size(), graph->operators.size());
+    std::uint64_t parameters = 0;
+    for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+      EXPECT_EQ(workload.layers[i].name, graph->operators[i].name);
+      EXPECT_EQ(workload.layers[i].forward, graph->operators[i].forward);
+      parameters += workload.layers[i].parameters;
+    }
+    EXPECT_EQ(parameters, graph->parameters());
+  }
+  EXPECT_FALSE(operator_graph_of(small_moe("trunk: plain\nsequence: 12\ntop_k: 1\n")));
+}
+
+TEST(OperatorPlan, ReadsAndWritesThePartsOfRandomDivisions)
+{
+  std::mt19937_64 random(5);
+  for (const auto& workload : small_moes()) {
+    const auto graph = *operator_graph_of(workload);
+    for (const auto& shares : {equal_shares(4), std::vector<double>{0.5, 0, 0.5}, std::vector<double>{1}}) {
+      const auto division = random_division(graph, spmd::Rules::Corrected, random);
+      const Plan plan = plan_of(graph, division, shares, "duplex", 2);
+      const std::string text = plan_to_json(plan);
+      const Plan read = plan_from_json(text, "plan.json");
+      EXPECT_EQ(plan_to_json(read), text);
+      EXPECT_THAT(faults_of_operators(read, workload), IsEmpty());
+      const auto divided = operator_plan_of(read, workload);
+      EXPECT_EQ(divided.division.parts, division.parts);
+      EXPECT_EQ(divided.division.signatures, division.signatures);
+      EXPECT_EQ(divided.shares, shares);
+    }
+  }
+}
+
+TEST(OperatorPlan, IsOneStageInItsFile)
+{
+  const Case sample;
+  const std::string text = plan_to_json(sample.plan);
+  EXPECT_THAT(text, HasSubstr("\"cuts\": ["));
+  EXPECT_THAT(text, HasSubstr("\"embedding.x\": \"-> "));
+  EXPECT_EQ(text.find("\"first_layer\""), text.rfind("\"first_layer\""));
+}
+
+TEST(OperatorPlan, RefusesWhatItsFileCannotMean)
+{
+  const std::string text = plan_to_json(Case().plan);
+  const auto fault = [&](const std::string& from, const std::string& to) {
+    return message_of([&] { plan_from_json(replaced(text, from, to), "plan.json"); });
+  };
+  EXPECT_THAT(fault("\"layer0.qkv.weight\": \"-> ", "\"layer0.qkv.weight\": \"-> all "),
+              HasSubstr("stages[0].splits.layer0.qkv.weight: \"-> all "));
+  EXPECT_THAT(fault("\"replicas\": [", "\"grid\": [2, 2], \"replicas\": ["),
+              HasSubstr("stages[0].grid: the shards divide each operator by its signature"));
+  EXPECT_THAT(fault("\"share\": 0.25", "\"share\": 0.5"), HasSubstr("their shares sum to 1.25"));
+  EXPECT_THAT(fault("\"head.output\": ", "\"more\": \"-> full\", \"head.output\": "),
+              HasSubstr("stages[0].splits: 64 signatures for 63 layers; give each a signature, in their order"));
+}
+
+TEST(OperatorPlan, NamesWhatIsWrongWithADivision)
+{
+  Case sample;
+  const auto faults = [&](Plan plan) { return faults_of_operators(plan, sample.workload); };
+  Plan other = sample.plan;
+  other.stages[0].splits[0].layers = "layer9.x";
+  EXPECT_THAT(faults(other),
+              ElementsAre("stages[0].splits: layer9.x in the place of embedding.x; list all operators in "
+                          "their order"));
+  other = sample.plan;
+  other.stages[0].splits[0].split = "-> reduce";
+  EXPECT_THAT(faults(other),
+              ElementsAre("stages[0].splits: embedding.x: cannot be divided as -> reduce; use -> gather0, "
+                          "or -> full"));
+  const Workload blocks = small_moe("trunk: plain\nsequence: 12\ntop_k: 1\n");
+  EXPECT_THAT(faults_of_operators(sample.plan, blocks),
+              ElementsAre("stages[0].splits: divides operators, and the workload has no layer for each; write unit: "
+                          "operator of a moe"));
+}
+
+}  // namespace
+}  // namespace isobar

@@ -1,0 +1,245 @@
+#include "schedules/lowering/operator_program.hpp"
+
+#include "core/check/program_checker.hpp"
+#include "core/program/collective.hpp"
+#include "core/program/player.hpp"
+#include "core/program/walk.hpp"
+#include "schedules/evaluation.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/support/divisions.hpp"
+#include "tests/support/uniform_rates.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace isobar::schedules {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using testing::IsEmpty;
+
+const std::vector<std::vector<double>> all_shares = {
+    {1}, equal_shares(2), equal_shares(3), equal_shares(4), {0.25, 0.75}, {0.5, 0.0, 0.5}, {1.0 / 6, 1.0 / 3, 0.5}};
+
+/// Calls `visit` with random plans of every trunk.
+template <typename Visit>
+void for_random_plans(int count, const std::string& more, Visit visit)
+{
+  std::mt19937_64 random(7);
+  const auto workloads = small_moes(more);
+  const std::vector<std::string> schedules = {"duplex", "sequential", "1f1b", "gpipe"};
+  for (int i = 0; i < count; ++i) {
+    const Workload& workload = workloads[random() % workloads.size()];
+    const auto& shares = all_shares[random() % all_shares.size()];
+    const auto graph = *operator_graph_of(workload);
+    const auto division = random_division(graph, spmd::Rules::Corrected, random);
+    const std::string& schedule = schedules[random() % schedules.size()];
+    const Plan plan = plan_of(graph, division, shares, schedule, 1 + random() % 4);
+    SCOPED_TRACE(
+        fmt::format("plan {}: {} devices, {}, {} micro-batches", i, shares.size(), schedule, plan.goal.microbatches));
+    visit(plan, workload);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(OperatorProgram, IsSoundForRandomDivisionsSharesAndSchedules)
+{
+  for (const std::string more : {"", "clip_norm: 1\n"}) {
+    for_random_plans(60, more, [](const Plan& plan, const Workload& workload) {
+      ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
+      const auto program = make_program(plan, workload);
+      ASSERT_THAT(faults_of(*program), IsEmpty());
+      const auto evaluation = make_evaluation_program(plan, workload);
+      ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
+    });
+  }
+}
+
+TEST(OperatorProgram, EndsWithTheMemoryThatItBeganWith)
+{
+  for_random_plans(30, "", [](const Plan& plan, const Workload& workload) {
+    const auto program = make_program(plan, workload);
+    const auto rates = uniform_rates(program->ranks(), 0, 1e9);
+    const auto once = play_program(*program, rates, 1);
+    const auto thrice = play_program(*program, rates, 3);
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      ASSERT_GE(once.peak_memory[rank][0], program->resident(rank, Tier::Device));
+      ASSERT_GE(thrice.peak_memory[rank][0], once.peak_memory[rank][0]);
+    }
+  });
+}
+
+/// The forwards of a plan under duplex, without backwards.
+std::unique_ptr<Program> forwards_of(const Plan& plan, const Workload& workload)
+{
+  std::vector<Run> runs;
+  for (std::uint32_t part = 0; part < plan.stages.size(); ++part) {
+    runs.push_back({plan.goal.microbatches, {{{Opcode::Forward, part, 0}, 1}}});
+  }
+  const std::size_t ranks = plan.stages.front().replicas.front().shards.size();
+  return make_program(plan, workload, std::vector<Order>(ranks, Order(std::move(runs))));
+}
+
+/// Forward times of a part: of a micro-batch on the slowest rank, and of its reforms.
+struct PartTimes {
+  double compute = 0;
+  double reforms = 0;
+  bool gathers_parameters = false;
+};
+
+std::vector<PartTimes> part_times(const Program& program, const Plan& plan, const PlayerRates& rates)
+{
+  std::vector<PartTimes> parts(plan.stages.size());
+  play_program(program, rates, 1, [&](const Turn& turn, Seconds begin, Seconds end) {
+    const Instruction& instruction = turn.instruction;
+    PartTimes& part = parts[instruction.stage];
+    if (instruction.opcode == Opcode::Forward) part.compute = std::max(part.compute, (end - begin).value);
+    if (instruction.payload == Payload::Parameter) part.gathers_parameters = true;
+    if (turn.at.rank == 0 && is_collective(instruction.opcode) && instruction.microbatch == 0) {
+      part.reforms += (end - begin).value;
+    }
+  });
+  return parts;
+}
+
+TEST(Duplex, OfTwoHalvesTakesThePublishedPhases)
+{
+  int compared = 0;
+  for_random_plans(200, "", [&](Plan plan, const Workload& workload) {
+    plan.goal.microbatches = 2;
+    const auto program = forwards_of(plan, workload);
+    const auto rates = uniform_rates(program->ranks(), 50, 10);
+    const auto parts = part_times(*program, plan, rates);
+    const auto is_equal = [&](const Shard& shard) { return shard.share == plan.stages[0].replicas[0].shards[0].share; };
+    const auto& shards = plan.stages[0].replicas[0].shards;
+    const bool has_equal_shares = std::all_of(shards.begin(), shards.end(), is_equal);
+    double phases = 0;
+    double debt = 0;
+    for (const auto& part : parts) {
+      phases += std::max(debt, part.reforms) + std::max(part.compute, part.reforms);
+      debt = part.compute;
+    }
+    phases += debt;
+    const double step = play_program(*program, rates).periods[0].step_time.value;
+    const bool gathers =
+        std::any_of(parts.begin(), parts.end(), [](const auto& part) { return part.gathers_parameters; });
+    if (gathers || !has_equal_shares) {
+      // Parameters may come earlier, and devices with less to do wait for each other at collectives only.
+      ASSERT_LE(step, phases * (1 + 1e-9));
+    } else {
+      ++compared;
+      ASSERT_NEAR(step, phases, 1e-9 * phases);
+    }
+  });
+  EXPECT_GT(compared, 20);
+}
+
+/// Layers of attention by heads and a network by columns, with the same work, and AllReduces of the same size between.
+Plan equal_parts(Workload& workload, std::uint64_t layers, std::size_t devices)
+{
+  workload = workload_from_text(
+      fmt::format("model: moe\ntrunk: plain\nunit: operator\nlayers: {}\nhidden: 16\nheads: 4\nsequence: 16\n"
+                  "intermediate: 48\nmicro_batch: 2\n",
+                  layers),
+      "x.yaml");
+  const auto graph = *operator_graph_of(workload);
+  spmd::Division division;
+  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    const auto& node = graph.operators[i];
+    const auto known = spmd::signatures_of(graph, node, spmd::Rules::Corrected);
+    const auto choose = [&](auto fits) {
+      const auto found = std::find_if(known.begin(), known.end(), fits);
+      division.signatures.push_back(found == known.end() ? known.back() : *found);
+    };
+    const auto divides = [&](std::size_t output, std::uint8_t dimension) {
+      return [=](const spmd::Signature& each) { return each.outputs[output] == spmd::gather(dimension); };
+    };
+    const auto adds = [](const spmd::Signature& each) {
+      return each.outputs[0] == spmd::reduce && each.inputs[0].kind == spmd::Form::Kind::Gather;
+    };
+    const std::string name = node.name.substr(node.name.find('.') + 1);
+    using Kind = spmd::OperatorKind;
+    const bool begins = name == "dropout1" || name == "dropout2" || node.kind == Kind::Output;
+    if (i == 0 || begins) division.parts.push_back(i);
+    if (node.kind == Kind::Data) {
+      choose([](const spmd::Signature& each) { return each.outputs[0] == spmd::full; });
+    } else if (name == "qkv") {
+      choose(divides(0, 3));
+    } else if (name == "split_heads" || name == "scores" || name == "softmax" || name == "attention_dropout" ||
+               name == "context") {
+      choose(divides(0, 1));
+    } else if (name == "merge_heads" || name == "linear1" || name == "relu" || name == "dropout") {
+      choose(divides(0, 2));
+    } else if (name == "out" || name == "linear2") {
+      choose(adds);
+    } else if (name == "out.bias" || name == "linear2.bias") {
+      division.signatures.push_back({{}, {spmd::gather(0)}});  // slices of it are addends
+    } else if (node.kind == Kind::Parameter) {
+      division.signatures.push_back({{}, {spmd::replicate}});
+    } else if (node.kind == Kind::Output) {
+      choose([](const spmd::Signature&) { return true; });
+    } else {
+      choose([](const spmd::Signature& each) {
+        return std::all_of(each.inputs.begin(), each.inputs.end(), [](auto form) { return form == spmd::full; });
+      });
+    }
+  }
+  return plan_of(graph, division, equal_shares(devices), "duplex", 2);
+}
+
+TEST(Duplex, OfEqualPartsTakesTheClosedForm)
+{
+  Workload workload;
+  for (const std::uint64_t layers : {1, 2, 5}) {
+    Plan plan = equal_parts(workload, layers, 2);
+    ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
+    for (const std::uint64_t k : {1, 2, 4, 7}) {
+      for (const double bandwidth : {0.01, 0.1, 1.0, 10.0, 1000.0}) {
+        plan.goal.microbatches = k;
+        const auto program = forwards_of(plan, workload);
+        const auto rates = uniform_rates(2, 0, bandwidth);
+        const auto parts = part_times(*program, plan, rates);
+        const double p = parts[0].compute;
+        const double c = parts[1].reforms;
+        const auto n = static_cast<double>(2 * layers);
+        const auto halves = static_cast<double>(k);
+        // After n equal parts, one that only adds up what it has reformed, and one for the loss.
+        const double expected = k == 1 ? n * (p + c) : std::max(halves * n * p + c, p + n * halves * c);
+        ASSERT_EQ(parts.size(), n + 2);
+        ASSERT_NEAR(parts[1].compute, p, 1e-9 * p);
+        EXPECT_NEAR(play_program(*program, rates).periods[0].step_time.value, expected, 1e-9 * expected)
+            << layers << " layers, k " << k << ", p " << p << ", c " << c;
+      }
+    }
+  }
+}
+
+TEST(OperatorProgram, ReformsParametersOnceAStepAndOtherTensorsForEachMicroBatch)
+{
+  for_random_plans(40, "", [](const Plan& plan, const Workload& workload) {
+    const auto program = make_program(plan, workload);
+    const auto divided = operator_plan_of(plan, workload);
+    if (program->ranks() == 1) return;
+    std::map<std::pair<std::uint32_t, bool>, std::uint64_t> times;
+    for (std::uint64_t i = 0; i < program->length(0, 1); ++i) {
+      const Instruction each = program->at(0, 1, i);
+      ++times[{each.place, each.payload == Payload::Parameter || each.payload == Payload::Activation}];
+    }
+    for (const auto& [reform, count] : times) {
+      const bool is_parameter = divided.reforms[reform.first].is_parameter;
+      ASSERT_EQ(count, is_parameter ? 1 : plan.goal.microbatches);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace isobar::schedules

@@ -1,0 +1,105 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "core/plan/operator_plan.hpp"
+#include "core/plan/plan.hpp"
+#include "core/spmd/division.hpp"
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+/// Small mixtures of experts, and plans whose devices divide their operators.
+namespace isobar::testing_support {
+
+/// Two layers, the second with experts; `trunk` and what it needs are in `more`.
+inline Workload small_moe(const std::string& more)
+{
+  return workload_from_text(
+      "model: moe\nlayers: 2\nhidden: 12\nheads: 6\nintermediate: 24\nexperts: 6\nmicro_batch: 12\n"
+      "optimizer: adam\n" +
+          more,
+      "x.yaml");
+}
+
+/// One of each trunk, by operators.
+inline std::vector<Workload> small_moes(const std::string& more = "")
+{
+  const std::string unit = "unit: operator\n" + more;
+  return {small_moe("trunk: plain\nsequence: 12\ntop_k: 1\n" + unit),
+          small_moe("trunk: bert\nsequence: 12\nvocabulary: 24\ntop_k: 2\n" + unit),
+          small_moe("trunk: vit\nimage: 8\npatch: 4\nclasses: 12\ntop_k: 1\ncapacity_factor: 2\n" + unit)};
+}
+
+/// A random division of a graph; none if the choices lead to an end.
+inline std::optional<spmd::Division> try_division(const spmd::OperatorGraph& graph, spmd::Rules rules,
+                                                  std::mt19937_64& random)
+{
+  spmd::Division division;
+  std::vector<spmd::Form> made(graph.tensors.size());
+  std::vector<std::optional<spmd::Form>> reformed(graph.tensors.size());
+  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    const auto& node = graph.operators[i];
+    if (i == 0 || random() % 4 == 0) division.parts.push_back(i);
+    const auto reads = [&](std::size_t tensor, spmd::Form needed) {
+      if (made[tensor] == needed) return true;
+      if (reformed[tensor]) return *reformed[tensor] == needed;
+      const auto& producer = graph.tensors[tensor].producer;
+      const bool exists = producer < division.parts.back() || spmd::is_source(graph.operators[producer].kind);
+      return exists && spmd::reform_between(made[tensor], needed, rules) != nullptr;
+    };
+    std::vector<spmd::Signature> usable;
+    for (int attempt = 0; attempt < 2 && usable.empty(); ++attempt) {
+      if (attempt == 1) {
+        if (division.parts.back() == i) return std::nullopt;
+        division.parts.push_back(i);
+      }
+      for (const auto& signature : spmd::signatures_of(graph, node, rules)) {
+        bool fits = true;
+        for (std::size_t k = 0; k < node.inputs.size() && fits; ++k) fits = reads(node.inputs[k], signature.inputs[k]);
+        if (fits) usable.push_back(signature);
+      }
+    }
+    if (usable.empty()) return std::nullopt;
+    const auto& chosen = usable[random() % usable.size()];
+    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+      if (made[node.inputs[k]] != chosen.inputs[k]) reformed[node.inputs[k]] = chosen.inputs[k];
+    }
+    for (std::size_t k = 0; k < node.outputs.size(); ++k) made[node.outputs[k]] = chosen.outputs[k];
+    division.signatures.push_back(chosen);
+  }
+  return division;
+}
+
+inline spmd::Division random_division(const spmd::OperatorGraph& graph, spmd::Rules rules, std::mt19937_64& random)
+{
+  while (true) {
+    if (auto division = try_division(graph, rules, random)) return std::move(*division);
+  }
+}
+
+inline std::vector<double> equal_shares(std::size_t devices)
+{
+  return std::vector<double>(devices, 1 / static_cast<double>(devices));
+}
+
+/// A plan in which devices d0, d1, … with these shares divide the operators.
+inline Plan plan_of(const spmd::OperatorGraph& graph, const spmd::Division& division, const std::vector<double>& shares,
+                    const std::string& schedule, std::uint64_t microbatches)
+{
+  std::vector<Shard> shards;
+  for (std::size_t i = 0; i < shares.size(); ++i) shards.push_back({fmt::format("d{}", i), shares[i]});
+  Plan plan;
+  plan.allocator = "spmd";
+  plan.goal.schedule = {.name = schedule};
+  plan.goal.microbatches = microbatches;
+  plan.stages = stages_of(graph, division, shards);
+  return plan;
+}
+
+}  // namespace isobar::testing_support
