@@ -23,10 +23,10 @@ std::string_view name_of(Attention attention);
 std::optional<Attention> attention_from_name(std::string_view name);
 std::vector<std::string> attention_names();
 
-/// What a layer of a gpt or llama is, apart from the first and the last one.
+/// What a layer is.
 enum class Unit {
   Block,    ///< attention and feed-forward network
-  Operator  ///< one of the two
+  Operator  ///< one of the two; of a mixture of experts, an operator (core/spmd)
 };
 std::string_view name_of(Unit unit);
 std::optional<Unit> unit_from_name(std::string_view name);
@@ -90,8 +90,8 @@ inline std::array<std::uint64_t, 4> blocks_per_stage(const ResnetSizes& sizes)
   return {3, sizes.depth == 50 ? 4U : 8U, sizes.depth == 50 ? 6U : 36U, 3};
 }
 
-/// Sizes of the generator that made a workload; none for listed layers, which cannot be executed. Nor can
-/// mixtures of experts, so far.
+/// Sizes of the generator that made a workload; none for listed layers, which cannot be executed. Nor can the
+/// published graphs of mixtures of experts (MoeSizes::parity).
 using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes, spmd::MoeSizes>;
 
 }  // namespace isobar

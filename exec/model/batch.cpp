@@ -6,7 +6,9 @@
 
 #include <ATen/ATen.h>
 
+#include <cstdint>
 #include <variant>
+#include <vector>
 
 namespace isobar::exec {
 
@@ -72,14 +74,33 @@ Tensors inputs_of(const Workload& workload, const Sampler& sampler, const LlamaS
   return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
 }
 
-Tensors inputs_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
+at::Tensor images(const Workload& workload, const Sampler& sampler, std::uint64_t image)
 {
-  const auto side = static_cast<std::int64_t>(sizes.image);
-  return {cast(sampler.normal(RandomStream::Images, {samples_of(workload), 3, side, side}), workload.dtype)};
+  const auto side = static_cast<std::int64_t>(image);
+  return cast(sampler.normal(RandomStream::Images, {samples_of(workload), 3, side, side}), workload.dtype);
 }
 
-template <typename Sizes>
-Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, const Sizes& /*without modules*/)
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const ResnetSizes& sizes)
+{
+  return {images(workload, sampler, sizes.image)};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const spmd::MoeSizes& sizes)
+{
+  switch (sizes.trunk) {
+    case spmd::Trunk::Bert:
+      return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
+    case spmd::Trunk::Vit:
+      return {images(workload, sampler, sizes.image)};
+    case spmd::Trunk::Plain:
+      break;
+  }
+  const std::vector<std::int64_t> shape = {samples_of(workload), static_cast<std::int64_t>(sizes.sequence),
+                                           static_cast<std::int64_t>(sizes.hidden)};
+  return {cast(sampler.normal(RandomStream::States, shape), workload.dtype)};
+}
+
+Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed layers*/)
 {
   refuse_without_modules(workload);
 }
@@ -104,8 +125,20 @@ at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const Lla
   return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
 }
 
-template <typename Sizes>
-at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, const Sizes& /*without modules*/)
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const spmd::MoeSizes& sizes)
+{
+  switch (sizes.trunk) {
+    case spmd::Trunk::Bert:
+      return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
+    case spmd::Trunk::Vit:
+      return sampler.whole_numbers(RandomStream::Classes, 0, sizes.classes, {samples_of(workload)});
+    case spmd::Trunk::Plain:
+      break;
+  }
+  return at::empty({0}, at::kLong);
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed layers*/)
 {
   refuse_without_modules(workload);
 }

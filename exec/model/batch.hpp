@@ -31,15 +31,16 @@ std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dat
 /// the CPU, then moved to `device`.
 ///
 /// bert: token ids, attention mask (1 for a token, 0 for padding at the end of a sample) and segment ids, each int64
-/// [micro_batch, sequence] · gpt, llama: token ids, int64 [micro_batch, sequence] · resnet: images
-/// [micro_batch, 3, image, image] in the workload's dtype.
+/// [micro_batch, sequence] · gpt, llama, moe of bert: token ids, int64 [micro_batch, sequence] · resnet, moe of vit:
+/// images [micro_batch, 3, image, image] in the workload's dtype · plain moe: hidden states [micro_batch, sequence,
+/// hidden] in it.
 /// @throws InputError when the workload lists its layers.
 Tensors synthetic_inputs(const Workload& workload, const RandomKey& key, const std::string& device);
 
 /// Synthetic labels of a micro-batch, a function of the key only.
 ///
-/// bert, resnet: a class for each sample, int64 [micro_batch] · gpt, llama: the next token of each token, int64
-/// [micro_batch, sequence].
+/// bert, resnet, moe of vit: a class for each sample, int64 [micro_batch] · gpt, llama, moe of bert: the next token of
+/// each token, int64 [micro_batch, sequence] · plain moe: none, int64 [0].
 /// @throws InputError when the workload lists its layers.
 at::Tensor synthetic_labels(const Workload& workload, const RandomKey& key, const std::string& device);
 

@@ -21,8 +21,7 @@ namespace isobar::exec {
 
 namespace {
 
-template <typename Sizes>
-std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const Sizes& /*without modules*/)
+std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, std::monostate /*listed layers*/)
 {
   refuse_without_modules(setup.workload);
 }
@@ -31,13 +30,9 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const Sizes& /*
 
 void refuse_without_modules(const Workload& workload)
 {
-  const bool is_listed = std::holds_alternative<std::monostate>(workload.model);
-  throw InputError(
-      fmt::format("workload {}", shown(workload.name)),
-      is_listed ? "its layers are listed, which gives their cost but not what they compute; name a model: bert, gpt, "
-                  "llama or resnet"
-                : "model moe can be planned and simulated, but not executed yet; name a model: bert, gpt, llama or "
-                  "resnet");
+  throw InputError(fmt::format("workload {}", shown(workload.name)),
+                   "its layers are listed, which gives their cost but not what they compute; name a model: bert, gpt, "
+                   "llama, resnet or moe");
 }
 
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,

@@ -60,8 +60,8 @@ class LayerModule {
 ///
 /// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
 /// the same parameters. Does not use torch's global generators.
-/// @throws InputError when the workload lists its layers instead of naming a model, or is a llama with heads of an odd
-/// width, which rotary positions cannot rotate.
+/// @throws InputError when the workload lists its layers instead of naming a model, is a moe of published operators, or
+/// is a llama with heads of an odd width, which rotary positions cannot rotate.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units = {},
                                                const LayerModule* tied = nullptr);

@@ -6,6 +6,7 @@
 
 #include <limits>
 #include <utility>
+#include <variant>
 
 namespace isobar::exec {
 
@@ -52,40 +53,45 @@ struct Losses {
   at::Tensor sum() const { return at::where(counts, all - label, 0.0).sum(); }
 };
 
-/// Mean cross-entropy of rows of logits, whose memory takes the logarithms of the probabilities and then the gradient.
+/// Cross-entropy of rows of logits, the sum or the mean over the labels, whose memory takes the logarithms of the
+/// probabilities and then the gradient.
 class CrossEntropyInPlace : public torch::autograd::Function<CrossEntropyInPlace> {
  public:
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& logits,
-                            const at::Tensor& labels)
+                            const at::Tensor& labels, bool is_mean)
   {
     at::Tensor rows = logits.detach();
     at::_log_softmax_out(rows, rows, -1, /*half_to_float=*/false);
-    const auto [loss, count] = at::nll_loss_forward(rows, labels, {}, at::Reduction::Mean, ignored_label);
+    const auto reduction = is_mean ? at::Reduction::Mean : at::Reduction::Sum;
+    const auto [loss, count] = at::nll_loss_forward(rows, labels, {}, reduction, ignored_label);
     context->saved_data["rows"] = std::move(rows);
     context->saved_data["labels"] = labels;
-    context->saved_data["count"] = count;
+    context->saved_data["divisor"] = is_mean ? count : at::ones_like(loss);
     return loss;
   }
 
   static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients)
   {
     const auto labels = context->saved_data["labels"].toTensor();
-    const auto each = gradients.front() / context->saved_data["count"].toTensor();
+    const auto each = gradients.front() / context->saved_data["divisor"].toTensor();
     const auto counts = (labels != ignored_label).unsqueeze(-1);
     // Autograd takes the memory over if nothing else refers to it.
     at::Tensor rows = std::move(context->saved_data["rows"]).toTensor();
     context->saved_data.clear();
     rows.exp_().mul_(each * counts);
     rows.scatter_add_(-1, (labels.unsqueeze(-1) * counts), (-each * counts));
-    return {std::move(rows), at::Tensor()};
+    return {std::move(rows), at::Tensor(), at::Tensor()};
   }
 };
 
 }  // namespace
 
-at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels)
+at::Tensor loss_of(const Workload& workload, const Tensors& outputs, const at::Tensor& labels)
 {
-  return CrossEntropyInPlace::apply(outputs.at(0).to(at::kFloat).flatten(0, -2), labels.flatten());
+  const at::Tensor scores = outputs.at(0).to(at::kFloat);
+  const auto* const moe = std::get_if<spmd::MoeSizes>(&workload.model);
+  if (moe != nullptr && moe->trunk == spmd::Trunk::Plain) return scores.sum();
+  return CrossEntropyInPlace::apply(scores.flatten(0, -2), labels.flatten(), /*is_mean=*/moe == nullptr);
 }
 
 at::Tensor evaluation_of(const at::Tensor& logits, const at::Tensor& labels)

@@ -15,9 +15,12 @@ struct EvaluationSums {
   double correct = 0;  ///< labels that are the most likely class or token
 };
 
-/// Mean cross-entropy of the last layer's outputs over all labels that are not ignored: a float32 scalar, computed in
-/// float32. Float32 outputs lose their values: their memory becomes that of their gradient.
-at::Tensor loss_of(const Tensors& outputs, const at::Tensor& labels);
+/// The loss of a micro-batch from the last layer's outputs: a float32 scalar, computed in float32. Float32 logits lose
+/// their values: their memory becomes that of their gradient.
+///
+/// Mean cross-entropy over all labels that are not ignored. Model moe has the loss of its graph (core/spmd): the sum of
+/// the cross-entropies or, with the plain trunk, of the outputs.
+at::Tensor loss_of(const Workload& workload, const Tensors& outputs, const at::Tensor& labels);
 /// The sums of EvaluationSums, float64 [3].
 at::Tensor evaluation_of(const at::Tensor& logits, const at::Tensor& labels);
 

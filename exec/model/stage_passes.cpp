@@ -120,7 +120,7 @@ Message StagePasses::forward_loss(MicroBatch& in_flight, const Message& outputs)
     in_flight.pieces.push_back(loss);
     return message_of(loss.outputs);
   }
-  loss.outputs = {loss_of(loss.inputs, labels)};
+  loss.outputs = {loss_of(workload_, loss.inputs, labels)};
   losses_.push_back(loss.outputs.front().detach());
   loss.outputs.front() = loss.outputs.front() * factor_of_loss();
   in_flight.pieces.push_back(std::move(loss));

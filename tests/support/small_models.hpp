@@ -11,7 +11,7 @@
 /// Models of the shipped workloads in sizes that a CPU computes quickly.
 namespace isobar::testing_support {
 
-/// The files of workloads/ that name a model, whose layers an executor can compute, by name.
+/// The files of workloads/ whose layers an executor can compute, apart from mixtures of experts (small_moe), by name.
 inline std::vector<std::filesystem::path> shipped_workloads()
 {
   std::vector<std::filesystem::path> files;
@@ -32,7 +32,7 @@ inline std::filesystem::path shipped_workload(const std::string& name)
 }
 
 template <typename Sizes>
-void shrink(Sizes& /*without modules*/, Workload& /*workload*/)
+void shrink(Sizes& /*not of shipped_workloads()*/, Workload& /*workload*/)
 {
 }
 
@@ -79,7 +79,7 @@ inline void shrink(ResnetSizes& sizes, Workload& workload)
 }
 
 template <typename Sizes>
-void build_again(const Sizes& /*without modules*/, Workload& /*workload*/)
+void build_again(const Sizes& /*not of shipped_workloads()*/, Workload& /*workload*/)
 {
 }
 inline void build_again(const BertSizes& sizes, Workload& workload)
@@ -125,6 +125,55 @@ inline Workload small_model(const std::filesystem::path& file, DType dtype = DTy
   workload.training.dropout = dropout;
   std::visit([&](auto& sizes) { shrink(sizes, workload); }, workload.model);
   return workload;
+}
+
+/// A mixture of experts of five layers. Its experts have few slots, so that some tokens are dropped.
+inline Workload small_moe(spmd::Trunk trunk, DType dtype = DType::Float32, double dropout = 0,
+                          std::uint64_t experts = 3)
+{
+  Workload workload;
+  workload.name = "moe";
+  workload.micro_batch = 3;
+  workload.dtype = dtype;
+  workload.training.dropout = dropout;
+  spmd::MoeSizes sizes;
+  sizes.trunk = trunk;
+  sizes.layers = 5;
+  sizes.hidden = 15;
+  sizes.heads = 3;
+  sizes.intermediate = 22;
+  sizes.experts = experts;
+  sizes.top_k = trunk == spmd::Trunk::Vit ? 1 : 2;
+  sizes.rounds_up = true;
+  if (trunk == spmd::Trunk::Bert) sizes.vocabulary = 29;
+  sizes.sequence = 7;
+  if (trunk == spmd::Trunk::Vit) {
+    sizes.image = 12;
+    sizes.patch = 4;
+    sizes.classes = 7;
+    sizes.sequence = spmd::patches_of(sizes) + 1;
+  }
+  workload.sequence = sizes.sequence;
+  workload.model = sizes;
+  build_moe(sizes, workload);
+  return workload;
+}
+
+inline std::vector<Workload> small_moes(DType dtype = DType::Float32, double dropout = 0)
+{
+  using spmd::Trunk;
+  return {small_moe(Trunk::Plain, dtype, dropout), small_moe(Trunk::Bert, dtype, dropout),
+          small_moe(Trunk::Vit, dtype, dropout)};
+}
+
+/// A small model of each kind that an executor can compute.
+inline std::vector<Workload> one_of_each_model(DType dtype = DType::Float32, double dropout = 0)
+{
+  std::vector<Workload> models = small_moes(dtype, dropout);
+  for (const char* name : {"bert10", "gpt2_124m", "llama_8b", "resnet50"}) {
+    models.push_back(small_model(shipped_workload(name), dtype, dropout));
+  }
+  return models;
 }
 
 /// The same model with attention and feed-forward network as layers of their own.

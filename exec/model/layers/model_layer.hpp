@@ -28,6 +28,7 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const BertSizes
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const GptSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const ResnetSizes& sizes);
+std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const spmd::MoeSizes& sizes);
 
 /// A layer that passes its inputs through one layer and then through another, and has the parameters of both.
 std::unique_ptr<LayerModule> in_sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second);
@@ -51,7 +52,7 @@ std::unique_ptr<LayerModule> make_decoder_layer(const LayerSetup& setup, const S
   return attention ? in_sequence(std::move(attention), std::move(feed_forward)) : std::move(feed_forward);
 }
 
-/// @throws InputError: listed layers and mixtures of experts give their cost, not their computation.
+/// @throws InputError: listed layers give their cost, not their computation.
 [[noreturn]] void refuse_without_modules(const Workload& workload);
 
 at::Tensor cast(const at::Tensor& tensor, DType dtype);

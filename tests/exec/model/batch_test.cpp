@@ -21,26 +21,29 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
+using testing_support::one_of_each_model;
 using testing_support::shipped_workload;
 using testing_support::shipped_workloads;
 using testing_support::small_model;
+using testing_support::small_moe;
+using testing_support::small_moes;
 using testing_support::TemporaryFolder;
 
 TEST(SyntheticInputs, HaveTheBytesThatTheWorkloadCounts)
 {
-  for (const auto& file : shipped_workloads()) {
-    for (const auto dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
-      const auto workload = small_model(file, dtype);
-      EXPECT_EQ(bytes_of(synthetic_inputs(workload, {}, "cpu")), workload.input.value) << file;
+  for (const auto dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
+    auto workloads = small_moes(dtype);
+    for (const auto& file : shipped_workloads()) workloads.push_back(small_model(file, dtype));
+    for (const auto& workload : workloads) {
+      EXPECT_EQ(bytes_of(synthetic_inputs(workload, {}, "cpu")), workload.input.value) << workload.name;
     }
   }
 }
 
 TEST(SyntheticInputs, DependOnEveryPartOfTheKeyAndNothingElse)
 {
-  for (const auto* name : {"bert10", "gpt2_124m", "llama_8b", "resnet50"}) {
-    SCOPED_TRACE(name);
-    const auto workload = small_model(shipped_workload(name));
+  for (const auto& workload : one_of_each_model()) {
+    SCOPED_TRACE(workload.name);
     const auto inputs = synthetic_inputs(workload, {1, 2, 3}, "cpu");
     EXPECT_TRUE(same_bits(synthetic_inputs(workload, {1, 2, 3}, "cpu"), inputs));
     for (const auto& key : {RandomKey{9, 2, 3}, RandomKey{1, 9, 3}, RandomKey{1, 2, 9}}) {
@@ -84,8 +87,8 @@ TEST(SyntheticInputs, AreInTwoSegmentsTheSecondAfterTheFirst)
 
 TEST(SyntheticLabels, AreTheNextTokens)
 {
-  for (const auto* name : {"gpt2_124m", "llama_8b"}) {
-    const auto workload = small_model(shipped_workload(name));
+  for (const auto& workload : {small_model(shipped_workload("gpt2_124m")), small_model(shipped_workload("llama_8b")),
+                               small_moe(spmd::Trunk::Bert)}) {
     const auto tokens = synthetic_inputs(workload, {1, 2, 3}, "cpu")[0];
     const auto labels = synthetic_labels(workload, {1, 2, 3}, "cpu");
     EXPECT_EQ(labels.sizes(), tokens.sizes());
@@ -95,13 +98,13 @@ TEST(SyntheticLabels, AreTheNextTokens)
 
 TEST(SyntheticLabels, AreClassesOfSamplesThatDependOnTheKey)
 {
-  for (const auto* name : {"bert10", "resnet50"}) {
-    auto workload = small_model(shipped_workload(name));
+  for (auto workload : {small_model(shipped_workload("bert10")), small_model(shipped_workload("resnet50")),
+                        small_moe(spmd::Trunk::Vit)}) {
     workload.micro_batch = 100;
     const auto labels = synthetic_labels(workload, {1, 2, 3}, "cpu");
     EXPECT_EQ(labels.sizes(), at::IntArrayRef({100}));
     EXPECT_EQ(labels.min().item<std::int64_t>(), 0);
-    EXPECT_EQ(labels.max().item<std::int64_t>(), name == std::string("bert10") ? 2 : 6);
+    EXPECT_EQ(labels.max().item<std::int64_t>(), workload.name == "bert10" ? 2 : 6);
     EXPECT_TRUE(at::equal(synthetic_labels(workload, {1, 2, 3}, "cpu"), labels));
     EXPECT_FALSE(at::equal(synthetic_labels(workload, {1, 2, 4}, "cpu"), labels));
   }
@@ -116,13 +119,9 @@ TEST(SyntheticData, IsRefusedForListedLayers)
   EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
 }
 
-TEST(SyntheticData, IsRefusedForMixturesOfExperts)
+TEST(SyntheticLabels, AreNoneWhereTheLossIsASum)
 {
-  const auto workload =
-      workload_from_text("{model: moe, trunk: plain, layers: 2, hidden: 8, heads: 2, sequence: 4}", "x.yaml");
-  const auto refused = ThrowsMessage<InputError>(HasSubstr("not executed yet"));
-  EXPECT_THAT([&] { synthetic_inputs(workload, {}, "cpu"); }, refused);
-  EXPECT_THAT([&] { synthetic_labels(workload, {}, "cpu"); }, refused);
+  EXPECT_EQ(synthetic_labels(small_moe(spmd::Trunk::Plain), {1, 2, 3}, "cpu").numel(), 0);
 }
 
 TEST(DatasetBatches, AreMatricesOfTokensForEverySequenceLength)
@@ -148,12 +147,28 @@ TEST(LossOf, IsTheMeanCrossEntropyInFloat32)
   const auto labels = at::tensor({2, 1}, at::kLong);
   for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const auto logits = at::tensor({0.F, 1.F, 2.F, 0.F, 0.F, 3.F}).view({2, 3}).to(dtype);
-    const auto loss = loss_of({logits}, labels);
+    const auto loss = loss_of({}, {logits}, labels);
     EXPECT_EQ(loss.scalar_type(), at::kFloat);
     EXPECT_NEAR(loss.item<double>(), expected, 1e-6);
-    EXPECT_NEAR(loss_of({logits.view({1, 2, 3})}, labels.view({1, 2})).item<double>(), expected, 1e-6)
+    EXPECT_NEAR(loss_of({}, {logits.view({1, 2, 3})}, labels.view({1, 2})).item<double>(), expected, 1e-6)
         << "tokens of one sample";
   }
+}
+
+TEST(LossOf, IsASumForMixturesOfExperts)
+{
+  const auto values = at::linspace(-3, 3, 24).view({2, 4, 3});
+  const auto labels = at::tensor({2, 0, 1, 2, 0, 0, 2, 1}, at::kLong).view({2, 4});
+  const auto expected = values.clone().requires_grad_();
+  const auto loss = at::cross_entropy_loss(expected.view({8, 3}), labels.view(8), {}, at::Reduction::Sum);
+  loss.backward();
+  const auto logits = values.clone().requires_grad_();
+  const auto found = loss_of(small_moe(spmd::Trunk::Bert), {logits}, labels);
+  found.backward();
+  EXPECT_NEAR(found.item<double>(), loss.item<double>(), 1e-5);
+  EXPECT_TRUE(at::allclose(logits.grad(), expected.grad(), 1e-6, 1e-7));
+  const auto states = at::full({2, 4, 3}, 0.5, at::kBFloat16);
+  EXPECT_EQ(loss_of(small_moe(spmd::Trunk::Plain), {states}, {}).item<double>(), 12);
 }
 
 TEST(LossOf, HasTheGradientOfLibTorchsCrossEntropyInTheMemoryOfTheLogits)
@@ -165,7 +180,7 @@ TEST(LossOf, HasTheGradientOfLibTorchsCrossEntropyInTheMemoryOfTheLogits)
   at::cross_entropy_loss(expected, labels).backward();
   const auto logits = values.clone().requires_grad_();
   const auto* const memory = logits.const_data_ptr();
-  loss_of({logits}, labels).backward();
+  loss_of({}, {logits}, labels).backward();
   EXPECT_TRUE(at::allclose(logits.grad(), expected.grad(), 1e-6, 1e-7));
   EXPECT_TRUE(at::equal(logits.grad()[1], at::zeros(3)));
   EXPECT_EQ(logits.grad().const_data_ptr(), memory);

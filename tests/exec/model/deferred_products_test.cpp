@@ -65,7 +65,7 @@ class Layers {
       at::autocast::set_autocast_enabled(at::kCPU, false);
       at::autocast::clear_cache();
     }
-    loss_of(passed, synthetic_labels(workload_, key, "cpu")).backward();
+    loss_of(workload_, passed, synthetic_labels(workload_, key, "cpu")).backward();
   }
 
   /// The gradients of all parameters, with their names.

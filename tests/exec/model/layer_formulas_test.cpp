@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <complex>
+#include <utility>
 
 /// Each layer against its formula, written without masks, kernels and batches of heads.
 namespace isobar::exec {
@@ -18,10 +19,12 @@ namespace {
 
 using testing_support::shipped_workload;
 using testing_support::small_model;
+using testing_support::small_moe;
 
 /// A layer whose parameters all differ from their initial values, including zeros and ones.
 struct Subject {
-  Subject(const std::string& name, std::size_t index) : workload(small_model(shipped_workload(name)))
+  Subject(const std::string& name, std::size_t index) : Subject(small_model(shipped_workload(name)), index) {}
+  Subject(Workload of, std::size_t index) : workload(std::move(of))
   {
     module = make_layer_module(workload, index, 1, "cpu");
     const at::NoGradGuard guard;
@@ -261,6 +264,81 @@ TEST(ResnetHead, ClassifiesTheMeanOfThePixels)
   Subject resnet("resnet50", 17);
   const auto images = resnet.random({3, 2048, 2, 2});
   expect_close(resnet.module->forward({images}, {})[0], resnet.linear("classes", images.flatten(2).mean(2)));
+}
+
+/// What the layers of a mixture of experts have before their feed-forward network or experts: a sample's tokens.
+at::Tensor moe_attention(const Subject& moe, const at::Tensor& tokens, bool causal)
+{
+  const auto part = [&](std::int64_t i) { return at::matmul(tokens, moe["qkv.weight"][i].t()) + moe["qkv.bias"][i]; };
+  const auto attended = attention_of_heads(part(0), part(1), part(2), 5, causal);
+  return moe.layer_norm("norm1", tokens + moe.linear("out", attended), 1e-5);
+}
+
+TEST(MoeLayer, NormalisesAfterAttentionAndFeedForwardNetwork)
+{
+  for (const auto trunk : {spmd::Trunk::Plain, spmd::Trunk::Bert}) {
+    Subject moe(small_moe(trunk), 3);
+    const auto hidden = moe.random({2, 7, 15});
+    const auto outputs = moe.module->forward({hidden}, {});
+    for (std::int64_t sample = 0; sample < 2; ++sample) {
+      const auto between = moe_attention(moe, hidden[sample], trunk == spmd::Trunk::Bert);
+      const auto inner = moe.linear("linear1", between).clamp_min(0);
+      expect_close(outputs[0][sample], moe.layer_norm("norm2", between + moe.linear("linear2", inner), 1e-5));
+    }
+  }
+}
+
+TEST(MoeLayer, SendsEachTokenToTheExpertsThatHaveASlotForIt)
+{
+  Subject moe(small_moe(spmd::Trunk::Bert), 4);
+  constexpr std::int64_t choices = 2;
+  constexpr std::int64_t capacity = 5;  // 2 · 7 / 3, rounded up
+  const auto hidden = moe.random({2, 7, 15});
+  const auto outputs = moe.module->forward({hidden}, {});
+  std::int64_t dropped = 0;
+  for (std::int64_t sample = 0; sample < 2; ++sample) {
+    const auto between = moe_attention(moe, hidden[sample], true);
+    const auto [gates, experts] = at::softmax(at::matmul(between, moe["gate"]), -1).topk(choices, -1);
+    auto of_experts = at::zeros_like(between);
+    std::vector<std::int64_t> filled(3, 0);
+    for (std::int64_t choice = 0; choice < choices; ++choice) {
+      for (std::int64_t token = 0; token < 7; ++token) {
+        const auto expert = experts[token][choice].item<std::int64_t>();
+        if (filled[static_cast<std::size_t>(expert)]++ >= capacity) {
+          ++dropped;
+          continue;
+        }
+        const auto inner = at::matmul(between[token], moe["w1"][expert]).clamp_min(0);
+        of_experts[token] += gates[token][choice] / gates[token].sum() * at::matmul(inner, moe["w2"][expert]);
+      }
+    }
+    expect_close(outputs[0][sample], moe.layer_norm("norm2", between + of_experts, 1e-5));
+  }
+  EXPECT_GT(dropped, 0);
+}
+
+TEST(MoeEnds, AreThoseOfTheirTrunk)
+{
+  Subject words(small_moe(spmd::Trunk::Bert), 0);
+  const auto tokens = synthetic_inputs(words.workload, {}, "cpu");
+  const auto embedded = words.module->forward(tokens, {})[0][1][2];
+  const auto row = words["embedding.weight"][tokens[0][1][2].item<std::int64_t>()] * std::sqrt(15.0);
+  EXPECT_NEAR(embedded[0].item<double>(), row[0].item<double>() + std::sin(2.0), 1e-5);
+  EXPECT_NEAR(embedded[1].item<double>(), row[1].item<double>() + std::cos(2.0), 1e-5);
+
+  Subject images(small_moe(spmd::Trunk::Vit), 0);
+  const auto pixels = images.random({3, 3, 12, 12});
+  const auto patches = at::conv2d(pixels, images["patches.weight"], images["patches.bias"], 4).flatten(2);
+  const auto with_class = at::cat({images["class_token"].expand({3, 1, 15}), patches.transpose(1, 2)}, 1);
+  expect_close(images.module->forward({pixels}, {})[0], with_class + images["positions"]);
+  Subject classifier(small_moe(spmd::Trunk::Vit), 6);
+  const auto hidden = classifier.random({3, 10, 15});
+  expect_close(classifier.module->forward({hidden}, {})[0], classifier.linear("linear", hidden.select(1, 0)));
+
+  const Subject first(small_moe(spmd::Trunk::Plain), 0);
+  const Subject last(small_moe(spmd::Trunk::Plain), 6);
+  EXPECT_TRUE(first.module->forward({hidden}, {})[0].is_same(hidden));
+  EXPECT_TRUE(last.module->forward({hidden}, {})[0].is_same(hidden)) << "the loss adds it up";
 }
 
 }  // namespace

@@ -112,7 +112,7 @@ TEST_P(LayersOfShards, HaveTheLossOfTheWholeHead)
   const at::Tensor input = hidden.clone().requires_grad_();
   const Tensors logits = whole->forward({input}, key);
   const at::Tensor evaluated_whole = evaluation_of(logits.at(0).detach(), labels);
-  const at::Tensor expected = loss_of(logits, labels);
+  const at::Tensor expected = loss_of({}, logits, labels);
   expected.backward();
 
   const auto ranges = ranges_of(model.layers[head], GetParam().second);

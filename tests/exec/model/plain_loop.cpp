@@ -93,7 +93,7 @@ at::Tensor PlainLoop::loss_of_micro_batch(const RandomKey& key)
   for (auto& layer : layers_) passed = layer->forward(passed, key);
   at::autocast::set_autocast_enabled(type, false);
   at::autocast::clear_cache();
-  return loss_of(passed, synthetic_labels(workload_, key, device_));
+  return loss_of(workload_, passed, synthetic_labels(workload_, key, device_));
 }
 
 double PlainLoop::step(Order order)
