@@ -2,6 +2,7 @@
 
 #include "allocators/spmd/strategy.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -63,33 +64,60 @@ inline constexpr FormSets sets;
 ///
 /// A parameter's operator takes no time, so that its form matters only to its reader. A tensor with one reader that
 /// comes from an operator without inputs and work is therefore not part of a state; each signature of the reader lists
-/// the forms that it may have been made in instead (`Choice`). Of forms with the same reform times, the first one
-/// stays.
+/// the forms that it may have been made in instead (`Choice`). Of forms with the same costs, the first one stays.
 class SearchGraph {
  public:
-  struct Times {
-    double forward = 0, backward = 0;
-  };
   /// How the inputs were made whose forms their reader decides.
   struct Choice {
     std::size_t earliest_stage = 0;  ///< a stage that begins there, or later, can reform them
     bool has_reform = false;
-    std::vector<Times> reforms;         ///< of each input; zero without one
+    StageTimes times;                   ///< of the reforms of all inputs, and the updates of those operators
     std::vector<std::uint8_t> options;  ///< of each input, that of its operator
+    std::vector<Bytes> memory;          ///< of those operators and reforms, by kind
+
+    bool costs_nothing() const
+    {
+      return !has_reform && times.update == 0 &&
+             std::all_of(memory.begin(), memory.end(), [](Bytes bytes) { return bytes == Bytes(0); });
+    }
+    bool costs_the_same(const Choice& other) const
+    {
+      return has_reform == other.has_reform && times == other.times && memory == other.memory;
+    }
+  };
+  /// The choices of an option in a stage that begins late enough.
+  struct ChoiceSet {
+    std::size_t earliest_stage = 0;
+    std::size_t content = 0;           ///< the same number for sets with the same costs
+    std::vector<std::size_t> choices;  ///< of Option::choices
   };
   struct Option {
     std::vector<FormCode> inputs, outputs;
-    double forward = 0;
+    std::vector<Load> loads;  ///< by kind
+    Seconds update;
     std::uint8_t index = 0;  ///< in StrategyNode::options
     std::vector<Choice> choices;
+    std::vector<ChoiceSet> sets;  ///< ascending; empty if there is nothing to choose
+
+    /// The set of a stage that begins there; none if there is no choice.
+    const ChoiceSet* set_of(std::size_t stage) const
+    {
+      const ChoiceSet* found = nullptr;
+      for (const auto& set : sets) {
+        if (set.earliest_stage <= stage) found = &set;
+      }
+      return found;
+    }
   };
   using Allowed = std::array<std::uint64_t, form_sets>;  ///< by the forms of an input: options, as bits
   struct Input {
     std::size_t tensor = 0;
     std::size_t producer = 0;
-    std::size_t place = 0;  ///< in Node::live; nowhere if this node decides the form
-    Allowed allowed{};      ///< at most with a reform
-    Allowed allowed_now{};  ///< without a reform
+    bool is_parameter = false;
+    std::size_t earliest_stage = 0;  ///< a stage that begins there, or later, can reform it
+    std::size_t place = 0;           ///< in Node::live; nowhere if this node decides the form
+    Allowed allowed{};               ///< at most with a reform
+    Allowed allowed_now{};           ///< without a reform
   };
   struct ExistingInput {
     std::size_t place = 0;  ///< in the next node's `live`
@@ -97,6 +125,7 @@ class SearchGraph {
   };
   /// An operator, and the state before it.
   struct Node {
+    bool is_skipped = false;  ///< a parameter whose form its reader decides: it is there before every stage
     std::vector<Option> options;
     std::vector<Input> inputs;
     std::vector<std::size_t> live;  ///< tensors of a state, ascending: made before it, and read by it or later
@@ -115,13 +144,22 @@ class SearchGraph {
 
   /// The operators, and one more for the state after the last one.
   const std::vector<Node>& nodes() const { return nodes_; }
+  /// Different contents of choice sets, each as an example.
+  const std::vector<std::vector<Choice>>& contents() const { return contents_; }
   bool can_reform(FormSet set, FormCode needed) const
   {
     return sets.only[set] != form_codes && is_reform_[sets.only[set]][needed];
   }
-  const Times& reform_times(std::size_t tensor, FormCode from, FormCode to) const
+  const ReformCost& reform_cost(std::size_t tensor, FormCode from, FormCode to) const
   {
-    return reform_times_[tensor][from][to];
+    return reform_costs_[tensor][from][to];
+  }
+  /// The most memory that a reform of a tensor to a form takes of a device of a kind.
+  Bytes most_reform_memory(std::size_t tensor, FormCode to, std::size_t kind) const
+  {
+    Bytes most;
+    for (const auto& costs : reform_costs_[tensor]) most = std::max(most, costs[to].memory_of(kind));
+    return most;
   }
 
  private:
@@ -130,14 +168,17 @@ class SearchGraph {
     std::size_t input = 0;
   };
   using FormTable = std::array<std::array<bool, form_codes>, form_codes>;
-  using TimesTable = std::array<std::array<Times, form_codes>, form_codes>;
+  using CostTable = std::array<std::array<ReformCost, form_codes>, form_codes>;
 
+  void read_reforms();
   void read_options();
+  std::size_t earliest_stage(std::size_t tensor) const;
   void leave_out_useless();
   bool is_useful(std::size_t tensor, FormCode form) const;
   bool can_be_made(std::size_t tensor, FormCode needed) const;
   bool is_decided_later(std::size_t tensor) const;
   void list_choices();
+  void list_sets(Option& option);
   std::vector<Choice> choices_of(std::size_t node, const Option& option) const;
   void find_live();
   void find_allowed();
@@ -149,7 +190,8 @@ class SearchGraph {
   std::vector<std::vector<Reader>> readers_;
   std::vector<bool> is_decided_later_;  ///< by tensor
   FormTable is_reform_{};
-  std::vector<TimesTable> reform_times_;  ///< by tensor
+  std::vector<std::vector<Choice>> contents_;
+  std::vector<CostTable> reform_costs_;  ///< by tensor
 };
 
 }  // namespace isobar::allocators::spmd

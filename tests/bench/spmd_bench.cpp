@@ -1,5 +1,7 @@
-// Search times of allocators/spmd on the published graphs. At most 0.1 s for 24 layers.
+// Search times of allocators/spmd: of the published graphs by the published formulas, at most 0.1 s for 24 layers, and
+// of our graphs with our costs.
 
+#include "allocators/spmd/divided_graph.hpp"
 #include "allocators/spmd/strategy_search.hpp"
 
 #include <benchmark/benchmark.h>
@@ -46,6 +48,30 @@ void search(benchmark::State& state, Trunk trunk, CostFormula formula)
   }
 }
 
+void search_with_our_costs(benchmark::State& state, std::uint64_t microbatches)
+{
+  const auto layers = static_cast<std::uint64_t>(state.range(0));
+  const auto count = static_cast<std::uint64_t>(state.range(1));
+  MoeSizes sizes = sizes_of(Trunk::Bert, layers, count);
+  sizes.parity = false;
+  const auto graph = make_operator_graph(sizes, 32 * count, 4);
+  Workload workload;
+  workload.optimizer = Optimizer::Adam;
+  SpmdDevices devices;
+  devices.rates.assign(count, {FlopsPerSecond(12e12)});
+  devices.memory.assign(count, Bytes(1e15));
+  devices.group.transfer = [](std::size_t, std::size_t, Bytes size) {
+    return TransferTimes{Seconds(15e-6), size / BytesPerSecond(12e9)};
+  };
+  const DividedGraph divided(graph, Rules::Corrected, workload, devices, even_shares(devices), microbatches);
+  StrategyProblem problem = divided.problem();
+  problem.memory.clear();
+  for (auto _ : state) {
+    const auto strategy = find_strategy(problem, CostFormula::Duplex);
+    state.counters["labels"] = static_cast<double>(strategy->counts.labels);
+  }
+}
+
 void arguments(benchmark::internal::Benchmark* bench)
 {
   bench->ArgNames({"layers", "devices"})->Unit(benchmark::kMillisecond);
@@ -55,6 +81,9 @@ void arguments(benchmark::internal::Benchmark* bench)
 BENCHMARK_CAPTURE(search, t_moe_code, Trunk::Plain, CostFormula::Code)->Apply(arguments);
 BENCHMARK_CAPTURE(search, bert_code, Trunk::Bert, CostFormula::Code)->Apply(arguments);
 BENCHMARK_CAPTURE(search, bert_symmetric, Trunk::Bert, CostFormula::Symmetric)->Apply(arguments);
+
+BENCHMARK_CAPTURE(search_with_our_costs, bert_whole, 1)->Apply(arguments);
+BENCHMARK_CAPTURE(search_with_our_costs, bert_halves, 2)->Apply(arguments);
 
 }  // namespace
 

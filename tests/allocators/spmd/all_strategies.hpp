@@ -4,25 +4,35 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <limits>
-#include <optional>
-#include <set>
-#include <utility>
+#include <map>
 #include <vector>
 
 /// Every strategy of a small graph, one after the other; shares no code with the search but the table of reforms.
 namespace isobar::allocators::spmd::plain {
 
+/// The least costs of all strategies; infinity without a strategy.
+struct LeastCosts {
+  static constexpr double none = std::numeric_limits<double>::infinity();
+
+  std::array<double, 4> published = {none, none, none, none};  ///< in the order of CostFormula
+  /// By formula Duplex with k micro-batches, where memory is limited and where it is not.
+  std::map<std::uint64_t, double> limited = {{1, none}, {2, none}, {4, none}};
+  std::map<std::uint64_t, double> unlimited = {{1, none}, {2, none}, {4, none}};
+};
+
 class AllStrategies {
  public:
-  explicit AllStrategies(const StrategyProblem& problem) : problem_(problem), forms_(problem.sizes.size()) {}
+  explicit AllStrategies(const StrategyProblem& problem) : problem_(problem), forms_(problem.is_parameter.size()) {}
 
-  /// The least cost by each formula, in the order of CostFormula; infinity without a strategy.
-  std::array<double, 4> least_costs()
+  LeastCosts least_costs()
   {
-    least_.fill(std::numeric_limits<double>::infinity());
-    stages_ = {{}};
-    visit(0);
+    for (const bool is_published : {true, false}) {
+      is_published_ = is_published;
+      stages_ = {stage_at(0)};
+      visit(0);
+    }
     return least_;
   }
 
@@ -31,13 +41,21 @@ class AllStrategies {
     std::size_t first = 0;
     std::size_t count = 0;
     bool has_reform = false;
-    double forward = 0, reform_forward = 0, reform_backward = 0;
+    double c = 0, cb = 0, p = 0, pb = 0, u = 0;
+    std::vector<double> f, fb, memory;  // by kind
   };
+
+  Stage stage_at(std::size_t node) const
+  {
+    const std::vector<double> none(problem_.kinds(), 0);
+    return {node, 0, false, 0, 0, 0, 0, 0, none, none, none};
+  }
 
   bool is_complete(std::size_t i) const
   {
     const Stage& stage = stages_[i];
-    return stage.count > 0 && stage.count <= 11 && (stage.has_reform || i == 0 || stages_[i - 1].count == 11);
+    if (stage.count == 0 || stage.count > 11) return false;
+    return !is_published_ || stage.has_reform || i == 0 || stages_[i - 1].count == 11;
   }
 
   void visit(std::size_t node)
@@ -48,7 +66,7 @@ class AllStrategies {
     }
     compute(node);
     if (is_complete(stages_.size() - 1)) {
-      stages_.push_back({node});
+      stages_.push_back(stage_at(node));
       compute(node);
       stages_.pop_back();
     }
@@ -61,31 +79,48 @@ class AllStrategies {
     const Stage stage_before = stages_.back();
     const auto forms_before = forms_;
     for (const auto& option : here.options) {
-      Stage& stage = stages_.back();
       bool is_legal = true;
-      for (std::size_t k = 0; k < here.inputs.size(); ++k) {
-        auto& forms = forms_[here.inputs[k]];
-        const Form needed = option.signature.inputs[k];
-        if (std::find(forms.begin(), forms.end(), needed) != forms.end()) continue;
-        const Reform* reform = reform_between(forms.front(), needed, problem_.rules);
-        is_legal = reform != nullptr && forms.size() == 1 && producer_of(here.inputs[k]) < stage.first;
-        if (!is_legal) break;
-        forms.push_back(needed);
-        stage.has_reform = true;
-        stage.reform_forward += problem_.profile.time_of(reform->forward, problem_.sizes[here.inputs[k]]).value;
-        stage.reform_backward += problem_.profile.time_of(reform->backward, problem_.sizes[here.inputs[k]]).value;
+      for (std::size_t k = 0; k < here.inputs.size() && is_legal; ++k) {
+        is_legal = has_form(here.inputs[k], option.signature.inputs[k]);
       }
       if (is_legal) {
+        Stage& stage = stages_.back();
         for (std::size_t k = 0; k < here.outputs.size(); ++k) {
           forms_[here.outputs[k]] = {option.signature.outputs[k]};
         }
-        stage.forward += option.forward.value;
+        double longest_update = 0;
+        for (std::size_t kind = 0; kind < problem_.kinds(); ++kind) {
+          stage.f[kind] += option.loads[kind].forward.value;
+          stage.fb[kind] += option.loads[kind].backward.value;
+          longest_update = std::max(longest_update, option.loads[kind].update.value);
+          stage.memory[kind] += option.loads[kind].memory.value;
+        }
+        stage.u += longest_update;
         ++stage.count;
         visit(node + 1);
       }
       stages_.back() = stage_before;
       forms_ = forms_before;
     }
+  }
+
+  /// Whether a tensor has a form, perhaps by a reform, which the last stage then has.
+  bool has_form(std::size_t tensor, Form needed)
+  {
+    Stage& stage = stages_.back();
+    auto& forms = forms_[tensor];
+    if (std::find(forms.begin(), forms.end(), needed) != forms.end()) return true;
+    const Reform* reform = reform_between(forms.front(), needed, problem_.rules);
+    const bool is_parameter = problem_.is_parameter[tensor];
+    const bool exists = producer_of(tensor) < stage.first || (is_parameter && !is_published_);
+    if (reform == nullptr || forms.size() != 1 || !exists) return false;
+    const ReformCost cost = problem_.reform_cost(tensor, forms.front(), needed);
+    (is_parameter ? stage.p : stage.c) += cost.forward.value;
+    (is_parameter ? stage.pb : stage.cb) += cost.backward.value;
+    for (std::size_t kind = 0; kind < cost.memory.size(); ++kind) stage.memory[kind] += cost.memory[kind].value;
+    stage.has_reform = true;
+    forms.push_back(needed);
+    return true;
   }
 
   std::size_t producer_of(std::size_t tensor) const
@@ -97,27 +132,76 @@ class AllStrategies {
     return problem_.nodes.size();
   }
 
-  /// Facts of the paper: phase A hides reforms behind what the second half owes, phase B behind the first half's stage.
+  static double largest(const std::vector<double>& values) { return *std::max_element(values.begin(), values.end()); }
+
   void judge()
+  {
+    if (is_published_) {
+      judge_published();
+    } else {
+      for (auto& [k, least] : least_.unlimited) {
+        const double cost = duplex(static_cast<double>(k));
+        least = std::min(least, cost);
+        if (fits()) least_.limited[k] = std::min(least_.limited[k], cost);
+      }
+    }
+  }
+
+  /// Facts of the paper: phase A hides reforms behind what the second half owes, phase B behind the first half's stage.
+  void judge_published()
   {
     double paper = 0, code = 0, symmetric = 0, none = 0, debt = 0;
     for (const auto& stage : stages_) {
-      const double f = stage.forward, cf = stage.reform_forward, cb = stage.reform_backward;
-      const double hidden = std::max(debt, cf) + std::max(f, cf);
+      const double f = largest(stage.f), c = stage.c + stage.p, cb = stage.cb + stage.pb;
+      const double hidden = std::max(debt, c) + std::max(f, c);
       paper += hidden;
       code += hidden + (2 * debt + cb) + (2 * f + cb);
       symmetric += hidden + std::max(2 * debt, cb) + std::max(2 * f, cb);
-      none += (debt + cf) + (f + cf) + (2 * debt + cb) + (2 * f + cb);
+      none += (debt + c) + (f + c) + (2 * debt + cb) + (2 * f + cb);
       debt = f;
     }
     const std::array<double, 4> costs = {paper, code, symmetric, none};
-    for (std::size_t i = 0; i < costs.size(); ++i) least_[i] = std::min(least_[i], costs[i] + debt);
+    for (std::size_t i = 0; i < costs.size(); ++i) {
+      least_.published[i] = std::min(least_.published[i], costs[i] + debt);
+    }
+  }
+
+  /// The lanes of a step: the compute of stage i-1 of the last micro-batch runs beside the reforms of stage i of the
+  /// first one; the compute of each micro-batch but the last beside the reforms of the next one.
+  double duplex(double k) const
+  {
+    double forward = 0, backward = 0, updates = 0, owed = 0, owed_backward = 0;
+    for (const auto& stage : stages_) {
+      const double f = largest(stage.f), fb = largest(stage.fb);
+      if (k == 1) {
+        forward += std::max(owed, stage.p) + stage.c;
+        backward += stage.cb + std::max(owed_backward, stage.pb);
+      } else {
+        forward += std::max(owed, stage.p + stage.c) + (k - 1) * std::max(f, stage.c);
+        backward += (k - 1) * std::max(fb, stage.cb) + std::max(owed_backward, stage.pb + stage.cb);
+      }
+      updates += stage.u;
+      owed = f;
+      owed_backward = fb;
+    }
+    return forward + owed + owed_backward + backward + updates;
+  }
+
+  bool fits() const
+  {
+    for (std::size_t kind = 0; kind < problem_.memory.size(); ++kind) {
+      double needed = 0;
+      for (const auto& stage : stages_) needed += stage.memory[kind];
+      if (needed > problem_.memory[kind].value) return false;
+    }
+    return true;
   }
 
   const StrategyProblem& problem_;
+  bool is_published_ = true;
   std::vector<std::vector<Form>> forms_;  // of each tensor: as made, and as reformed
   std::vector<Stage> stages_;
-  std::array<double, 4> least_{};
+  LeastCosts least_;
 };
 
 }  // namespace isobar::allocators::spmd::plain

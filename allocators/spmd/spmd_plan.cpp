@@ -1,0 +1,282 @@
+#include "allocators/spmd/spmd_plan.hpp"
+
+#include "allocators/spmd/share_search.hpp"
+#include "allocators/spmd/strategy_bound.hpp"
+#include "allocators/spmd/strategy_search.hpp"
+#include "core/errors.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+namespace isobar::allocators::spmd {
+
+namespace {
+
+SpmdDevices devices_of(const Cluster& cluster, const std::vector<std::size_t>& devices, const Workload& workload,
+                       const SpmdOptions& options)
+{
+  ensure(options.rates.empty() || options.rates.size() == devices.size(), "rates of each device");
+  SpmdDevices result;
+  result.rates = options.rates;
+  std::vector<Path> paths;
+  for (const auto device : devices) {
+    const Device& its = cluster.devices[device];
+    if (options.rates.empty()) result.rates.push_back({its.speed_at(workload.dtype)});
+    result.memory.push_back(its.memory);
+    result.group.sites.push_back(its.site);
+    for (const auto other : devices) paths.push_back(other == device ? Path{} : cluster.path(device, other));
+  }
+  result.group.algorithm = options.algorithm;
+  result.group.transfer = [paths = std::move(paths), count = devices.size()](std::size_t from, std::size_t to,
+                                                                             Bytes size) {
+    const Path& path = paths[from * count + to];
+    return TransferTimes{path.latency, path.data_time(size)};
+  };
+  return result;
+}
+
+/// A strategy with its shares and micro-batches.
+struct Candidate {
+  std::unique_ptr<DividedGraph> divided;
+  StrategyProblem problem;
+  std::vector<StrategyStage> stages;
+  StrategyCost cost;
+  bool is_exact = false;
+};
+
+bool fits(const StrategyCost& cost, const StrategyProblem& problem)
+{
+  return std::equal(cost.memory.begin(), cost.memory.end(), problem.memory.begin(), std::less_equal<>());
+}
+
+SpmdPlan plan_of(const Candidate& candidate)
+{
+  SpmdPlan plan;
+  plan.shares = candidate.divided->shares();
+  plan.microbatches = candidate.divided->microbatches();
+  plan.cost = candidate.cost.time;
+  plan.fits = fits(candidate.cost, candidate.problem);
+  plan.is_exact = candidate.is_exact;
+  for (const auto& stage : candidate.stages) {
+    plan.cuts.push_back(stage.first);
+    for (std::size_t i = stage.first; i <= stage.last; ++i) {
+      plan.signatures.push_back(candidate.problem.nodes[i].options[stage.options[i - stage.first]].signature);
+    }
+  }
+  for (std::size_t i = 0; i < plan.shares.size(); ++i) {
+    plan.memory.push_back(candidate.cost.memory[candidate.divided->kind_of(i)]);
+  }
+  return plan;
+}
+
+class PlanSearch {
+ public:
+  PlanSearch(const OperatorGraph& graph, const Workload& workload, SpmdDevices devices, const SpmdOptions& options)
+      : graph_(graph), workload_(workload), devices_(std::move(devices)), options_(options)
+  {
+    for (const auto count : options.microbatches) {
+      if (samples_of(graph) % count == 0) microbatches_.push_back(count);
+    }
+  }
+
+  const SpmdDevices& devices() const { return devices_; }
+
+  Candidate begin(std::vector<double> shares, std::uint64_t microbatches) const
+  {
+    Candidate candidate;
+    candidate.divided =
+        std::make_unique<DividedGraph>(graph_, options_.rules, workload_, devices_, std::move(shares), microbatches);
+    candidate.problem = candidate.divided->problem();
+    return candidate;
+  }
+
+  /// The best strategy with these shares that fits, of all numbers of micro-batches.
+  std::optional<Candidate> best_of(const std::vector<double>& shares)
+  {
+    std::optional<Candidate> best;
+    for (const auto count : microbatches_) {
+      Candidate candidate = begin(shares, count);
+      auto found = find_fitting(candidate.problem);
+      if (!found) continue;
+      candidate.stages = std::move(found->stages);
+      candidate.cost = std::move(found->cost);
+      candidate.is_exact = found->is_exact;
+      if (!best || candidate.cost.time < best->cost.time) best = std::move(candidate);
+    }
+    return best;
+  }
+
+  /// The best of strategies and shares in turns, from these shares on.
+  std::optional<Candidate> alternate(const std::vector<double>& shares)
+  {
+    constexpr std::uint64_t most_turns = 16;
+    constexpr double least_gain = 1e-6;
+    std::optional<Candidate> best = best_of(shares);
+    for (std::uint64_t turn = 0; best && turn < most_turns; ++turn) {
+      ++turns_;
+      const auto next_shares = best_shares(*best->divided, best->problem, best->stages);
+      if (!next_shares) break;
+      auto next = best_of(*next_shares);
+      if (!next || next->cost.time > (1 - least_gain) * best->cost.time) break;
+      best = std::move(next);
+    }
+    return best;
+  }
+
+  std::optional<SpmdPlan> run()
+  {
+    std::vector<std::vector<double>> beginnings = {even_shares(devices_)};
+    const bool is_even = begin(beginnings.front(), 1).divided->kinds().size() == 1;
+    if (!is_even) beginnings.insert(beginnings.begin(), shares_by_speed(devices_));
+    std::optional<Candidate> best;
+    for (const auto& shares : beginnings) {
+      auto found = is_even ? best_of(shares) : alternate(shares);
+      if (found && (!best || found->cost.time < best->cost.time)) best = std::move(found);
+    }
+    if (!best) return std::nullopt;
+    SpmdPlan plan = plan_of(*best);
+    plan.bound = bound_of(*best);
+    plan.counts = counts_;
+    plan.turns = turns_;
+    return plan;
+  }
+
+  /// The bound of all numbers of micro-batches with the shares of a candidate.
+  Seconds bound_of(const Candidate& candidate) const
+  {
+    const auto& compute = candidate.cost.compute;
+    const auto kind = static_cast<std::size_t>(std::max_element(compute.begin(), compute.end()) - compute.begin());
+    Seconds bound(std::numeric_limits<double>::infinity());
+    for (const auto count : microbatches_) {
+      const Candidate other = begin(candidate.divided->shares(), count);
+      bound = std::min(bound, lower_bound(other.problem, kind));
+    }
+    return bound;
+  }
+
+ private:
+  struct Found {
+    std::vector<StrategyStage> stages;
+    StrategyCost cost;
+    bool is_exact = true;
+  };
+
+  /// The best strategy without limits is the best with them, if it fits.
+  std::optional<Found> find_fitting(StrategyProblem& problem)
+  {
+    const auto limits = std::exchange(problem.memory, {});
+    auto unlimited = find(problem);
+    problem.memory = limits;
+    if (!unlimited || fits(unlimited->cost, problem)) return unlimited;
+    try {
+      return find(problem);
+    } catch (const TooManyLabels&) {
+      problem.memory.clear();
+      auto best = find_by_prices(problem, limits, unlimited->cost.time);
+      problem.memory = limits;
+      return best;
+    }
+  }
+
+  std::optional<Found> find(const StrategyProblem& problem)
+  {
+    const bool is_limited = !problem.memory.empty();
+    auto strategy = is_limited ? find_strategy(problem, CostFormula::Duplex, options_.most_labels)
+                               : find_strategy(problem, CostFormula::Duplex);
+    if (!strategy) return std::nullopt;
+    counts_.states += strategy->counts.states;
+    counts_.labels += strategy->counts.labels;
+    Found found{std::move(strategy->stages), {}};
+    found.cost = cost_of(problem, CostFormula::Duplex, found.stages);
+    return found;
+  }
+
+  /// The best fitting strategy of those that are best with some price of memory. `scale`: of prices, for all memory of
+  /// a device.
+  std::optional<Found> find_by_prices(StrategyProblem& problem, const std::vector<Bytes>& limits, Seconds scale)
+  {
+    constexpr int most_searches = 16;
+    constexpr double highest = 1e4;
+    std::optional<Found> best;
+    double too_low = 0;
+    double enough = 0;  // 0: not known yet
+    double price = 1;
+    for (int i = 0; i < most_searches && price <= highest; ++i) {
+      problem.memory_prices.clear();
+      for (const Bytes limit : limits) problem.memory_prices.push_back(price * scale.value / limit.value);
+      auto found = find(problem);
+      found->is_exact = false;
+      const auto& needed = found->cost.memory;
+      if (std::equal(needed.begin(), needed.end(), limits.begin(), std::less_equal<>())) {
+        enough = price;
+        if (!best || found->cost.time < best->cost.time) best = std::move(found);
+      } else {
+        too_low = price;
+      }
+      price = enough == 0 ? 4 * price : (too_low + enough) / 2;
+    }
+    problem.memory_prices.clear();
+    return best;
+  }
+
+  const OperatorGraph& graph_;
+  const Workload& workload_;
+  SpmdDevices devices_;
+  const SpmdOptions& options_;
+  std::vector<std::uint64_t> microbatches_;
+  SearchCounts counts_;
+  std::uint64_t turns_ = 0;
+};
+
+/// The signature that divides the samples and nothing else.
+std::size_t option_by_samples(const Operator& node, const StrategyNode& entry,
+                              const std::vector<std::optional<std::uint8_t>>& samples)
+{
+  const auto form_of = [&](std::size_t tensor) { return samples[tensor] ? gather(*samples[tensor]) : full; };
+  for (std::size_t i = 0; i < entry.options.size(); ++i) {
+    const Signature& signature = entry.options[i].signature;
+    bool is_found = true;
+    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+      is_found &= signature.inputs[k] == form_of(node.inputs[k]) || node.kind == OperatorKind::Output;
+    }
+    if (node.inputs.empty()) {
+      const Form form = signature.outputs[0];
+      is_found = form == form_of(node.outputs[0]) || form == replicate;
+    }
+    if (is_found) return i;
+  }
+  ensure(false, "an operator that samples cannot divide");
+  return 0;
+}
+
+}  // namespace
+
+std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
+                                       const std::vector<std::size_t>& devices, const SpmdOptions& options)
+{
+  return PlanSearch(graph, workload, devices_of(cluster, devices, workload, options), options).run();
+}
+
+SpmdPlan baseline_plan(Baseline baseline, const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
+                       const std::vector<std::size_t>& devices, const SpmdOptions& options)
+{
+  const PlanSearch search(graph, workload, devices_of(cluster, devices, workload, options), options);
+  Candidate candidate =
+      search.begin(baseline == Baseline::DpCp ? shares_by_speed(search.devices()) : even_shares(search.devices()), 1);
+  const auto samples = sample_dimensions(graph);
+  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    const Operator& node = graph.operators[i];
+    if (i == 0 || node.layer != graph.operators[i - 1].layer) candidate.stages.push_back({i, i, {}, {}});
+    candidate.stages.back().last = i;
+    candidate.stages.back().options.push_back(option_by_samples(node, candidate.problem.nodes[i], samples));
+  }
+  add_reforms(candidate.problem, candidate.stages);
+  candidate.cost = cost_of(candidate.problem, CostFormula::Duplex, candidate.stages);
+  SpmdPlan plan = plan_of(candidate);
+  plan.bound = search.bound_of(candidate);
+  return plan;
+}
+
+}  // namespace isobar::allocators::spmd

@@ -1,0 +1,74 @@
+#pragma once
+
+#include "allocators/spmd/divided_graph.hpp"
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
+#include "core/program/program.hpp"
+#include "core/spmd/operator_graph.hpp"
+#include "core/spmd/signature.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace isobar::allocators::spmd {
+
+struct SpmdOptions {
+  /// Numbers of micro-batches to try; those that do not divide the samples are left out.
+  std::vector<std::uint64_t> microbatches = {1, 2, 4};
+  Rules rules = Rules::Corrected;
+  Algorithm algorithm = Algorithm::Ring;  ///< of collectives
+  std::uint64_t most_labels = 100'000;    ///< of a search with limits of memory
+  std::vector<DeviceRates> rates = {};    ///< of each device; empty: FLOPs alone, at the cluster's rate for the dtype
+};
+
+/// How devices divide every operator of a graph.
+struct SpmdPlan {
+  std::vector<std::size_t> cuts;      ///< the first operator of each part
+  std::vector<Signature> signatures;  ///< of each operator; of a parameter, the form in which it is stored
+  std::vector<double> shares;         ///< of each device; they sum to 1
+  std::uint64_t microbatches = 1;
+  Seconds cost;   ///< of a step, by formula Duplex
+  Seconds bound;  ///< no strategy with these shares, and a number of micro-batches that was tried, takes less
+  std::vector<Bytes> memory;  ///< that each device needs
+  bool fits = true;           ///< in the memory of each device
+  bool is_exact = false;      ///< no strategy with these shares and micro-batches that fits costs less
+  SearchCounts counts = {};   ///< of all searches
+  std::uint64_t turns = 0;    ///< of strategies and shares, until the cost fell no more
+
+  double gap_fraction() const { return (cost - bound) / cost; }
+};
+
+/// Finds parts, signatures, micro-batches and shares of least cost (docs/spmd.md).
+///
+/// `graph`: of the samples of a step, with the sizes of `workload`'s dtype. `devices`: in the cluster, in the order of
+/// their collectives. For each number of micro-batches, find_strategy with formula Duplex: exact for the shares. If
+/// that strategy does not fit in memory, a search with limits, which is exact, too. Where that keeps too many labels,
+/// searches with prices of memory, halved in between those with which a strategy fits and those with which none does;
+/// the best of these strategies stays. Equal devices have even shares. Otherwise strategies and shares take turns, from
+/// shares in proportion to speed and from even ones: the least strategy for the shares, then the best shares for it
+/// (best_shares), until the cost falls no more. The best pair stays; that is a local optimum.
+///
+/// Deterministic. Without a solver of linear programs, shares are those of one of the two beginnings.
+///
+/// Source: HiDup, section 4, and HAP, section 5; the costs are ours.
+/// @returns no plan if no strategy fits in memory with the shares that were tried.
+/// @throws Interrupted
+std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
+                                       const std::vector<std::size_t>& devices, const SpmdOptions& options = {});
+
+/// Strategies without a search.
+enum class Baseline : std::uint8_t {
+  Ddp,   ///< data parallelism: even slices of the samples, all parameters on each device
+  DpEv,  ///< the same, as HAP names it
+  DpCp   ///< slices in proportion to the devices' speeds
+};
+
+/// The plan of a baseline: one micro-batch, and a part for each layer, so that gradients of a layer are added up while
+/// the layer before computes its own. It may not fit.
+SpmdPlan baseline_plan(Baseline baseline, const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
+                       const std::vector<std::size_t>& devices, const SpmdOptions& options = {});
+
+}  // namespace isobar::allocators::spmd
