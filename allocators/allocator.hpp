@@ -101,15 +101,16 @@ struct Allocator {
   std::string_view source;
   Placement (*place)(const Problem& problem) = nullptr;
   Proposals (*propose)(const HybridProblem& problem) = nullptr;
-  bool takes_grid = false;        ///< honours the pipeline and replicas of SearchLimits::grid
-  bool takes_shards = false;      ///< honours its tensor and splits
-  bool limits_degrees = false;    ///< honours SearchLimits::most_replicas and most_tensor
-  bool uses_machines = false;     ///< places layers on one device and its machine, once a step and recomputed
-  bool takes_window = false;      ///< honours SearchLimits::window
-  bool takes_offload = false;     ///< honours SearchLimits::offload
-  bool improves_plans = false;    ///< honours SearchLimits::start and polish
-  bool needs_chain = false;       ///< refuses schedules without a recurrence, about which it could prove nothing
-  bool needs_stage_each = false;  ///< refuses schedules with several stages on a device
+  bool takes_grid = false;         ///< honours the pipeline and replicas of SearchLimits::grid
+  bool takes_shards = false;       ///< honours its tensor and splits
+  bool limits_degrees = false;     ///< honours SearchLimits::most_replicas and most_tensor
+  bool uses_machines = false;      ///< places layers on one device and its machine, once a step and recomputed
+  bool takes_window = false;       ///< honours SearchLimits::window
+  bool takes_offload = false;      ///< honours SearchLimits::offload
+  bool divides_operators = false;  ///< divides the operators of a workload that lists them; others take no such one
+  bool improves_plans = false;     ///< honours SearchLimits::start and polish
+  bool needs_chain = false;        ///< refuses schedules without a recurrence, about which it could prove nothing
+  bool needs_stage_each = false;   ///< refuses schedules with several stages on a device
   /// Largest number of devices. Larger clusters are refused, because a search over them would exceed its limits or the
   /// memory.
   std::size_t most_devices = std::numeric_limits<std::size_t>::max();

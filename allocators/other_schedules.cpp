@@ -351,6 +351,16 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
   const auto& schedule = schedules::require_schedule(goal.schedule);
   if (chain_schedule(goal.schedule)) return;
   const std::string text = shown(text_of(goal.schedule));
+  if (allocator != nullptr && allocator->divides_operators) return;
+  if (schedule.folding == schedules::Folding::Any && !schedule.takes_orders) {
+    std::vector<std::string_view> names;
+    for (const auto& other : all) {
+      if (other.divides_operators) names.push_back(other.name);
+    }
+    throw InputError("schedule", fmt::format("{} is for devices that divide operators; use allocator {}, or another "
+                                             "schedule",
+                                             text, fmt::join(names, ", ")));
+  }
   if (schedule.folding == schedules::Folding::Any) {
     throw InputError("schedule", fmt::format("{} has the orders of one plan; allocators place for the others", text));
   }
@@ -371,7 +381,7 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
   if (allocator == nullptr || !allocator->needs_chain) return;
   std::vector<std::string_view> others;
   for (const auto& other : all) {
-    if (other.needs_chain || other.uses_machines) continue;
+    if (other.needs_chain || other.uses_machines || other.divides_operators) continue;
     if (has_stage_each || !other.needs_stage_each) others.push_back(other.name);
   }
   throw InputError("allocator", fmt::format("{} knows the schedules sequential, gpipe and 1f1b; use {} under {}",

@@ -2,6 +2,7 @@
 
 #include "allocators/bounds.hpp"
 #include "allocators/memory_fit.hpp"
+#include "allocators/operator_costs.hpp"
 #include "allocators/plan_stages.hpp"
 #include "allocators/replica_costs.hpp"
 #include "allocators/schedule_numbers.hpp"
@@ -11,6 +12,7 @@
 #include "core/errors.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/nominal_rates.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/replicas.hpp"
@@ -68,9 +70,37 @@ Seconds least_step_of_machines(const Plan& plan, const CostModel& cost)
 
 }  // namespace
 
+namespace {
+
+/// Writes the claims of a plan whose devices divide operators. No other way to divide them takes less than all devices
+/// need for the work together.
+void price_operators(Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  const auto program = schedules::make_program(plan, workload);
+  const PlayerRates rates = nominal_rates(plan, workload, cluster);
+  OperatorCosts costs(*program, rates, plan.goal.microbatches);
+  const PlayedProgram played = play_program(*program, rates, 1, costs.sink());
+  plan.predicted = costs.formulas();
+  plan.predicted->step_time = played.periods.front().step_time;
+  plan.predicted->step_time_by = StepTimeBy::Played;
+  for (const auto& memory : tier_memories(plan, cluster, played)) {
+    plan.predicted->peak_memory[memory.name] = memory.need;
+  }
+  plan.objective = plan.predicted->step_time;
+  plan.step_bound = std::min(costs.least_step(), *plan.objective) / cluster.profile_speedup;  // but for rounding
+  plan.schedule_bound.reset();
+  const Bound bound = played_bound(CostModel(workload, cluster), plan.goal, has_shared_stages(plan));
+  plan.objective_bound = std::min(bound.value, *plan.objective);
+  plan.certificate = bound.certificate;
+  if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
+}
+
+}  // namespace
+
 void price_by_playing(Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   ensure(plan.goal.objective == Objective::Step && !is_chain(plan), "a step is played where it has no recurrence");
+  if (divides_operators(plan)) return price_operators(plan, workload, cluster);
   const CostModel cost(workload, cluster);
   const auto orders = schedules::orders_of(plan);
   const auto program = schedules::make_program(plan, workload, orders);

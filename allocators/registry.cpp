@@ -22,7 +22,7 @@
 #include "allocators/sky/even.hpp"
 #include "allocators/sky/milp.hpp"
 #include "allocators/sky/sky_dynamic.hpp"
-#include "allocators/spmd/strategy.hpp"
+#include "allocators/spmd/proposals.hpp"
 #include "allocators/tiers/offload.hpp"
 #include "allocators/tiers/published.hpp"
 #include "allocators/tiers/window.hpp"
@@ -30,6 +30,7 @@
 #include "core/check/played_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/step_recurrence.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -83,7 +84,7 @@ void require_size(const Allocator& allocator, std::size_t layers, std::size_t de
   if (takes(allocator, layers, devices)) return;
   std::vector<std::string_view> others;
   for (const auto& other : allocators()) {
-    if (takes(other, layers, devices) && !other.uses_machines) others.push_back(other.name);
+    if (takes(other, layers, devices) && !other.uses_machines && !other.divides_operators) others.push_back(other.name);
   }
   const auto too_large =
       devices > allocator.most_devices
@@ -227,7 +228,8 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
   std::stable_sort(plans.begin(), plans.end(),
                    [](const Plan& a, const Plan& b) { return *a.objective < *b.objective; });
   if (plans.size() > problem.limits.candidates) plans.resize(problem.limits.candidates);
-  raise_bounds(plans, problem.workload, problem.cluster);
+  // These bounds count whole layers, of which devices may compute parts.
+  if (!operator_graph_of(problem.workload)) raise_bounds(plans, problem.workload, problem.cluster);
   for (auto& plan : plans) {
     if (is_cut_short && plan.outcome != Outcome::Optimal) plan.outcome = Outcome::TimedOut;
     if (is_chain(plan) && !is_dtfm) claim_chain(plan);
@@ -257,11 +259,29 @@ void require_replicas(const Goal& goal, const std::string& name, const Allocator
   if (goal.objective != Objective::DtFm || (allocator != nullptr && allocator->propose != nullptr)) return;
   std::vector<std::string_view> others;
   for (const auto& other : allocators()) {
-    if (other.propose != nullptr && !other.uses_machines) others.push_back(other.name);
+    if (other.propose != nullptr && !other.uses_machines && !other.divides_operators) others.push_back(other.name);
   }
   throw InputError("objective", fmt::format("dtfm is a cost of pipelines with replicas, which {} does not place; use "
                                             "allocator {}",
                                             shown(name), fmt::join(others, " or ")));
+}
+
+/// @throws InputError for layers that are operators, which others than an allocator for them take for layers that pass
+/// all their outputs on, and for other layers where it needs operators.
+void require_unit(const Workload& workload, const std::string& name, const Allocator* allocator)
+{
+  const bool divides = allocator != nullptr && allocator->divides_operators;
+  if (operator_graph_of(workload).has_value() == divides) return;
+  std::vector<std::string_view> others;
+  for (const auto& other : allocators()) {
+    if (other.divides_operators) others.push_back(other.name);
+  }
+  throw InputError("unit", divides
+                               ? fmt::format("{} divides operators; write unit: operator in a workload of model moe, "
+                                             "or --set unit=operator",
+                                             name)
+                               : fmt::format("operator, whose layers only {} divide; leave it out for {}",
+                                             fmt::join(others, ", "), shown(name)));
 }
 
 /// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
@@ -276,6 +296,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   }
   ensure(!workload.layers.empty() && !cluster.devices.empty() && goal.microbatches > 0,
          "a problem has layers, devices and micro-batches");
+  require_unit(workload, name, allocator);
   require_plannable(goal, allocator, allocators());
   require_replicas(goal, name, allocator);
   const ChainView view = chain_view(workload);
@@ -402,18 +423,31 @@ std::vector<Plan> plans_with_offload(const Allocator& allocator, const Workload&
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      amp_allocator,          chain_dp_allocator,
-      dtfm_allocator,         dtfm_exact_allocator,
-      even_allocator,         exact_allocator,
-      grid_allocator,         hybrid_allocator,
-      l2l_allocator,          local_search_allocator,
-      metis_allocator,        resident_allocator,
-      sky_dynamic_allocator,  sky_dynamic_fixed_allocator,
+      amp_allocator,
+      chain_dp_allocator,
+      ddp_allocator,
+      dp_cp_allocator,
+      dp_ev_allocator,
+      dtfm_allocator,
+      dtfm_exact_allocator,
+      even_allocator,
+      exact_allocator,
+      grid_allocator,
+      hybrid_allocator,
+      l2l_allocator,
+      local_search_allocator,
+      metis_allocator,
+      resident_allocator,
+      sky_dynamic_allocator,
+      sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif
-      stronghold_allocator,   published_stronghold_allocator,
-      window_allocator,       zero_infinity_allocator,
+      spmd_allocator,
+      stronghold_allocator,
+      published_stronghold_allocator,
+      window_allocator,
+      zero_infinity_allocator,
       zero_offload_allocator,
   };
   return all;
@@ -426,9 +460,6 @@ void require_allocator(const std::string& name)
     throw InputError("exec:", "no program; write exec:PROGRAM, such as exec:examples/external_allocator.py");
   }
   if (find_allocator(name) != nullptr) return;
-  if (name == spmd::allocator_name) {
-    throw InputError(name, "divides every operator, and only isobar plan --parity-profile takes it so far");
-  }
 #ifndef ISOBAR_HAS_CBC
   if (name == sky_optimal_allocator.name) {
     throw InputError(name, "this build has no CBC; install coinor-libcbc-dev, then configure and build again");
@@ -474,6 +505,11 @@ bool places_replicas(const std::string& name)
 Defaults defaults_of(const std::string& name, Objective objective, bool offload)
 {
   Defaults defaults{Goal::with_defaults(objective)};
+  if (has_property(name, &Allocator::divides_operators) && objective == Objective::Step) {
+    defaults.goal.schedule = {.name = "duplex"};
+    defaults.goal.microbatches = 2;
+    return defaults;
+  }
   const bool uses_machine = has_property(name, &Allocator::uses_machines);
   if (!uses_machine && !(offload && has_property(name, &Allocator::takes_offload))) return defaults;
   defaults.recompute = "inner";

@@ -39,6 +39,12 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
 {
   std::vector<Rival> rivals;
   if (goal.objective == Objective::DtFm) return rivals;  // they place chains
+  if (allocators::has_property(allocator, &allocators::Allocator::divides_operators)) {
+    for (const char* name : {"spmd", "ddp", "dp-cp"}) {
+      if (name != allocator) rivals.push_back({name, goal});
+    }
+    return rivals;
+  }
   if (allocators::places_replicas(allocator)) {
     const bool has_stage_each = schedules::require_schedule(goal.schedule.name).folding == schedules::Folding::OneEach;
     for (const char* name : {"amp", "dtfm", "grid", "metis"}) {

@@ -30,8 +30,9 @@ void refuse_options_without_effect(const CLI::App& command)
   for (const CLI::Option* option : command.get_options()) {
     const std::string name = option->get_name();
     if (option->count() == 0 || known.count(name) > 0) continue;
-    throw InputError(name, name == "--output" ? "allocator spmd makes no plan yet; print its strategy with --json"
-                                              : "has no effect on allocator spmd; leave it out");
+    throw InputError(name, name == "--output"
+                               ? "with --parity-profile, spmd makes no plan; print its strategy with --json"
+                               : "has no effect with --parity-profile; leave it out");
   }
 }
 
@@ -91,7 +92,7 @@ std::string json_of(const Found& found)
       {"schema", "isobar-strategy/1"},
       {"allocator", spmd::allocator_name},
       {"cost", name_of(found.formula)},
-      {"devices", found.problem.profile.devices},
+      {"devices", found.problem.devices},
       {"spmd_cost_s", found.strategy.cost.value},
       {"collectives", std::move(collectives)},
       {"stages", std::move(stages)},
@@ -104,7 +105,7 @@ std::string summary_of(const Found& found)
 {
   std::string text =
       fmt::format("{}: cost {:.9g} s by formula {} on {}; {} in {}\n", spmd::allocator_name, found.strategy.cost.value,
-                  name_of(found.formula), counted(found.problem.profile.devices, "device"),
+                  name_of(found.formula), counted(found.problem.devices, "device"),
                   counted(found.graph.operators.size(), "operator"), counted(found.strategy.stages.size(), "stage"));
   std::vector<std::string> counts;
   for (const auto& [kind, count] : reforms_of(found.strategy, found.problem.rules)) {
@@ -141,10 +142,7 @@ ExitCode plan_strategy(const CLI::App& command, const InputOptions& inputs, cons
 {
   refuse_options_without_effect(command);
   if (options.parity_profile.empty()) {
-    throw InputError("--allocator",
-                     fmt::format("{} needs --parity-profile FILE, the rates of its devices; it cannot use those of a "
-                                 "platform yet",
-                                 spmd::allocator_name));
+    throw InputError("--cost", "goes with --parity-profile FILE; without it, spmd minimizes the step on the platform");
   }
   const auto choices = fmt::format("{}", fmt::join(spmd::cost_formula_names(), ", "));
   if (!options.cost) throw InputError("--cost", "missing; write one of " + choices);
@@ -154,7 +152,7 @@ ExitCode plan_strategy(const CLI::App& command, const InputOptions& inputs, cons
   const auto sizes = sizes_of(read.workload, inputs.workload);
   const auto profile = spmd::read_parity_profile(options.parity_profile);
   const auto graph = make_operator_graph(sizes, read.workload.micro_batch, size_of(read.workload.dtype));
-  const auto rules = sizes.parity ? spmd::Rules::Published : spmd::Rules::Corrected;
+  const auto rules = rules_of(sizes);
   const auto problem = make_problem(graph, rules, profile);
   const auto begin = Clock::now();
   const auto strategy = find_strategy(problem, *formula);

@@ -260,7 +260,8 @@ void add_plan_command(CLI::App& app, Action& action)
   command->footer(footer);
   command->callback([command, options, &action] {
     action = [command, options] {
-      if (options->allocator != allocators::spmd::allocator_name) return plan(*options);
+      const bool has_formula = options->spmd.cost || !options->spmd.parity_profile.empty();
+      if (!has_formula || options->allocator != allocators::spmd::allocator_name) return plan(*options);
       return plan_strategy(*command, options->inputs, options->spmd, options->json);
     };
   });

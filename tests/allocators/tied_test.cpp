@@ -60,7 +60,7 @@ TEST(TiedWorkload, HasAllItsLayersInOneStageOrNoPlanByEveryAllocator)
     const Workload workload = tied_gpt(unit);
     const Cluster devices = devices_of_memory({2e9, 3e9, 1e9}, {enough, enough, enough});
     for (const auto& allocator : allocators()) {
-      if (allocator.uses_machines) continue;  // of which the devices have none
+      if (allocator.uses_machines || allocator.divides_operators) continue;
       for (const auto objective : {Objective::Step, Objective::Bottleneck}) {
         if (objective != Objective::Step && allocator.propose != nullptr) continue;
         const Plan plan = allocate(allocator, workload, devices, Goal::with_defaults(objective), {});
@@ -97,7 +97,7 @@ TEST(TiedWorkload, IsInfeasibleWhereNoDeviceHoldsAll)
   const Workload workload = tied_gpt();
   const Cluster devices = devices_of_memory({2e9, 3e9}, {too_little, too_little});
   for (const auto& allocator : allocators()) {
-    if (allocator.uses_machines) continue;
+    if (allocator.uses_machines || allocator.divides_operators) continue;
     const Plan plan = allocate(allocator, workload, devices, Goal::with_defaults(Objective::Step), {});
     EXPECT_EQ(plan.outcome, Outcome::Infeasible) << allocator.name;
     EXPECT_THAT(plan.reason, HasSubstr(why_one_layer)) << allocator.name;

@@ -22,6 +22,16 @@ optimizer: adam
 learning_rate: 0.01
 """
 
+MOE = """model: moe
+trunk: plain
+layers: 2
+hidden: 16
+heads: 2
+experts: 2
+sequence: 8
+micro_batch: 2
+"""
+
 
 class Run(CommandTest):
     def profiled(self, *options):
@@ -370,6 +380,38 @@ class Run(CommandTest):
         platform, workload = self.small_inputs()
         plan = self.make_plan(platform, workload)
         self.assertIn("layers", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
+
+    def test_a_mixture_of_experts_has_the_same_losses_on_one_and_two_devices(self):
+        platform, _ = self.small_inputs()
+        losses = []
+        for without in ((), ("--without", "slow")):
+            plan = self.make_plan(platform, "examples/tiny_moe.yaml", "--microbatches", 2, *without)
+            self.run_isobar("simulate", platform, "examples/tiny_moe.yaml", "--plan", plan, "--stamp")
+            output = self.folder / "run.json"
+            self.run_isobar("run", "examples/tiny_moe.yaml", "--plan", plan, "--in-process", "--steps", 2, "-o", output)
+            result = json.loads(output.read_text())
+            self.assertEqual(len(result["stages"]), 1 if without else 2)
+            losses.append(result["losses"])
+        self.assertEqual(losses[0], losses[1])
+
+    def test_the_published_operators_of_a_mixture_of_experts_are_only_searched(self):
+        platform, _ = self.small_inputs()
+        workload = self.write("tmoe.yaml", MOE + "parity: true\n")
+        plan = self.make_plan(platform, workload, "--without", "slow")
+        for way in ("--in-process", "--spawn"):
+            fault = self.fault_of("run", workload, "--plan", plan, way, "--unvalidated").removeprefix("rank 0 (fast): ")
+            self.assertEqual(fault, "workload tmoe: parity: true has the published operators, which are only searched; "
+                             "leave it out to execute")
+
+    def test_plans_that_divide_operators_are_simulated_only(self):
+        platform, _ = self.small_inputs()
+        workload = self.write("tmoe.yaml", MOE + "unit: operator\n")
+        plan = self.make_plan(platform, workload, allocator="ddp")
+        self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
+                         f"{plan}: stages[0].splits: divides operators; isobar run executes plans of whole layers, and "
+                         "simulate plays all")
+        self.assertIn("unit: operator lists operators, which are planned and simulated; leave it out to execute",
+                      self.fault_of("profile", workload, "-o", "p"))
 
     def started(self):
         workload, plan = self.stamped_plan()

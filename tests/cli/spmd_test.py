@@ -65,16 +65,18 @@ class Spmd(CommandTest):
     def test_refuses_what_it_cannot_do(self):
         command = "plan", *self.inputs, "--allocator", "spmd"
         self.assertEqual(self.fault_of(*command),
-                         "--allocator: spmd needs --parity-profile FILE, the rates of its devices; it cannot use those "
-                         "of a platform yet")
+                         "unit: spmd divides operators; write unit: operator in a workload of model moe, or --set "
+                         "unit=operator")
+        self.assertEqual(self.fault_of(*command, "--cost", "code"),
+                         "--cost: goes with --parity-profile FILE; without it, spmd minimizes the step on the platform")
         with_profile = *command, "--parity-profile", self.profile
         self.assertEqual(self.fault_of(*with_profile), "--cost: missing; write one of paper, code, symmetric, none")
         self.assertEqual(self.fault_of(*with_profile, "--cost", "cod"),
                          '--cost: "cod" is none of paper, code, symmetric, none')
         self.assertEqual(self.fault_of(*with_profile, "--cost", "code", "-o", "plan.json"),
-                         "--output: allocator spmd makes no plan yet; print its strategy with --json")
+                         "--output: with --parity-profile, spmd makes no plan; print its strategy with --json")
         self.assertEqual(self.fault_of(*with_profile, "--cost", "code", "--microbatches", 2),
-                         "--microbatches: has no effect on allocator spmd; leave it out")
+                         "--microbatches: has no effect with --parity-profile; leave it out")
         other = "plan", self.inputs[0], BERT24, *with_profile[3:], "--cost", "code"
         self.assertEqual(self.fault_of(*other),
                          f"{BERT24}: model: has no operators to divide; allocator spmd takes model: moe")
@@ -84,8 +86,36 @@ class Spmd(CommandTest):
         self.assertEqual(self.fault_of(*command, "--cost", "code"), "--cost: goes with --allocator spmd, not with even")
         self.assertEqual(self.fault_of(*command, "--parity-profile", self.profile),
                          "--parity-profile: goes with --allocator spmd, not with even")
-        self.assertEqual(self.fault_of("compare", *self.inputs, "--allocators", "spmd"),
-                         "spmd: divides every operator, and only isobar plan --parity-profile takes it so far")
+
+    def test_plans_are_verified_and_simulated(self):
+        self.inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
+        for allocator in ("spmd", "ddp", "dp-ev", "dp-cp"):
+            plan = self.make_plan(*self.inputs, allocator=allocator)
+            self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, plan).stdout)
+            result = self.json_of("simulate", *self.inputs, "--plan", plan)
+            for device in result["devices"]:
+                self.assertAlmostEqual(device["hidden_s"] + device["exposed_s"], device["communication_s"])
+                self.assertLessEqual(device["compute_s"], result["step_time_s"])
+            self.assertGreaterEqual(result["step_time_s"], result["step_bound_s"] * (1 - 1e-9))
+            self.assertEqual(len(result["plan"]["stages"]), 1)
+        rows = self.run_isobar("compare", *self.inputs, "--allocators", "spmd,ddp", "--global-batch", 16).stdout
+        self.assertIn("spmd", rows)
+
+    def test_plans_are_of_all_operators_and_for_allocators_that_divide_them(self):
+        inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even"),
+                         "unit: operator, whose layers only ddp, dp-cp, dp-ev, spmd divide; leave it out for even")
+        self.assertEqual(self.fault_of("plan", *self.inputs, "--allocator", "even", "--schedule", "duplex"),
+                         "schedule: duplex is for devices that divide operators; use allocator ddp, dp-cp, dp-ev, spmd, "
+                         "or another schedule")
+        self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "spmd", "--schedule", "zero-bubble-h1"),
+                         "schedule: zero-bubble-h1 splits backward passes, and devices that divide operators compute "
+                         "whole ones; use duplex, gpipe, 1f1b or sequential")
+        plan = json.loads(open(self.make_plan(*inputs, allocator="ddp")).read())
+        del plan["stages"][0]["splits"]["layer0.qkv"]
+        wrong = self.write("wrong.json", json.dumps(plan))
+        self.assertIn("stages[0].splits: 62 signatures for 63 layers; give each a signature, in their order",
+                      self.fault_of("simulate", *inputs, "--plan", wrong))
 
     def test_names_the_line_and_key_of_a_wrong_profile(self):
         wrong = self.write("wrong.json", json.dumps(PROFILE, indent=1).replace("all_gather", "allgather"))

@@ -1,0 +1,78 @@
+#include "allocators/operator_costs.hpp"
+
+#include "core/program/walk.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace isobar::allocators {
+
+namespace {
+
+Seconds largest(const std::vector<Seconds>& times)
+{
+  return *std::max_element(times.begin(), times.end());
+}
+
+}  // namespace
+
+OperatorCosts::OperatorCosts(const Program& program, const PlayerRates& rates, std::uint64_t microbatches)
+    : microbatches_(microbatches), updates_(program.ranks())
+{
+  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
+    auto& forwards = forwards_.emplace_back();
+    auto& backwards = backwards_.emplace_back();
+    for (std::uint64_t i = 0; i < program.length(rank, compute_lane); ++i) {
+      const Instruction instruction = program.at(rank, compute_lane, i);
+      const Seconds time = instruction.work / rates.speeds[rank];
+      if (instruction.opcode == Opcode::Update) {
+        updates_[rank] += time;
+      } else {
+        auto& times = instruction.opcode == Opcode::Forward ? forwards : backwards;
+        times.resize(std::max<std::size_t>(times.size(), instruction.stage + 1));
+        times[instruction.stage] = time;
+      }
+    }
+    passes_.push_back(std::accumulate(forwards.begin(), forwards.end(), Seconds(0)) +
+                      std::accumulate(backwards.begin(), backwards.end(), Seconds(0)));
+  }
+}
+
+PlayedSink OperatorCosts::sink()
+{
+  return [this](const Turn& turn, Seconds begin, Seconds end) {
+    const Instruction& instruction = turn.instruction;
+    if (turn.at.rank > 0 || !is_collective(instruction.opcode)) return;
+    communication_ += end - begin;
+    const bool is_of_microbatch =
+        instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
+    if (!is_of_microbatch || instruction.microbatch == 0) first_communication_ += end - begin;
+  };
+}
+
+Predicted OperatorCosts::formulas() const
+{
+  Predicted predicted;
+  predicted.bottleneck = largest(passes_);
+  predicted.sequential = first_communication_;
+  for (std::size_t part = 0; part < forwards_.front().size(); ++part) {
+    for (const auto* times : {&forwards_, &backwards_}) {
+      Seconds slowest;
+      for (const auto& of_rank : *times) slowest = std::max(slowest, of_rank[part]);
+      predicted.sequential += slowest;
+    }
+  }
+  predicted.pipeline = static_cast<double>(microbatches_ - 1) * predicted.bottleneck + predicted.sequential;
+  return predicted;
+}
+
+Seconds OperatorCosts::least_step() const
+{
+  Seconds busiest;
+  for (std::size_t rank = 0; rank < passes_.size(); ++rank) {
+    busiest = std::max(busiest, static_cast<double>(microbatches_) * passes_[rank] + updates_[rank]);
+  }
+  return std::max(busiest, communication_);
+}
+
+}  // namespace isobar::allocators

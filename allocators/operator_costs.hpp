@@ -1,0 +1,39 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/player.hpp"
+#include "core/program/program.hpp"
+#include "core/units.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace isobar::allocators {
+
+/// Times of a plan whose devices divide operators (core/plan/operator_plan.hpp), from its Program as it is played.
+class OperatorCosts {
+ public:
+  /// `rates` are those that the program is played with.
+  OperatorCosts(const Program& program, const PlayerRates& rates, std::uint64_t microbatches);
+
+  /// Notes how long each instruction takes: the sink of play_program.
+  PlayedSink sink();
+
+  /// bottleneck: the most that a device computes for a micro-batch · sequential: one micro-batch alone, its parts and
+  /// collectives one after another · pipeline: of these, by the usual formula.
+  Predicted formulas() const;
+  /// No order of these passes ends a step earlier: all that a device computes, or all collectives.
+  Seconds least_step() const;
+
+ private:
+  std::uint64_t microbatches_;
+  std::vector<Seconds> passes_;                  // by rank
+  std::vector<Seconds> updates_;                 // by rank
+  std::vector<std::vector<Seconds>> forwards_;   // by rank and part
+  std::vector<std::vector<Seconds>> backwards_;  // by rank and part
+  Seconds communication_;                        // of a step
+  Seconds first_communication_;                  // of one micro-batch, with what happens once a step
+};
+
+}  // namespace isobar::allocators

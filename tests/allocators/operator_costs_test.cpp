@@ -1,0 +1,133 @@
+#include "allocators/played_plan.hpp"
+#include "core/check/plan_checker.hpp"
+#include "core/check/played_checker.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "tests/support/divisions.hpp"
+#include "tests/support/instances.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace isobar::allocators {
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+std::vector<std::string> faults(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  auto found = faults_of(plan, workload, cluster);
+  if (!found.empty()) return found;
+  return faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
+}
+
+Plan random_plan(const Workload& workload, const std::vector<double>& shares, std::mt19937_64& random)
+{
+  const auto graph = *operator_graph_of(workload);
+  const auto division = random_division(graph, spmd::Rules::Corrected, random);
+  Plan plan =
+      testing_support::plan_of(graph, division, shares, random() % 3 == 0 ? "sequential" : "duplex", 1 + random() % 4);
+  plan.platform.name = "p.xml";
+  plan.workload.name = "w.yaml";
+  return plan;
+}
+
+TEST(PlansThatDivideOperators, MakeClaimsThatTheirCheckerFindsToo)
+{
+  std::mt19937_64 random(11);
+  const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(4),
+                                                       {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
+  for (const std::string more : {"", "clip_norm: 1\n"}) {
+    for (const auto& workload : small_moes(more)) {
+      for (const auto& shares : all_shares) {
+        std::vector<double> speeds;
+        for (std::size_t i = 0; i < shares.size(); ++i) speeds.push_back(1e6 * static_cast<double>(1 + i));
+        const Cluster devices = cluster(speeds, {Seconds(1e-4), BytesPerSecond(1e7)});
+        Plan plan = random_plan(workload, shares, random);
+        price_by_playing(plan, workload, devices);
+        ASSERT_THAT(faults(plan, workload, devices), IsEmpty());
+        EXPECT_LE(*plan.step_bound, *plan.objective);
+        EXPECT_LE(*plan.objective_bound, *plan.objective);
+        const Plan read = plan_from_json(plan_to_json(plan), "plan.json");
+        EXPECT_THAT(faults(read, workload, devices), IsEmpty());
+      }
+    }
+  }
+}
+
+TEST(PlansThatDivideOperators, AreRefusedWithOtherClaims)
+{
+  std::mt19937_64 random(2);
+  const Workload workload = small_moes().front();
+  const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
+  const std::vector<std::pair<std::function<void(Plan&)>, std::string>> changes = {
+      {[](Plan& plan) { plan.predicted->step_time = plan.predicted->step_time * 0.99; }, "predicted.step_time_s"},
+      {[](Plan& plan) { plan.predicted->bottleneck = plan.predicted->bottleneck * 1.01; }, "predicted.bottleneck_s"},
+      {[](Plan& plan) { plan.predicted->sequential = plan.predicted->sequential * 1.01; }, "predicted.sequential_s"},
+      {[](Plan& plan) { *plan.predicted->pipeline = *plan.predicted->pipeline * 1.01; }, "predicted.pipeline_s"},
+      {[](Plan& plan) { plan.predicted->peak_memory["d1"] = Bytes(1); }, "predicted.peak_memory_bytes"},
+      {[](Plan& plan) { *plan.step_bound = *plan.step_bound * 1.01; }, "step_bound_s"},
+      {[](Plan& plan) { plan.schedule_bound = Seconds(1e-9); }, "schedule_bound_s"},
+      {[](Plan& plan) { plan.stages[0].splits[0].split = "-> reduce"; }, "stages[0].splits: embedding.x"},
+      {[](Plan& plan) { plan.stages.back().replicas[0].shards[0].share = 0.25; }, "on the same devices"}};
+  Plan plan = random_plan(workload, equal_shares(2), random);
+  price_by_playing(plan, workload, devices);
+  for (const auto& [change, text] : changes) {
+    Plan changed = plan;
+    change(changed);
+    EXPECT_THAT(faults(changed, workload, devices), Contains(HasSubstr(text)));
+  }
+}
+
+/// Passes a program on with one change.
+class ChangedProgram : public Program {
+ public:
+  ChangedProgram(const Program& program, std::function<void(Instruction&)> change)
+      : program_(program), change_(std::move(change))
+  {
+  }
+  std::size_t ranks() const override { return program_.ranks(); }
+  const std::vector<Lane>& lanes(std::size_t rank) const override { return program_.lanes(rank); }
+  const std::vector<Channel>& channels() const override { return program_.channels(); }
+  Bytes resident(std::size_t rank, Tier tier) const override { return program_.resident(rank, tier); }
+  std::uint64_t length(std::size_t rank, LaneId lane) const override { return program_.length(rank, lane); }
+  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override
+  {
+    Instruction instruction = program_.at(rank, lane, position);
+    change_(instruction);
+    return instruction;
+  }
+
+ private:
+  const Program& program_;
+  std::function<void(Instruction&)> change_;
+};
+
+TEST(PlansThatDivideOperators, AreComparedWithTheirProgram)
+{
+  std::mt19937_64 random(4);
+  const Workload workload = small_moes().front();
+  const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
+  Plan plan = random_plan(workload, equal_shares(2), random);
+  price_by_playing(plan, workload, devices);
+  const auto program = schedules::make_program(plan, workload);
+  const auto found = [&](const std::function<void(Instruction&)>& change) {
+    return faults_of_played(plan, workload, devices, ChangedProgram(*program, change));
+  };
+  EXPECT_THAT(found([](Instruction&) {}), IsEmpty());
+  EXPECT_THAT(found([](Instruction& each) { each.work = each.work * 2; }), Contains(HasSubstr("FLOP in its program")));
+  EXPECT_THAT(found([](Instruction& each) {
+                if (is_collective(each.opcode)) each.size = each.size * 2;
+              }),
+              Contains(HasSubstr("its reforms need")));
+}
+
+}  // namespace
+}  // namespace isobar::allocators
