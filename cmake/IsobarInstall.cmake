@@ -38,6 +38,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/program/residence.hpp
     core/program/shard_role.hpp
     core/program/trace.hpp
+    core/spmd/device_rates.hpp
     core/spmd/moe_sizes.hpp
     core/transfer_times.hpp
     core/units.hpp

@@ -3,6 +3,7 @@
 #include "core/base/document.hpp"
 #include "core/model/dtype.hpp"
 #include "core/model/model_sizes.hpp"
+#include "core/spmd/device_rates.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -100,6 +101,8 @@ struct Workload {
   /// with_recomputation.
   std::vector<std::size_t> recompute;
   Bytes workspace;  ///< of every stage that lives on its device: the largest of a layer, measured or recomputed
+  /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
+  std::map<std::string, spmd::DeviceRates> operator_rates = {};
 };
 
 /// True if the stages all-reduce statistics of their gradients before the update: the norm is clipped, or the loss is

@@ -147,6 +147,11 @@ struct Sync {
   /// Neighbouring stages on the same devices, the last first, add up their gradients together as soon as these are
   /// that many bytes, in float32; 0: each by itself.
   Bytes bucket = {};
+  /// The parameters whose gradients are the last of a collective each, in the order in which backward makes them, where
+  /// devices divide operators; empty: each gradient has its own.
+  std::vector<std::size_t> bucket_ends = {};
+  /// False: replicas of parameters drift apart, as in the published script of FastMoE.
+  bool adds_replicas = true;
 
   bool operator==(const Sync&) const = default;
 };
@@ -207,6 +212,8 @@ struct Plan {
   std::optional<std::string> system;
   /// Samples of a micro-batch, if not those of the workload file; see with_micro_batch.
   std::optional<std::uint64_t> micro_batch;
+  /// How tokens come to their experts, if not as in the workload file; see with_routing.
+  std::optional<spmd::Routing> routing;
   std::vector<std::string> without;        ///< devices of the platform that were left out; all claims are for the rest
   std::optional<std::string> data_server;  ///< of the cluster, for an executor, which has no cluster
   std::optional<Predicted> predicted;

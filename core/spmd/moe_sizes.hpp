@@ -11,6 +11,16 @@ enum class Trunk : std::uint8_t {
   Vit     ///< patches of an image, a class token and learned positions; classifies the image
 };
 
+/// How tokens come to their experts.
+struct Routing {
+  /// Samples whose tokens share the slots of each expert. 1: dividing the batch drops the same tokens.
+  std::uint64_t capacity_samples = 1;
+  /// Tokens are copied to their experts, all of them and without slots, instead of by products with masks.
+  bool by_index = false;
+
+  bool operator==(const Routing&) const = default;
+};
+
 /// Sizes of a transformer in which every second layer, beginning with the second, has experts instead of the
 /// feed-forward network (Lepikhin et al., GShard, 2020; Fedus et al., Switch Transformers, 2021).
 struct MoeSizes {
@@ -29,7 +39,8 @@ struct MoeSizes {
   std::uint64_t patch = 1;       ///< of Vit: the side of a patch, a divisor of `image`
   std::uint64_t classes = 1;     ///< of Vit
   bool parity = false;           ///< the operators and FLOPs of the published code (Rules::Published)
-  bool by_operator = false;      ///< a layer of the workload for each operator; otherwise for each block
+  Routing routing = {};
+  bool by_operator = false;  ///< a layer of the workload for each operator; otherwise for each block
 };
 
 /// Patches of an image, of Vit.
