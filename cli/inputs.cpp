@@ -25,10 +25,13 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
   sim::Platform platform = load_platform(options.platform, options.devices, left_out);
   print_notes(platform);
   std::optional<Fingerprint> measured;
+  bool has_measured_layers = false;
   if (!options.profile.empty()) {
     const DeviceProfile profile = read_profile(options.profile);
     apply_profile(profile, options.profile, workload);
-    platform.set_measured_speed(profile.device, profile.speed);
+    if (profile.has_layers()) platform.set_measured_speed(profile.device, profile.speed);
+    for (const auto& [type, rates] : workload.operator_rates) platform.set_speed(type, rates.flops);
+    has_measured_layers = profile.has_layers();
     measured = Fingerprint{options.profile, fingerprint(read_file(options.profile))};
   }
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
@@ -37,6 +40,7 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
           std::move(platform_fingerprint),
           {options.workload, workload_fingerprint(workload_text, settings), settings},
           std::move(measured),
+          has_measured_layers,
           options.devices.empty() ? std::nullopt : std::optional(options.devices)};
 }
 
@@ -51,8 +55,8 @@ void InputOptions::add_to(CLI::App& command)
   add_file(command, "--devices", devices,
            "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
   add_file(command, "--profile", profile,
-           "measured times of the workload's layers (JSON, written by isobar profile; default: work over nominal "
-           "speed)");
+           "measured times of the workload's layers, or rates of its operators (JSON; isobar profile writes it; "
+           "default: work over nominal speed)");
 }
 
 Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const std::vector<std::string>& left_out)

@@ -30,6 +30,7 @@ struct Inputs {
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
   std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
+  bool has_measured_layers = false;                ///< there: for micro-batches of the workload file alone
   std::optional<std::string> devices_file;         ///< where one was named
 
   /// Every file that was read.

@@ -73,7 +73,7 @@ Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const s
                                         "need a generator, such as model: gpt",
                                         workload.name, counted(workload.micro_batch, "sample")));
   }
-  if (inputs.profile_fingerprint) {
+  if (inputs.has_measured_layers) {
     throw InputError(where, fmt::format("{} was measured with micro-batches of {}; leave --profile out",
                                         inputs.profile_fingerprint->name, counted(workload.micro_batch, "sample")));
   }

@@ -85,6 +85,9 @@ Workload read_run_workload(const Plan& plan, const std::string& workload_text, R
                                  plan.profile ? "a profile with hash " + shown(plan.profile->hash) : "none"));
   }
   const DeviceProfile profile = read_profile(options.profile);
+  if (!profile.has_layers()) {
+    throw InputError(options.profile, "has rates of operators alone; emulated devices take measured times of layers");
+  }
   apply_profile(profile, options.profile, workload);
   options.run.profiled_speed = profile.speed;
   return workload;

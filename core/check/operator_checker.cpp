@@ -16,6 +16,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <set>
 #include <utility>
 
 namespace isobar {
@@ -30,6 +31,46 @@ struct PartWork {
   double backward = 0;
   double update = 0;
 };
+
+/// How the time of an operator follows from its FLOPs and bytes (docs/spmd.md), told by its kind.
+enum class TimedBy : std::uint8_t { Nothing, Flops, FlopsOrBytes, ProductOrBytes };
+
+TimedBy timed_by(spmd::OperatorKind kind)
+{
+  using Kind = spmd::OperatorKind;
+  static const std::set<Kind> there = {Kind::Data, Kind::Parameter, Kind::Positions, Kind::CausalMask, Kind::Output};
+  static const std::set<Kind> views = {Kind::Transpose, Kind::Flatten, Kind::SplitHeads, Kind::MergeHeads,
+                                       Kind::TakeClass};
+  static const std::set<Kind> products = {Kind::Linear,   Kind::QkvLinear, Kind::Scores,  Kind::Context,
+                                          Kind::Dispatch, Kind::Expert,    Kind::Combine, Kind::Convolution,
+                                          Kind::Gating,   Kind::Attention};
+  if (there.contains(kind)) return TimedBy::Nothing;
+  if (views.contains(kind)) return TimedBy::Flops;
+  return products.contains(kind) ? TimedBy::ProductOrBytes : TimedBy::FlopsOrBytes;
+}
+
+/// The part of the full rate that a product of `work` FLOP reaches: on the line through the entries around it.
+double efficiency_of(const spmd::DeviceRates& rates, double work)
+{
+  const auto& entries = rates.efficiency;
+  if (entries.empty()) return 1;
+  std::size_t next = 0;
+  while (next < entries.size() && entries[next].work.value < work) ++next;
+  if (next == 0 || next == entries.size()) return entries[next == 0 ? 0 : next - 1].fraction;
+  const double from = entries[next - 1].work.value;
+  const double to = entries[next].work.value;
+  return ((to - work) * entries[next - 1].fraction + (work - from) * entries[next].fraction) / (to - from);
+}
+
+/// What a device could compute at its full rate in the time of one pass, in FLOP.
+double work_of_pass(TimedBy timed, double flops, double touched, const spmd::DeviceRates& rates)
+{
+  if (timed == TimedBy::Nothing || timed == TimedBy::Flops) return timed == TimedBy::Flops ? flops : 0;
+  const double efficiency = timed == TimedBy::ProductOrBytes ? efficiency_of(rates, flops) : 1;
+  const double computed = rates.launch.value * rates.flops.value + flops / efficiency;
+  if (!rates.memory_bandwidth) return computed;
+  return std::max(computed, touched / rates.memory_bandwidth->value * rates.flops.value);
+}
 
 /// A collective that a plan needs, by what each rank has before and afterwards.
 struct Collective {
@@ -98,6 +139,7 @@ class OperatorChecker {
   void add_work(std::size_t rank)
   {
     auto& works = works_.emplace_back(divided_.division.parts.size());
+    const auto rates = workload_.operator_rates.find(cluster_.devices[index_of_rank_[rank]].type);
     double resident = 0;
     for (std::size_t i = 0; i < divided_.graph.operators.size(); ++i) {
       const double part = part_of_work(i, rank);
@@ -106,12 +148,42 @@ class OperatorChecker {
       const auto parameters = part * static_cast<double>(layer.parameters);
       const auto update = layer.update.value_or(
           Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer)));
-      work.forward += part * layer.forward.value;
-      work.backward += part * layer.backward.value;
-      work.update += part * update.value;
+      if (rates == workload_.operator_rates.end()) {
+        work.forward += part * layer.forward.value;
+        work.backward += part * layer.backward.value;
+        work.update += part * update.value;
+      } else {
+        add_timed_work(work, i, part, rank, rates->second);
+        const ParameterBytes held = parameter_bytes(workload_.dtype, workload_.optimizer);
+        const double moved = parameters * (held.all() + held.parameter + held.optimizer);
+        const double seconds = rates->second.memory_bandwidth ? moved / rates->second.memory_bandwidth->value : 0;
+        work.update += std::max(part * update.value, seconds * rates->second.flops.value);
+      }
       resident += parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer);
     }
     resident_.push_back(resident);
+  }
+
+  /// Adds what a device of these rates could compute in the time of an operator's passes.
+  void add_timed_work(PartWork& work, std::size_t node, double part, std::size_t rank, const spmd::DeviceRates& rates)
+  {
+    if (part == 0) return;
+    const auto& each = divided_.graph.operators[node];
+    const auto& signature = divided_.division.signatures[node];
+    double touched = 0;
+    for (std::size_t k = 0; k < each.inputs.size(); ++k) {
+      const bool is_table = each.kind == spmd::OperatorKind::Embedding && k == 1;
+      if (!is_table) touched += bytes_of(each.inputs[k], signature.inputs[k], rank);
+    }
+    for (std::size_t k = 0; k < each.outputs.size(); ++k) {
+      touched += bytes_of(each.outputs[k], signature.outputs[k], rank);
+    }
+    const TimedBy timed = timed_by(each.kind);
+    const double forward = each.forward.value;
+    const double backward = each.backward.value;
+    const double passes = timed == TimedBy::ProductOrBytes && forward > 0 ? backward / forward : 1;
+    work.forward += work_of_pass(timed, part * forward, touched, rates);
+    work.backward += passes * work_of_pass(timed, part * backward / passes, touched, rates);
   }
 
   void compare_work(std::size_t rank)
@@ -140,12 +212,18 @@ class OperatorChecker {
                   shown(devices_[rank]), held, resident_[rank]);
   }
 
-  /// The bytes of a tensor that each rank has in a form; of addends and whole tensors all.
+  /// The bytes of a tensor that a rank has in a form; of addends and whole tensors all.
+  double bytes_of(std::size_t tensor, Form form, std::size_t rank) const
+  {
+    return part_of(tensor, form, rank) * divided_.graph.tensors[tensor].size.value;
+  }
+
+  /// The same of each rank.
   std::vector<double> bytes_of(std::size_t tensor, Form form) const
   {
     std::vector<double> bytes;
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      bytes.push_back(part_of(tensor, form, rank) * divided_.graph.tensors[tensor].size.value);
+      bytes.push_back(bytes_of(tensor, form, rank));
     }
     return bytes;
   }

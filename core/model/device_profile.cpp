@@ -9,6 +9,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
+#include <variant>
 
 namespace isobar {
 
@@ -110,6 +112,66 @@ MachineProfile read_machine(MappingReader& entry, FaultList& faults)
   return machine;
 }
 
+/// The efficiencies of products, ascending by work.
+std::vector<spmd::DeviceRates::Efficiency> read_efficiencies(MappingReader& rates, FaultList& faults)
+{
+  std::vector<spmd::DeviceRates::Efficiency> entries;
+  for (const auto& node : rates.required_sequence("efficiency")) {
+    const std::string path = rates.path_of(fmt::format("efficiency[{}].", entries.size()));
+    MappingReader entry(node, path, faults);
+    spmd::DeviceRates::Efficiency efficiency;
+    efficiency.work = Flops(number_up_to(fastest, entry, "work_flop"));
+    efficiency.fraction = entry.required_number("fraction");
+    const auto* before = entries.empty() ? nullptr : &entries.back();
+    // More work takes no less time.
+    const double most = before == nullptr ? 1 : before->fraction * (efficiency.work / before->work);
+    if (!(efficiency.fraction > 0 && efficiency.fraction <= 1)) {
+      entry.add_fault("fraction", fmt::format("{:.6g} is out of range; write a part of flops_per_s, above 0 and at "
+                                              "most 1",
+                                              efficiency.fraction));
+    } else if (before != nullptr && efficiency.work <= before->work) {
+      entry.add_fault("work_flop", fmt::format("{:.6g} is not above {:.6g}, of the entry before; list them by work",
+                                               efficiency.work.value, before->work.value));
+    } else if (efficiency.fraction > most) {
+      entry.add_fault("fraction",
+                      fmt::format("{:.6g}, with which {:.6g} FLOP take less time than the {:.6g} of the entry before; "
+                                  "write at most {:.6g}",
+                                  efficiency.fraction, efficiency.work.value, before->work.value, most));
+    }
+    entry.refuse_unknown();
+    entries.push_back(efficiency);
+  }
+  return entries;
+}
+
+std::map<std::string, spmd::DeviceRates> read_operator_rates(MappingReader& types, FaultList& faults)
+{
+  std::map<std::string, spmd::DeviceRates> result;
+  for (const auto& type : types.keys()) {
+    MappingReader entry(*types.optional(type), types.path_of(type) + ".", faults);
+    spmd::DeviceRates& rates = result[type];
+    rates.flops = FlopsPerSecond(number_up_to(fastest, entry, "flops_per_s", 1));
+    if (entry.optional("memory_bandwidth_bytes_per_s") != nullptr) {
+      rates.memory_bandwidth = BytesPerSecond(number_up_to(fastest, entry, "memory_bandwidth_bytes_per_s", 1));
+    }
+    if (entry.optional("launch_s") != nullptr) rates.launch = Seconds(number_up_to(longest_s, entry, "launch_s"));
+    if (entry.optional("efficiency") != nullptr) rates.efficiency = read_efficiencies(entry, faults);
+    entry.refuse_unknown();
+  }
+  return result;
+}
+
+Json json_of(const spmd::DeviceRates& rates)
+{
+  Json json = {{"flops_per_s", rates.flops.value}};
+  if (rates.memory_bandwidth) json["memory_bandwidth_bytes_per_s"] = rates.memory_bandwidth->value;
+  if (rates.launch > Seconds(0)) json["launch_s"] = rates.launch.value;
+  for (const auto& [work, fraction] : rates.efficiency) {
+    json["efficiency"].push_back({{"work_flop", work.value}, {"fraction", fraction}});
+  }
+  return json;
+}
+
 /// The first difference between the profile and the workload; none if they match.
 std::optional<std::string> mismatch(const DeviceProfile& profile, const Workload& workload)
 {
@@ -135,6 +197,17 @@ std::optional<std::string> mismatch(const DeviceProfile& profile, const Workload
 
 std::string profile_to_json(const DeviceProfile& profile)
 {
+  Json rates;
+  for (const auto& [type, its] : profile.operator_rates) rates[type] = json_of(its);
+  const auto text_of_document = [&](Json document) {
+    if (!rates.empty()) document["operator_rates"] = std::move(rates);
+    return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  };
+  if (!profile.has_layers()) {
+    Json alone;
+    alone["schema"] = schema;
+    return text_of_document(std::move(alone));
+  }
   Json layers = Json::array();
   for (const auto& layer : profile.layers) {
     layers.push_back({{"name", layer.name},
@@ -155,7 +228,7 @@ std::string profile_to_json(const DeviceProfile& profile)
                    {"sequence", profile.sequence}};
   document["layers"] = std::move(layers);
   if (profile.machine) document["machine"] = json_of(*profile.machine);
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return text_of_document(std::move(document));
 }
 
 DeviceProfile read_profile(const std::filesystem::path& file)
@@ -171,6 +244,18 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
   reader.required_choice("schema", {schema});
   faults.throw_if_any();
   DeviceProfile profile;
+  if (const auto* node = reader.optional("operator_rates")) {
+    MappingReader types(*node, "operator_rates.", faults);
+    profile.operator_rates = read_operator_rates(types, faults);
+    if (node->kind == DocumentNode::Kind::Mapping && node->members.empty()) {
+      reader.add_fault("operator_rates", "is empty; write the rates of a type of devices");
+    }
+    const bool has_rates_alone = reader.keys().size() == 2;
+    if (has_rates_alone) {
+      faults.throw_if_any();
+      return profile;
+    }
+  }
   profile.device = reader.required_text("device");
   profile.speed = FlopsPerSecond(number_up_to(fastest, reader, "speed_flops"));
   profile.memory = Bytes(number_up_to(most_bytes, reader, "memory_bytes"));
@@ -193,6 +278,15 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
 
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload)
 {
+  const auto* sizes = std::get_if<spmd::MoeSizes>(&workload.model);
+  const bool has_operators = sizes != nullptr && sizes->by_operator;
+  if (has_operators) workload.operator_rates = profile.operator_rates;
+  if (!profile.has_layers()) {
+    if (has_operators) return;
+    throw InputError(file, fmt::format("has rates of operators alone, and the layers of workload {} are not operators; "
+                                       "write unit: operator in that of a moe, or measure its layers",
+                                       shown(workload.name)));
+  }
   if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     Layer& layer = workload.layers[i];

@@ -2,10 +2,12 @@
 
 #include "core/model/dtype.hpp"
 #include "core/model/workload.hpp"
+#include "core/spmd/device_rates.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -50,7 +52,7 @@ struct MachineProfile {
   std::optional<DiskProfile> disk;   ///< none: not measured
 };
 
-/// A workload's layers measured on one device.
+/// A workload's layers measured on one device, or the rates at which devices compute operators, or both.
 struct DeviceProfile {
   std::string device;    ///< the device's type, as in Device::type
   FlopsPerSecond speed;  ///< work of all layers / time of all layers, forward and backward
@@ -58,8 +60,11 @@ struct DeviceProfile {
   DType dtype = DType::Float32;
   std::uint64_t micro_batch = 1;
   std::uint64_t sequence = 1;
-  std::vector<LayerProfile> layers;
-  std::optional<MachineProfile> machine;  ///< none: not measured
+  std::vector<LayerProfile> layers;                              ///< none in a file of rates alone, as all of the above
+  std::optional<MachineProfile> machine;                         ///< none: not measured
+  std::map<std::string, spmd::DeviceRates> operator_rates = {};  ///< by Device::type
+
+  bool has_layers() const { return !layers.empty() || operator_rates.empty(); }
 };
 
 /// The text of a profile.json, schema isobar-profile/1 (docs/formats/profile.md).
@@ -72,7 +77,9 @@ DeviceProfile read_profile(const std::filesystem::path& file);
 /// Sets the work of the workload's layers from their measured times, at the profile's speed. A layer then takes the
 /// measured time on a device of that speed, and that time × the profile's speed / the device's speed on another.
 /// `backward_weight` stays the same fraction of `backward`. Sets activations and workspace, if both were measured.
-/// @throws InputError, naming `file`, when the profile has other layers, another dtype or another micro-batch.
+/// Gives a workload whose layers are operators the rates of devices, too.
+/// @throws InputError, naming `file`, when the profile has other layers, another dtype or another micro-batch, and when
+/// it has rates alone and the workload no operators.
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload);
 
 }  // namespace isobar

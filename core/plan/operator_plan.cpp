@@ -2,6 +2,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/spmd/operator_time.hpp"
 
 #include <fmt/format.h>
 
@@ -82,6 +83,25 @@ std::optional<spmd::OperatorGraph> operator_graph_of(const Workload& workload)
   const auto* sizes = std::get_if<spmd::MoeSizes>(&workload.model);
   if (sizes == nullptr || !sizes->by_operator) return std::nullopt;
   return spmd::make_operator_graph(*sizes, workload.micro_batch, size_of(workload.dtype));
+}
+
+const spmd::DeviceRates* operator_rates_of(const Workload& workload, const std::string& type)
+{
+  const auto found = workload.operator_rates.find(type);
+  return found == workload.operator_rates.end() ? nullptr : &found->second;
+}
+
+spmd::DeviceRates operator_rates_of(const Workload& workload, const Device& device)
+{
+  const FlopsPerSecond speed = device.speed_at(workload.dtype);
+  const auto* rates = operator_rates_of(workload, device.type);
+  return rates == nullptr ? spmd::DeviceRates{speed} : spmd::at_speed(*rates, speed);
+}
+
+double bytes_of_update(const Workload& workload)
+{
+  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  return 2 * bytes.parameter + bytes.gradient + 2 * bytes.optimizer;
 }
 
 bool divides_operators(const Stage& stage)

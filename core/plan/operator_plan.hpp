@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/spmd/division.hpp"
@@ -14,6 +15,14 @@ namespace isobar {
 
 /// The operators of a workload whose layers are operators (`unit: operator` of a moe); none of any other one.
 std::optional<spmd::OperatorGraph> operator_graph_of(const Workload& workload);
+
+/// The rates of devices of a type (Workload::operator_rates); null: they compute by FLOPs alone.
+const spmd::DeviceRates* operator_rates_of(const Workload& workload, const std::string& type);
+/// The rates of a device: those of its type, at its speed in the workload's dtype; or that speed alone.
+spmd::DeviceRates operator_rates_of(const Workload& workload, const Device& device);
+/// Bytes that an update reads and writes for a parameter: reads the parameter, its gradient and the optimizer's state,
+/// and writes all but the gradient. Of adam in float32 28, of sgd 12.
+double bytes_of_update(const Workload& workload);
 
 /// Whether the shards of a stage divide each of its layers by the signature that `splits` names for it, in their order.
 bool divides_operators(const Stage& stage);

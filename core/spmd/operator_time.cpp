@@ -81,4 +81,19 @@ OperatorTimes operator_times(const Operator& node, const OperatorPiece& piece, c
   return {pass(piece.part * node.forward), passes * pass(piece.part * node.backward / passes), launch, passes * launch};
 }
 
+Seconds update_time(Flops work, Bytes touched, const DeviceRates& rates)
+{
+  const Seconds computing = work / rates.flops;
+  return rates.memory_bandwidth ? std::max(computing, touched / *rates.memory_bandwidth) : computing;
+}
+
+DeviceRates at_speed(DeviceRates rates, FlopsPerSecond speed)
+{
+  const double factor = speed / rates.flops;
+  rates.flops = speed;
+  if (rates.memory_bandwidth) *rates.memory_bandwidth = factor * *rates.memory_bandwidth;
+  rates.launch = rates.launch / factor;
+  return rates;
+}
+
 }  // namespace isobar::spmd

@@ -34,4 +34,11 @@ OperatorPiece piece_of(const Operator& node, const Signature& signature, const P
 /// flattened and joined dimensions) beyond FLOPs that the published graph gives them.
 OperatorTimes operator_times(const Operator& node, const OperatorPiece& piece, const DeviceRates& rates);
 
+/// The time of an update of parameters: the larger of work / rate, and the bytes that it reads and writes / memory
+/// bandwidth. Without launches, since one kernel updates many parameters.
+Seconds update_time(Flops work, Bytes touched, const DeviceRates& rates);
+
+/// The rates of a device that does everything speed / rates.flops times as fast.
+DeviceRates at_speed(DeviceRates rates, FlopsPerSecond speed);
+
 }  // namespace isobar::spmd

@@ -1,6 +1,7 @@
 #include "schedules/lowering/operator_program.hpp"
 
 #include "core/errors.hpp"
+#include "core/spmd/operator_time.hpp"
 #include "core/spmd/pieces.hpp"
 #include "core/spmd/reform_time.hpp"
 
@@ -47,7 +48,11 @@ OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, con
   if (ranks > 1) add_collectives(orders.front());
   if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync(orders.front());
   const spmd::Pieces pieces(plan_.graph, plan_.shares);
-  for (std::size_t rank = 0; rank < ranks; ++rank) tables_.push_back(table_of(workload, pieces, rank));
+  const auto& shards = plan.stages.front().replicas.front().shards;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const auto* rates = operator_rates_of(workload, shards[rank].type.value_or(""));
+    tables_.push_back(table_of(workload, pieces, rank, rates));
+  }
 }
 
 Instruction OperatorProgram::instruction_of(std::size_t part, Opcode opcode, LaneId lane,
@@ -195,8 +200,9 @@ LaneId OperatorProgram::connect(const std::string& name)
   return lane;
 }
 
+/// With rates, work is the FLOPs that the device would compute at full speed in the time that it takes.
 OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, const spmd::Pieces& pieces,
-                                                     std::size_t rank) const
+                                                     std::size_t rank, const spmd::DeviceRates* rates) const
 {
   const spmd::OperatorGraph& graph = plan_.graph;
   const spmd::Division& division = plan_.division;
@@ -216,11 +222,20 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
     const std::size_t part = division.part_of(i);
     PartWork& work = table.parts[part];
     const double fraction = pieces.part(node, signature, rank);
-    work.forward += fraction * node.forward;
-    work.backward += fraction * node.backward;
-    work.update += fraction * update_work(workload, workload.layers[i]);
+    const Flops update = fraction * update_work(workload, workload.layers[i]);
+    const auto parameters = static_cast<double>(workload.layers[i].parameters);
+    if (rates == nullptr) {
+      work.forward += fraction * node.forward;
+      work.backward += fraction * node.backward;
+      work.update += update;
+    } else {
+      const auto times = spmd::operator_times(node, spmd::piece_of(node, signature, pieces, rank), *rates);
+      const Bytes touched(fraction * parameters * bytes_of_update(workload));
+      work.forward += times.forward * rates->flops;
+      work.backward += times.backward * rates->flops;
+      work.update += spmd::update_time(update, touched, *rates) * rates->flops;
+    }
     if (node.kind == spmd::OperatorKind::Parameter) {
-      const auto parameters = static_cast<double>(workload.layers[i].parameters);
       table.resident += Bytes(fraction * parameters * bytes_per_parameter(workload.dtype, workload.optimizer));
       continue;
     }

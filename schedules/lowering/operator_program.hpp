@@ -81,7 +81,8 @@ class OperatorProgram : public Program {
   /// The reform of a task at a position of the order, if it is a collective for it.
   std::optional<Instruction> collective_of(std::size_t reform, const Order& order, std::uint64_t position) const;
   std::uint64_t update_position(const Order& order, std::size_t part) const;
-  RankTable table_of(const Workload& workload, const spmd::Pieces& pieces, std::size_t rank) const;
+  RankTable table_of(const Workload& workload, const spmd::Pieces& pieces, std::size_t rank,
+                     const spmd::DeviceRates* rates) const;
   void add_reforms(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const;
   void add_gradients(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const;
   Instruction instruction_of(std::size_t part, Opcode opcode, LaneId lane, std::uint64_t microbatch) const;

@@ -34,7 +34,8 @@ Device device_of(const ScannedHost& host)
           .speed = FlopsPerSecond(sg4::Engine::get_instance()->host_by_name(host.name)->get_speed()),
           .speed_in = props.speed_in,
           .memory = *props.memory,
-          .price_usd_per_hour = props.price_usd_per_hour};
+          .price_usd_per_hour = props.price_usd_per_hour,
+          .interference = props.interference.value_or(1)};
 }
 
 /// Finds a profile file where SimGrid does: in the working folder, then next to the platform file.
@@ -152,6 +153,11 @@ void Platform::scale(Property property, double factor, const std::optional<std::
 void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond speed)
 {
   cluster_.measured_speed = speed;
+  set_speed(device_type, speed);
+}
+
+void Platform::set_speed(const std::string& device_type, FlopsPerSecond speed)
+{
   for (auto& device : cluster_.devices) {
     if (device.type != device_type) continue;
     device.speed = speed;

@@ -39,6 +39,8 @@ class Platform {
   const Cluster& cluster() const { return cluster_; }
   /// Sets the speed, in all dtypes, of the devices of one type to a measured one. Slowdowns count from it.
   void set_measured_speed(const std::string& device_type, FlopsPerSecond speed);
+  /// Gives devices of a type a speed in every dtype, instead of those of the platform file.
+  void set_speed(const std::string& device_type, FlopsPerSecond speed);
   /// Multiplies a property by `factor` until the process ends: of one device (Speed, in all dtypes, or Memory), of one
   /// machine (UpdateSpeed), of one link (Bandwidth or Latency), or of all of them without a `name`, also of what was
   /// measured of systems in machines. Later plans and simulations see it; `hash` and

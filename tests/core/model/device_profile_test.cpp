@@ -10,6 +10,8 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <map>
+#include <string>
 
 namespace isobar {
 namespace {
@@ -190,6 +192,91 @@ TEST(DeviceProfile, IsRefusedForAnotherWorkload)
             "p.json: layers: 3 were measured; the workload has 2");
   EXPECT_EQ(refusal([](Workload& workload) { workload.layers[1].name = "b"; }),
             "p.json: layers[1].name: \"layer1\" was measured; the workload has \"b\"");
+}
+
+const std::string rates_alone = R"({
+  "schema": "isobar-profile/1",
+  "operator_rates": {
+    "V100": {
+      "flops_per_s": 14e12,
+      "memory_bandwidth_bytes_per_s": 7e11,
+      "launch_s": 5e-6,
+      "efficiency": [
+        {"work_flop": 1e9, "fraction": 0.25},
+        {"work_flop": 3e9, "fraction": 0.5}
+      ]
+    },
+    "P100": {"flops_per_s": 9e12}
+  }
+})";
+
+TEST(DeviceProfile, MayHoldRatesOfOperatorsAlone)
+{
+  const DeviceProfile profile = profile_from_json(rates_alone, "p.json");
+  EXPECT_FALSE(profile.has_layers());
+  const std::map<std::string, spmd::DeviceRates> expected = {
+      {"P100", {FlopsPerSecond(9e12)}},
+      {"V100", {FlopsPerSecond(14e12), BytesPerSecond(7e11), Seconds(5e-6), {{Flops(1e9), 0.25}, {Flops(3e9), 0.5}}}}};
+  EXPECT_EQ(profile.operator_rates, expected);
+  const std::string written = profile_to_json(profile);
+  EXPECT_EQ(profile_from_json(written, "p.json").operator_rates, expected);
+  EXPECT_EQ(written.find("layers"), std::string::npos);
+  DeviceProfile both = small_profile();
+  both.operator_rates = expected;
+  const DeviceProfile read = profile_from_json(profile_to_json(both), "p.json");
+  EXPECT_TRUE(read.has_layers());
+  EXPECT_EQ(read.layers.size(), both.layers.size());
+  EXPECT_EQ(read.operator_rates, expected);
+}
+
+TEST(DeviceProfile, GivesRatesToWorkloadsOfOperators)
+{
+  const DeviceProfile profile = profile_from_json(rates_alone, "p.json");
+  const std::string moe = "model: moe\ntrunk: plain\nlayers: 1\nhidden: 8\nheads: 2\nsequence: 4\nmicro_batch: 2\n";
+  Workload operators = workload_from_text(moe + "unit: operator\n", "x.yaml");
+  const Workload before = operators;
+  apply_profile(profile, "p.json", operators);
+  EXPECT_EQ(operators.operator_rates, profile.operator_rates);
+  EXPECT_EQ(operators.layers.front().forward, before.layers.front().forward);
+  EXPECT_EQ(with_micro_batch(operators, 4).operator_rates, profile.operator_rates);
+  Workload blocks = workload_from_text(moe, "x.yaml");
+  try {
+    apply_profile(profile, "p.json", blocks);
+    FAIL() << "blocks have no operators";
+  } catch (const InputError& error) {
+    EXPECT_STREQ(error.what(),
+                 "p.json: has rates of operators alone, and the layers of workload x are not operators; write unit: "
+                 "operator in that of a moe, or measure its layers");
+  }
+}
+
+TEST(DeviceProfile, NamesTheLineAndKeyOfARateThatIsWrong)
+{
+  const auto with = [&](const std::string& was, const std::string& is) {
+    std::string text = rates_alone;
+    text.replace(text.find(was), was.size(), is);
+    return ProfileFile(text).fault();
+  };
+  EXPECT_EQ(with("", ""), "no fault");
+  EXPECT_EQ(with("\"flops_per_s\": 14e12", "\"flops_per_s\": 0"),
+            "5: operator_rates.V100.flops_per_s: \"0\" is out of range; write a number, 1 or more");
+  EXPECT_EQ(with("\"flops_per_s\": 14e12,", "").substr(0, 38), "4: operator_rates.V100.flops_per_s: mi");
+  EXPECT_EQ(with("\"launch_s\": 5e-6", "\"launch_s\": 5e7"),
+            "7: operator_rates.V100.launch_s: 5e+07 is out of range; the largest is 1e+06");
+  EXPECT_EQ(with("\"fraction\": 0.5", "\"fraction\": 1.5"),
+            "10: operator_rates.V100.efficiency[1].fraction: 1.5 is out of range; write a part of flops_per_s, above 0 "
+            "and at most 1");
+  EXPECT_EQ(with("\"work_flop\": 3e9", "\"work_flop\": 1e9"),
+            "10: operator_rates.V100.efficiency[1].work_flop: 1e+09 is not above 1e+09, of the entry before; list them "
+            "by work");
+  EXPECT_EQ(with("\"fraction\": 0.5", "\"fraction\": 0.9"),
+            "10: operator_rates.V100.efficiency[1].fraction: 0.9, with which 3e+09 FLOP take less time than the 1e+09 "
+            "of the entry before; write at most 0.75");
+  EXPECT_EQ(with("\"launch_s\"", "\"lunch_s\""), "7: operator_rates.V100.lunch_s: unknown key; did you mean launch_s?");
+  EXPECT_EQ(with("\"P100\": {\"flops_per_s\": 9e12}", "\"P100\": 3"),
+            "13: operator_rates.P100: is a single value; write \"key: value\" pairs");
+  EXPECT_EQ(ProfileFile("{\"schema\": \"isobar-profile/1\",\n\"operator_rates\": {}}").fault(),
+            "2: operator_rates: is empty; write the rates of a type of devices");
 }
 
 TEST(DeviceProfile, IsRefusedByLineAndKeyIfMalformed)

@@ -87,6 +87,30 @@ TEST(OperatorTime, IsNothingForADeviceWithoutAPieceAndForViews)
   EXPECT_EQ(times_of(graph, view, {{gather(0)}, {gather(0)}}, {0.5, 0.5}, 0, rates).forward, Seconds(0));
 }
 
+TEST(OperatorTime, OfAnUpdateIsThatOfItsWorkOrOfTheMemoryThatItTouches)
+{
+  const DeviceRates rates{FlopsPerSecond(100), BytesPerSecond(10), Seconds(3)};
+  EXPECT_EQ(update_time(Flops(1200), Bytes(28), rates), Seconds(12));
+  EXPECT_EQ(update_time(Flops(12), Bytes(28), rates), Seconds(2.8));
+  EXPECT_EQ(update_time(Flops(12), Bytes(28), {FlopsPerSecond(100)}), Seconds(0.12));
+}
+
+TEST(OperatorTime, OfADeviceAtAnotherSpeedIsInProportion)
+{
+  const auto graph = graph_of_experts();
+  const DeviceRates rates{
+      FlopsPerSecond(1e6), BytesPerSecond(1e5), Seconds(0.1), {{Flops(1e4), 0.25}, {Flops(1e6), 1}}};
+  const DeviceRates slower = at_speed(rates, FlopsPerSecond(4e5));
+  EXPECT_EQ(slower.flops, FlopsPerSecond(4e5));
+  for (const auto* name : {"layer0.linear1", "layer0.relu", "layer1.expert1"}) {
+    const auto& node = named(graph, name);
+    const OperatorPiece piece{0.5, Bytes(3e4)};
+    EXPECT_DOUBLE_EQ(operator_times(node, piece, slower).forward.value,
+                     2.5 * operator_times(node, piece, rates).forward.value);
+  }
+  EXPECT_DOUBLE_EQ(update_time(Flops(10), Bytes(1e6), slower).value, 2.5 * 10);
+}
+
 TEST(OperatorTime, TakesTheEfficiencyOfProductsFromATable)
 {
   const DeviceRates rates{FlopsPerSecond(100), {}, {}, {{Flops(10), 0.25}, {Flops(30), 0.75}}};

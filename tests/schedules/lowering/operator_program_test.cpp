@@ -4,6 +4,8 @@
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
+#include "core/spmd/operator_time.hpp"
+#include "core/spmd/pieces.hpp"
 #include "schedules/evaluation.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/divisions.hpp"
@@ -111,21 +113,27 @@ std::vector<PartTimes> part_times(const Program& program, const Plan& plan, cons
   return parts;
 }
 
-TEST(Duplex, OfTwoHalvesTakesThePublishedPhases)
+/// Compares the forwards of random plans with their phases, in which devices compute so much slower.
+void compare_with_phases(double interference)
 {
+  const auto phase = [&](double compute, double reforms) {
+    const double slowed = interference * compute;
+    return slowed <= reforms ? reforms : reforms + (compute - reforms / interference);
+  };
   int compared = 0;
   for_random_plans(200, "", [&](Plan plan, const Workload& workload) {
     plan.goal.microbatches = 2;
     const auto program = forwards_of(plan, workload);
-    const auto rates = uniform_rates(program->ranks(), 50, 10);
+    auto rates = uniform_rates(program->ranks(), 50, 10);
     const auto parts = part_times(*program, plan, rates);
+    rates.interference.assign(program->ranks(), interference);
     const auto is_equal = [&](const Shard& shard) { return shard.share == plan.stages[0].replicas[0].shards[0].share; };
     const auto& shards = plan.stages[0].replicas[0].shards;
     const bool has_equal_shares = std::all_of(shards.begin(), shards.end(), is_equal);
     double phases = 0;
     double debt = 0;
     for (const auto& part : parts) {
-      phases += std::max(debt, part.reforms) + std::max(part.compute, part.reforms);
+      phases += phase(debt, part.reforms) + phase(part.compute, part.reforms);
       debt = part.compute;
     }
     phases += debt;
@@ -141,6 +149,59 @@ TEST(Duplex, OfTwoHalvesTakesThePublishedPhases)
     }
   });
   EXPECT_GT(compared, 20);
+}
+
+TEST(Duplex, OfTwoHalvesTakesThePublishedPhases)
+{
+  compare_with_phases(1);
+}
+
+TEST(Duplex, OfTwoHalvesTakesPhasesInWhichComputationsAreSlowedDown)
+{
+  compare_with_phases(1.14);
+  compare_with_phases(3);
+}
+
+TEST(OperatorProgram, HasTheTimesOfItsOperatorsAtTheRatesOfTheirDevices)
+{
+  const std::map<std::string, spmd::DeviceRates> rates = {
+      {"slow", {FlopsPerSecond(1e6), BytesPerSecond(1e5), Seconds(1e-3), {{Flops(100), 0.125}, {Flops(5000), 0.5}}}},
+      {"fast", {FlopsPerSecond(1e8), BytesPerSecond(1e9), Seconds(1e-5)}}};
+  for_random_plans(30, "", [&](Plan plan, Workload workload) {
+    workload.operator_rates = rates;
+    for (auto& stage : plan.stages) {
+      auto& shards = stage.replicas.front().shards;
+      for (std::size_t i = 0; i < shards.size(); ++i) shards[i].type = i % 2 == 0 ? "slow" : "fast";
+    }
+    const auto program = make_program(plan, workload);
+    const auto divided = operator_plan_of(plan, workload);
+    const spmd::Pieces pieces(divided.graph, divided.shares);
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      const auto& its = rates.at(rank % 2 == 0 ? "slow" : "fast");
+      std::vector<spmd::OperatorTimes> times(divided.division.parts.size());
+      std::vector<double> updates(times.size(), 0);
+      for (std::size_t i = 0; i < divided.graph.operators.size(); ++i) {
+        const auto& node = divided.graph.operators[i];
+        const auto& signature = divided.division.signatures[i];
+        const std::size_t part = divided.division.part_of(i);
+        const auto one = spmd::operator_times(node, spmd::piece_of(node, signature, pieces, rank), its);
+        times[part].forward += one.forward;
+        times[part].backward += one.backward;
+        if (node.kind != spmd::OperatorKind::Parameter) continue;
+        const double parameters =
+            pieces.part(node, signature, rank) * static_cast<double>(workload.layers[i].parameters);
+        updates[part] += std::max(12 * parameters / its.flops.value, 28 * parameters / its.memory_bandwidth->value);
+      }
+      for (std::uint64_t i = 0; i < program->length(rank, compute_lane); ++i) {
+        const Instruction each = program->at(rank, compute_lane, i);
+        const double taken = (each.work / its.flops).value;
+        const double expected = each.opcode == Opcode::Forward    ? times[each.stage].forward.value
+                                : each.opcode == Opcode::Backward ? times[each.stage].backward.value
+                                                                  : updates[each.stage];
+        ASSERT_NEAR(taken, expected, 1e-12 * expected);
+      }
+    }
+  });
 }
 
 /// Layers of attention by heads and a network by columns, with the same work, and AllReduces of the same size between.
