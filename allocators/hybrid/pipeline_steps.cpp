@@ -53,7 +53,10 @@ class Step {
     if (!find_pipelines() || is_too_long()) return std::nullopt;
     PipelineStep result;
     result.fits = fits();
-    result.is_exact = sharded_ == Sharding::None || sharded_ == Sharding::Optimizer;
+    const auto& devices = cost_.cluster().devices;
+    const bool is_slowed =
+        std::any_of(devices.begin(), devices.end(), [](const Device& each) { return each.interference > 1; });
+    result.is_exact = !is_slowed && (sharded_ == Sharding::None || sharded_ == Sharding::Optimizer);
     if (!result.fits) return result;
     pass();
     if (replicas_ > 1) add_up_gradients();

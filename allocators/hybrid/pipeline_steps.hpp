@@ -28,7 +28,7 @@ class PipelineSteps {
 
   /// None for plans of another kind: pipelines of one device for each stage under `sequential`, `gpipe` or `1f1b`
   /// without numbers, whose replicas take the same micro-batches in all stages and have no shards; and for steps that
-  /// are too long to be played. Exact unless replicas divide gradients or parameters.
+  /// are too long to be played. Exact unless replicas divide gradients or parameters, or a device has interference.
   /// O(stages x replicas) and for each different pipeline O(its stages x micro-batches).
   std::optional<PipelineStep> step_of(const Plan& plan) const;
 

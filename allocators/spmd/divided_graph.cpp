@@ -1,5 +1,7 @@
 #include "allocators/spmd/divided_graph.hpp"
 
+#include "core/plan/operator_plan.hpp"
+
 #include <algorithm>
 #include <numeric>
 
@@ -86,7 +88,7 @@ Load DividedGraph::load(std::size_t node, const Signature& signature, std::size_
     const double parameters = pieces_.size(tensor, signature.outputs[0], device) / element;
     const Flops update(parameters * update_flops_per_parameter(workload_->optimizer));
     const Bytes memory(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer));
-    return {{}, {}, update / rates.flops, memory};
+    return {{}, {}, update_time(update, Bytes(parameters * bytes_of_update(*workload_)), rates), memory};
   }
   const OperatorTimes times = operator_times(its, piece_of(its, signature, pieces_, device), rates);
   const Bytes kept_bytes =
@@ -106,7 +108,8 @@ DividedGraph::LinearLoad DividedGraph::linear_load(std::size_t node, const Signa
   if (its.kind == OperatorKind::Parameter) {
     const double parameters = parameters_of(graph_, its);
     Load& load = is_divided ? linear.per_share : linear.fixed;
-    load.update = Flops(parameters * update_flops_per_parameter(workload_->optimizer)) / rates.flops;
+    load.update = update_time(Flops(parameters * update_flops_per_parameter(workload_->optimizer)),
+                              Bytes(parameters * bytes_of_update(*workload_)), rates);
     load.memory = Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer));
     return linear;
   }
@@ -168,6 +171,7 @@ StrategyProblem DividedGraph::problem() const
   problem.rules = rules_;
   problem.devices = devices_->count();
   problem.microbatches = microbatches_;
+  problem.interference = devices_->interference;
   problem.reform_cost = [this](std::size_t tensor, Form from, Form to) { return reform_cost(tensor, from, to); };
   for (const auto& kind : kinds_) problem.memory.push_back(devices_->memory[kind.first]);
   for (std::size_t i = 0; i < graph_.tensors.size(); ++i) problem.is_parameter.push_back(graph_.is_parameter(i));

@@ -20,6 +20,7 @@ struct SpmdDevices {
   std::vector<DeviceRates> rates;
   std::vector<Bytes> memory;
   DeviceGroup group;
+  double interference = 1;  ///< Device::interference, the largest
 
   std::size_t count() const { return rates.size(); }
 };

@@ -205,9 +205,11 @@ class ShareProgram {
     for (const auto& [variable, factor] : sum.terms) program_.add_cost(variable, factor);
   }
 
-  /// Adds the largest of these to the objective.
+  /// Adds the largest of the computations of each kind and a collective, one beside the other (see overlapped), to the
+  /// objective.
   void add_largest(double weight, const std::vector<Sum>& kinds, const Sum& other)
   {
+    const double slowing = 1 - 1 / problem_.interference;
     const Variable largest = program_.add_variable(weight);
     const auto require = [&](const Sum& sum) {
       if (sum.number == 0 && sum.terms.empty()) return;
@@ -215,7 +217,10 @@ class ShareProgram {
       for (const auto& [variable, factor] : sum.terms) terms.emplace_back(variable, -factor);
       program_.require_at_least(sum.number, terms);
     };
-    for (const auto& sum : kinds) require(sum);
+    for (Sum sum : kinds) {
+      if (slowing > 0) sum.add(other, slowing);
+      require(sum);
+    }
     require(other);
   }
 

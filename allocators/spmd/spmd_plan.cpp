@@ -4,6 +4,7 @@
 #include "allocators/spmd/strategy_bound.hpp"
 #include "allocators/spmd/strategy_search.hpp"
 #include "core/errors.hpp"
+#include "core/plan/operator_plan.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -23,7 +24,8 @@ SpmdDevices devices_of(const Cluster& cluster, const std::vector<std::size_t>& d
   std::vector<Path> paths;
   for (const auto device : devices) {
     const Device& its = cluster.devices[device];
-    if (options.rates.empty()) result.rates.push_back({its.speed_at(workload.dtype)});
+    if (options.rates.empty()) result.rates.push_back(operator_rates_of(workload, its));
+    result.interference = std::max(result.interference, its.interference);
     result.memory.push_back(its.memory);
     result.group.sites.push_back(its.site);
     for (const auto other : devices) paths.push_back(other == device ? Path{} : cluster.path(device, other));

@@ -21,7 +21,7 @@ struct SpmdOptions {
   Rules rules = Rules::Corrected;
   Algorithm algorithm = Algorithm::Ring;  ///< of collectives
   std::uint64_t most_labels = 100'000;    ///< of a search with limits of memory
-  std::vector<DeviceRates> rates = {};    ///< of each device; empty: FLOPs alone, at the cluster's rate for the dtype
+  std::vector<DeviceRates> rates = {};    ///< of each device; empty: operator_rates_of
 };
 
 /// How devices divide every operator of a graph.

@@ -97,13 +97,14 @@ StageTimes& StageTimes::operator+=(const StageTimes& other)
 }
 
 double accumulated(CostFormula formula, std::uint64_t microbatches, double before, const Debts& debts,
-                   const StageTimes& stage)
+                   const StageTimes& stage, double interference)
 {
   const double forward = stage.forward;
   const double backward = stage.backward;
   const double reforms = stage.parameter_forward + stage.reform_forward;
   const double conjugates = stage.parameter_backward + stage.reform_backward;
   const double all = static_cast<double>(microbatches);
+  const auto beside = [&](double compute, double collective) { return overlapped(compute, collective, interference); };
   switch (formula) {
     case CostFormula::Paper:
       return before + std::max(debts.forward, reforms) + std::max(forward, reforms);
@@ -117,12 +118,12 @@ double accumulated(CostFormula formula, std::uint64_t microbatches, double befor
       return before + debts.forward + reforms + forward + reforms + debts.backward + conjugates + backward + conjugates;
     case CostFormula::Duplex:
       if (microbatches == 1) {
-        return before + stage.update + std::max(debts.forward, stage.parameter_forward) + stage.reform_forward +
-               std::max(debts.backward, stage.parameter_backward) + stage.reform_backward;
+        return before + stage.update + beside(debts.forward, stage.parameter_forward) + stage.reform_forward +
+               beside(debts.backward, stage.parameter_backward) + stage.reform_backward;
       }
-      return before + stage.update + std::max(debts.forward, reforms) +
-             (all - 1) * std::max(forward, stage.reform_forward) + std::max(debts.backward, conjugates) +
-             (all - 1) * std::max(backward, stage.reform_backward);
+      return before + stage.update + beside(debts.forward, reforms) +
+             (all - 1) * beside(forward, stage.reform_forward) + beside(debts.backward, conjugates) +
+             (all - 1) * beside(backward, stage.reform_backward);
     case CostFormula::Sum:
       return before + stage.update + all * (forward + backward + stage.reform_forward + stage.reform_backward) +
              stage.parameter_forward + stage.parameter_backward;
@@ -221,7 +222,7 @@ StrategyCost cost_of(const StrategyProblem& problem, CostFormula formula, const 
       cost.collectives += (is_parameter ? 1 : all) * (reform.forward + reform.backward);
       for (std::size_t kind = 0; kind < reform.memory.size(); ++kind) cost.memory[kind] += reform.memory[kind];
     }
-    time = accumulated(formula, problem.microbatches, time, debts, times);
+    time = accumulated(formula, problem.microbatches, time, debts, times, problem.interference);
     debts = times.debts();
   }
   cost.time = Seconds(time + debts.times(last_weights(formula)));

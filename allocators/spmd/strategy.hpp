@@ -6,6 +6,7 @@
 #include "core/spmd/signature.hpp"
 #include "core/units.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -71,6 +72,7 @@ struct StrategyProblem {
   /// The cost of a reform of a tensor that `rules` have.
   std::function<ReformCost(std::size_t tensor, Form from, Form to)> reform_cost;
   std::uint64_t microbatches = 2;  ///< of a step; formulas of HiDup do not use it
+  double interference = 1;         ///< how many times longer devices compute beside a collective; likewise
   std::vector<Bytes> memory = {};  ///< of a device of each kind; empty: not limited
   /// In place of a limit: for each kind, what a search adds to the cost for a byte that a strategy needs. Empty: none.
   std::vector<double> memory_prices = {};
@@ -96,6 +98,7 @@ enum class CostFormula : std::uint8_t {
   None,       ///< debt + c + f + c + 2·debt + cb + 2f + cb: no overlap
   /// Ours, for k micro-batches: u + max(debt, p + c) + (k-1)·max(f, c) + max(debt_b, pb + cb) + (k-1)·max(fb, cb). For
   /// k = 1, u + max(debt, p) + c + max(debt_b, pb) + cb: only reforms of parameters can run beside the micro-batch.
+  /// With interference, max is `overlapped`.
   Duplex,
   Sum  ///< u + k·(f + fb + c + cb) + p + pb: everything one after the other
 };
@@ -129,9 +132,16 @@ struct StageTimes {
   bool operator==(const StageTimes&) const = default;
 };
 
+/// The time until a computation and a collective that begin together have ended, if the former is `interference` times
+/// slower while the latter lasts: interference x compute if the collective outlasts that, else what it has not computed
+/// beside the collective comes after it.
+inline double overlapped(double compute, double collective, double interference)
+{
+  return std::max(collective, compute + (1 - 1 / interference) * collective);
+}
 /// The time so far after a stage.
 double accumulated(CostFormula formula, std::uint64_t microbatches, double before, const Debts& debts,
-                   const StageTimes& stage);
+                   const StageTimes& stage, double interference = 1);
 /// How the last debts count at the end.
 Debts last_weights(CostFormula formula);
 /// The extreme weights that debts can have in the costs of what follows.

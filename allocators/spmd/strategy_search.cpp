@@ -326,7 +326,7 @@ std::optional<Label> Search::label_after(std::size_t cut, const Label& from, con
   Label label;
   if (!fit(cut, stage, bundle, from, label)) return std::nullopt;
   const StageTimes times = times_of(stage, bundle);
-  label.time = accumulated(formula_, problem_.microbatches, from.time, from.debts, times);
+  label.time = accumulated(formula_, problem_.microbatches, from.time, from.debts, times, problem_.interference);
   label.debts = times.debts();
   label.may_pause = stage.record.count == longest_;
   label.stage = from.stage;

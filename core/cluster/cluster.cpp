@@ -158,6 +158,7 @@ std::string cluster_to_json(const Cluster& cluster)
       entry[fmt::format("speed_{}_flops_per_s", name_of(dtype))] = speed.value;
     }
     entry["price_usd_per_hour"] = device.price_usd_per_hour ? Json(*device.price_usd_per_hour) : Json(nullptr);
+    if (device.interference != 1) entry["interference"] = device.interference;
     if (!cluster.machines.empty()) {
       entry["machine"] = device.machine ? link_to_json(*device.machine, cluster) : Json(nullptr);
     }

@@ -53,6 +53,7 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
     endpoint_of_rank.push_back(*index);
     rates.speeds.push_back(cluster.devices[*index].speed_at(workload.dtype));
     rates.sites.push_back(cluster.devices[*index].site);
+    rates.interference.push_back(cluster.devices[*index].interference);
     const bool uses_machine = cluster.devices[*index].machine.has_value();
     rates.machines.push_back(uses_machine ? machine_rates(plan, cluster.devices[*index], cluster) : MachineRates{});
   }
@@ -60,6 +61,10 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
     endpoint_of_rank.push_back(cluster.data_server_index());
     rates.speeds.emplace_back(0);
     rates.sites.emplace_back();
+    rates.interference.push_back(1);
+  }
+  if (std::all_of(rates.interference.begin(), rates.interference.end(), [](double each) { return each == 1; })) {
+    rates.interference.clear();
   }
   if (plan.goal.has_free_transfers()) return rates;
   rates.transfer = [endpoint_of_rank, network = cluster.network](std::size_t from, std::size_t to, Bytes size) {

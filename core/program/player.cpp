@@ -84,6 +84,14 @@ class RankMemory {
   std::vector<MemoryChange> changes_;  // not settled yet
 };
 
+/// A time in which something slows down something else.
+struct Interval {
+  double begin = 0;
+  double end = 0;
+
+  bool operator==(const Interval&) const = default;
+};
+
 struct RankTimes {
   explicit RankTimes(const std::array<double, tier_count>& resident) : memory(resident) {}
 
@@ -93,15 +101,9 @@ struct RankTimes {
   std::uint64_t settled_period = 0;  // the last one that a lane has entered
   std::vector<double> ends;          // of all lanes, by period
   RankMemory memory;
+  std::vector<Interval> collectives;  // that slow down its computations, ascending and apart
 };
 
-/// A time in which a device of a machine computes.
-struct Interval {
-  double begin = 0;
-  double end = 0;
-
-  bool operator==(const Interval&) const = default;
-};
 /// The times in which the devices of each machine compute, ascending and apart.
 using BusyTimes = std::map<std::size_t, std::vector<Interval>>;
 
@@ -118,6 +120,26 @@ void join(std::vector<Interval>& intervals)
     }
   }
   intervals = std::move(joined);
+}
+
+/// How long work takes that begins at a time, at `busy_rate` during some intervals and at `rate` otherwise.
+double duration_of(double work, double begin, double rate, double busy_rate, const std::vector<Interval>& busy)
+{
+  double left = work;
+  double time = begin;
+  auto interval =
+      std::upper_bound(busy.begin(), busy.end(), begin, [](double at, const Interval& each) { return at < each.end; });
+  for (; interval != busy.end(); ++interval) {
+    const double before = std::max(0.0, interval->begin - time);
+    if (before * rate >= left * (1 - rounding)) break;
+    left -= before * rate;
+    time += before;
+    const double within = interval->end - time;
+    if (within * busy_rate >= left * (1 - rounding)) return time + left / busy_rate - begin;
+    left -= within * busy_rate;
+    time = interval->end;
+  }
+  return time + left / rate - begin;
 }
 
 bool has_two_update_rates(const PlayerRates& rates)
@@ -189,19 +211,36 @@ class ProgramPlayer : public WalkVisitor {
       }
     }
     ensure(is_computation(instruction.opcode), "a transfer in a lane without a channel");
-    double duration = 0;
-    if (instruction.work.value > 0) {
-      ensure(turn.at.rank < rates_.speeds.size() && rates_.speeds[turn.at.rank].value > 0,
-             "a rank that computes needs a speed");
-      duration = (instruction.work / rates_.speeds[turn.at.rank]).value;
-    }
+    const double duration = computing_time(turn, begin);
     const double end = begin + duration;
+    // Later computations begin later.
+    std::erase_if(ranks_[turn.at.rank].collectives, [&](const Interval& each) { return each.end <= end; });
     complete(turn, begin, end, end);
     if (notes_busy_times_ && duration > 0) new_busy_[rates_.machines.at(turn.at.rank).machine].push_back({begin, end});
     PlayedRank& rank = played_.periods[turn.period].ranks[turn.at.rank];
     rank.begin = std::min(rank.begin, Seconds(begin));
     rank.end = std::max(rank.end, Seconds(end));
     rank.busy += Seconds(duration);
+  }
+
+  bool defers(const Turn& turn) override
+  {
+    if (rates_.interference.empty() || !is_on_device(turn.instruction) || turn.instruction.work.value <= 0)
+      return false;
+    if (interference_of(turn.at.rank) <= 1) return false;
+    const double begin = ready(turn);
+    deferred_.push_back({&turn, begin, begin + computing_time(turn, begin)});
+    return true;
+  }
+
+  std::size_t next_deferred() override
+  {
+    const auto first = std::min_element(deferred_.begin(), deferred_.end(),
+                                        [](const Deferred& a, const Deferred& b) { return a.end < b.end; });
+    const std::size_t number = first->turn->number;
+    *first = deferred_.back();
+    deferred_.pop_back();
+    return number;
   }
 
   void meet(std::size_t number, std::span<const Turn* const> turns) override
@@ -213,6 +252,7 @@ class ProgramPlayer : public WalkVisitor {
       for (const Turn* turn : turns) complete(*turn, begin, begin, arrived);
     } else {
       const double end = begin + collective_duration(number, turns);
+      add_collective(turns, begin, end);
       for (const Turn* turn : turns) complete(*turn, begin, end, end);
     }
   }
@@ -286,27 +326,45 @@ class ProgramPlayer : public WalkVisitor {
   {
     if (work.value <= 0) return 0;
     ensure(machine.update_speed.value > 0 && machine.busy_update_speed.value > 0, "a machine that updates has a rate");
-    double left = work.value;
-    double time = begin;
+    static const std::vector<Interval> never_busy;
     const auto found = busy_.find(machine.machine);
-    if (found != busy_.end() && machine.update_speed != machine.busy_update_speed) {
-      const auto& intervals = found->second;
-      auto interval = std::upper_bound(intervals.begin(), intervals.end(), begin,
-                                       [](double at, const Interval& each) { return at < each.end; });
-      for (; interval != intervals.end(); ++interval) {
-        const double idle = std::max(0.0, interval->begin - time);
-        if (idle * machine.update_speed.value >= left * (1 - rounding)) break;
-        left -= idle * machine.update_speed.value;
-        time += idle;
-        const double busy = interval->end - time;
-        if (busy * machine.busy_update_speed.value >= left * (1 - rounding)) {
-          return time + left / machine.busy_update_speed.value - begin;
-        }
-        left -= busy * machine.busy_update_speed.value;
-        time = interval->end;
+    const bool is_slowed = found != busy_.end() && machine.update_speed != machine.busy_update_speed;
+    return duration_of(work.value, begin, machine.update_speed.value, machine.busy_update_speed.value,
+                       is_slowed ? found->second : never_busy);
+  }
+
+  double interference_of(std::size_t rank) const
+  {
+    return rates_.interference.empty() ? 1 : rates_.interference.at(rank);
+  }
+
+  /// How long a computation on a device takes, beside the collectives so far.
+  double computing_time(const Turn& turn, double begin) const
+  {
+    const double work = turn.instruction.work.value;
+    if (work <= 0) return 0;
+    const std::size_t rank = turn.at.rank;
+    ensure(rank < rates_.speeds.size() && rates_.speeds[rank].value > 0, "a rank that computes needs a speed");
+    const double speed = rates_.speeds[rank].value;
+    const auto& collectives = ranks_[rank].collectives;
+    if (collectives.empty()) return work / speed;
+    return duration_of(work, begin, speed, speed / interference_of(rank), collectives);
+  }
+
+  /// Notes a collective that slows down the computations of its ranks.
+  void add_collective(std::span<const Turn* const> turns, double begin, double end)
+  {
+    if (rates_.interference.empty() || begin == end) return;
+    for (const Turn* turn : turns) {
+      if (interference_of(turn->at.rank) <= 1) continue;
+      auto& collectives = ranks_[turn->at.rank].collectives;
+      collectives.push_back({begin, end});
+      join(collectives);
+      for (auto& deferred : deferred_) {
+        if (deferred.turn->at.rank != turn->at.rank) continue;
+        deferred.end = deferred.begin + computing_time(*deferred.turn, deferred.begin);
       }
     }
-    return time + left / machine.update_speed.value - begin;
   }
 
   /// The turn takes from `begin` to `end`; its lane reaches the next one at `next`.
@@ -384,6 +442,13 @@ class ProgramPlayer : public WalkVisitor {
     return channel.collective_duration;
   }
 
+  /// A computation whose end other ranks may move.
+  struct Deferred {
+    const Turn* turn = nullptr;
+    double begin = 0;
+    double end = 0;  // beside the collectives so far
+  };
+
   const Program& program_;
   const PlayerRates& rates_;
   const PlayedSink& sink_;
@@ -393,6 +458,7 @@ class ProgramPlayer : public WalkVisitor {
   std::vector<LaneTimes> lanes_;  // by number
   std::vector<RankTimes> ranks_;
   std::vector<ChannelTimes> channels_;
+  std::vector<Deferred> deferred_;
   PlayedProgram played_;
 };
 

@@ -43,6 +43,7 @@ struct PlayerRates {
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
   std::vector<std::string> sites = {};      ///< by rank, for hierarchical collectives; may be empty without them
   std::vector<MachineRates> machines = {};  ///< by rank; may be empty for a program that uses devices alone
+  std::vector<double> interference = {};    ///< by rank, Device::interference; may be empty: 1
 };
 
 /// The computations of a rank in one period.
@@ -80,7 +81,8 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 /// Computes when each instruction of a program begins and ends, as the simulator plays it if no two transfers share a
 /// link and no two lanes of a rank share a device. Plays any program, `periods` times.
 ///
-/// - A computation begins when its lane is free and its waits are over. It takes work / speed.
+/// - A computation begins when its lane is free and its waits are over. It takes work / speed. On a device, it is
+/// `interference` times slower while a collective of its rank is under way.
 /// - A transfer is ready when both ends have reached it and their waits are over. Both lanes then reach their next
 ///   instruction. Message k, ready at r_k, arrives at A_k = max(r_k + latency, A_{k-1}) + data, which ends both
 ///   instructions (docs/costs.md). Sizes are not rounded to whole bytes.
@@ -97,6 +99,9 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 ///
 /// A program with updates at two rates is played again until the computations that slow them down no longer change:
 /// mostly a few times, and never more often than it has instructions.
+///
+/// With interference, the computation that ends first is the next one: what has not begun by then waits for one that
+/// ends no earlier, so all collectives that slow it down are known. That takes O(instructions x ranks).
 ///
 /// O(instructions) time, and O(n log n) for the n instructions with memory of a rank that has several lanes of such
 /// instructions. Memory of two periods of instructions, and of as many more as waits look back. Deterministic.

@@ -74,7 +74,13 @@ std::optional<std::string> ProgramWalk::run(std::uint64_t periods, WalkVisitor& 
   visitor_ = &visitor;
   if (periods == 0) return std::nullopt;
   for (std::size_t i = lanes_.size(); i-- > 0;) awake_.push_back(i);
-  while (!awake_.empty()) {
+  while (!awake_.empty() || deferred_ > 0) {
+    if (awake_.empty()) {
+      --deferred_;
+      const std::size_t next = visitor.next_deferred();
+      execute(lanes_[next]);
+      awake_.push_back(next);
+    }
     LaneState& lane = lanes_[awake_.back()];
     awake_.pop_back();
     while (advance(lane)) {
@@ -103,9 +109,18 @@ bool ProgramWalk::advance(LaneState& lane)
     if (!reaches(lane, lanes_[other], before + wait.count)) return false;
   }
   if (lane.channel) return meet(lane);
-  visitor_->execute(turn);
-  complete(lane);
+  if (visitor_->defers(turn)) {
+    ++deferred_;
+    return false;
+  }
+  execute(lane);
   return true;
+}
+
+void ProgramWalk::execute(LaneState& lane)
+{
+  visitor_->execute(lane.turn);
+  complete(lane);
 }
 
 /// Takes the lane's next instruction; false if it may not enter the next period yet.

@@ -39,6 +39,11 @@ class WalkVisitor {
   virtual void enter_period(const Turn& /*turn*/) {}
   /// The turn of a lane without a channel.
   virtual void execute(const Turn& turn) = 0;
+  /// Whether the turn of a lane without a channel, which may be executed, is left for later.
+  virtual bool defers(const Turn& /*turn*/) { return false; }
+  /// The number of a lane whose turn was deferred, to be executed now that nothing else can be visited. Called if there
+  /// is one.
+  virtual std::size_t next_deferred() { return 0; }
   /// The turns of all ends of a channel, in the channel's order.
   virtual void meet(std::size_t channel, std::span<const Turn* const> turns) = 0;
 };
@@ -92,6 +97,7 @@ class ProgramWalk {
   bool take_turn(LaneState& lane);
   bool reaches(LaneState& lane, LaneState& other, std::uint64_t completed);
   bool meet(LaneState& lane);
+  void execute(LaneState& lane);
   void complete(LaneState& lane);
   void wake_waiters(LaneState& lane);
   std::size_t blocker_of(const LaneState& lane) const;
@@ -102,6 +108,7 @@ class ProgramWalk {
   std::vector<std::size_t> first_lane_;  // of each rank; then the number of all
   std::vector<Meeting> meetings_;        // by channel
   std::vector<std::size_t> awake_;       // lanes to try
+  std::size_t deferred_ = 0;             // lanes
   std::uint64_t periods_ = 0;
   WalkVisitor* visitor_ = nullptr;
 };

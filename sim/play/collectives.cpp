@@ -55,6 +55,7 @@ void Collectives::start(Collective& collective)
     collective.sizes[i] = instruction.size;
     results.push_back(instruction.result);
     lanes_.begin_running(end);
+    computations_.collective_begins(end.rank);
   }
   if (has_equal_parts(results)) results.clear();
   if (!is_same || collective.results != results) {
@@ -72,7 +73,10 @@ void Collectives::play_rounds(Collective& collective)
     start_flows(collective, collective.rounds[collective.next_round++]);
     if (collective.flows_left > 0) return;
   }
-  for (auto* end : collective.ends) lanes_.complete(*end);
+  for (auto* end : collective.ends) {
+    computations_.collective_ends(end->rank);
+    lanes_.complete(*end);
+  }
 }
 
 void Collectives::start_flows(Collective& collective, const Round& round)

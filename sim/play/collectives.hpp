@@ -2,6 +2,7 @@
 
 #include "core/program/collective.hpp"
 #include "core/program/program.hpp"
+#include "sim/play/computations.hpp"
 #include "sim/play/lanes.hpp"
 #include "sim/play/simulation_state.hpp"
 #include "sim/play/streams.hpp"
@@ -33,7 +34,8 @@ struct Collective {
 /// messages; then the bytes of all flow at once. A round ends when all its flows have ended; then the next one begins.
 class Collectives {
  public:
-  Collectives(SimulationState& state, Lanes& lanes, Streams& streams) : state_(state), lanes_(lanes), streams_(streams)
+  Collectives(SimulationState& state, Lanes& lanes, Streams& streams, Computations& computations)
+      : state_(state), lanes_(lanes), streams_(streams), computations_(computations)
   {
   }
 
@@ -52,6 +54,7 @@ class Collectives {
   SimulationState& state_;
   Lanes& lanes_;
   Streams& streams_;
+  Computations& computations_;
   std::deque<Collective> collectives_;
 };
 

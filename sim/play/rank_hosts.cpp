@@ -29,7 +29,7 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
                        fmt::format("there is no device {}; the plan was made for another platform", name));
     }
     ranks.push_back({name, cluster.devices[*device].speed_at(workload.dtype),
-                     rank_machine(plan, cluster.devices[*device], cluster)});
+                     rank_machine(plan, cluster.devices[*device], cluster), cluster.devices[*device].interference});
   }
   if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});
   return ranks;

@@ -4,11 +4,11 @@
 #include "core/errors.hpp"
 #include "sim/platform/simgrid_compat.hpp"
 #include "sim/play/collectives.hpp"
+#include "sim/play/computations.hpp"
 #include "sim/play/copies.hpp"
 #include "sim/play/faults.hpp"
 #include "sim/play/lanes.hpp"
 #include "sim/play/links.hpp"
-#include "sim/play/machine_updates.hpp"
 #include "sim/play/simulation_state.hpp"
 #include "sim/play/standstill.hpp"
 #include "sim/play/streams.hpp"
@@ -91,7 +91,7 @@ void add_ranks(SimulationState& simulation, const std::vector<RankHost>& ranks)
       state.memory_of(tier) = program.resident(rank, tier);
     }
     state.lanes = lane_states(program, rank);
-    if (state.speed.value > 0) state.host_flops_per_flop = state.host->get_speed() / state.speed.value;
+    state.interference = ranks[rank].interference;
     states.push_back(std::move(state));
   }
   connect(program, states);
@@ -128,7 +128,7 @@ class Simulation {
     run_to_the_end();
     if (state_.guard.has_failed()) {
       streams_.remove_timers();
-      updates_.remove_timer();
+      computations_.remove_timer();
       state_.guard.rethrow();
     }
     SimulationReport report;
@@ -182,27 +182,10 @@ class Simulation {
   {
     if (lane.state != TurnState::Ready) return;  // started from the other end
     const Opcode opcode = lane.turn.instruction.opcode;
-    if (is_computation(opcode)) return lane.engine == Engine::Host ? updates_.start(lane) : start_computation(lane);
+    if (is_computation(opcode)) return computations_.start(lane);
     if (is_copy(opcode)) return copies_.start(lane);
     if (is_transfer(opcode)) return transfers_.try_to_start(lane);
     collectives_.join(lane);
-  }
-
-  /// Computations of one rank share its host, as lanes of one engine do.
-  void start_computation(LaneState& lane)
-  {
-    const RankState& rank = state_.ranks[lane.rank];
-    require_host(state_, lane, lane.turn);
-    lanes_.begin_running(lane);
-    const Flops work = lane.turn.instruction.work;
-    if (work.value <= 0) return lanes_.complete(lane);
-    ensure(rank.speed.value > 0, "a rank that computes needs a speed");
-    const auto exec = sg4::Exec::init();
-    exec->set_host(rank.host)->set_flops_amount(work.value * rank.host_flops_per_flop);
-    exec->set_data(static_cast<ActivityOwner*>(&lane));
-    lane.activity = exec;
-    start_activity(exec);
-    updates_.device_begins(rank);
   }
 
   void activity_ended(const sg4::Activity& activity)
@@ -229,9 +212,7 @@ class Simulation {
   void complete(LaneState& lane)
   {
     if (is_copy(lane.turn.instruction.opcode)) return lanes_.complete(lane);
-    if (lane.engine == Engine::Host) return updates_.complete(lane);
-    updates_.device_ends(state_.ranks[lane.rank]);
-    lanes_.complete(lane);
+    computations_.complete(lane);
   }
 
   void complete(Stream& stream)
@@ -259,9 +240,9 @@ class Simulation {
   Links links_{state_};
   Streams streams_{state_, links_};
   Transfers transfers_{state_, lanes_, streams_};
-  Collectives collectives_{state_, lanes_, streams_};
+  Computations computations_{state_, lanes_};
+  Collectives collectives_{state_, lanes_, streams_, computations_};
   Copies copies_{state_, lanes_, streams_};
-  MachineUpdates updates_{state_, lanes_};
   std::uint64_t activities_ = 0;  // completed
   std::uint64_t tried_ = 0;       // turns
   sg4::ActivityPtr ended_;

@@ -45,6 +45,7 @@ struct RankHost {
   std::string host;      ///< its name in the platform file
   FlopsPerSecond speed;  ///< of the device in the workload's dtype; unused for a rank that computes nothing
   std::optional<RankMachine> machine = {};  ///< needed for copies, and for updates on the machine
+  double interference = 1;                  ///< Device::interference
 };
 
 /// Where the ranks of a plan's program run: its devices by rank (devices_of) at their rates in the workload's dtype,
@@ -67,7 +68,8 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 /// Recv the time in which they arrive, a latency later. Messages within a host take no time.
 ///
 /// A collective begins when all ends of its channel have reached it, and all complete it together. It is played as the
-/// rounds of flows of `rounds_of`; a flow takes one activity, whatever the number of its messages.
+/// rounds of flows of `rounds_of`; a flow takes one activity, whatever the number of its messages. From its begin to
+/// its end, the devices of its ranks compute `interference` times slower.
 ///
 /// A Load or Store is a flow between the device and its machine, after the latency of their route; a Read or Write one
 /// of the machine's disk. Copies over the same links, and reads and writes of the same disk, share them. A system's

@@ -137,7 +137,7 @@ struct LaneState : ActivityOwner {
   std::vector<Waiter> waiters;       // the first to be woken last
   LaneState* other_end = nullptr;    // of a channel of two
   Stream* stream = nullptr;          // of a lane that has sent or copied
-  FlopsPerSecond update_speed;       // of the update that the lane runs on a machine, with the machine to itself
+  FlopsPerSecond rate;               // at which the lane computes, with the host to itself
   Collective* collective = nullptr;  // of a lane that has joined one
 
   /// The first instruction in transit, else the turn.
@@ -156,8 +156,9 @@ struct RankState {
   sg4::Host* host = nullptr;
   MachineState* machine = nullptr;  // null: its device is in none
   MachineRates machine_rates;
-  double host_flops_per_flop = 0;  // host speed / device speed
   FlopsPerSecond speed;
+  double interference = 1;      // how many times longer it computes beside a collective
+  std::size_t collectives = 0;  // under way
   std::array<Bytes, tier_count> memory;
   std::vector<LaneState> lanes;
 

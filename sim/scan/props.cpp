@@ -43,6 +43,20 @@ double count_of_flows(const std::string& value)
   return static_cast<double>(count);
 }
 
+double interference_of(const std::string& value)
+{
+  constexpr double most = 1000;
+  double factor = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), factor);
+  const bool is_number = error == std::errc() && end == value.data() + value.size();
+  if (!is_number || !(factor >= 1) || factor > most) {
+    throw std::invalid_argument(fmt::format(
+        "\"{}\" is not a number from 1 to {}; write how many times longer the device computes beside a collective",
+        value, most));
+  }
+  return factor;
+}
+
 bool read_host_prop(Props& props, const std::string& id, const std::string& value)
 {
   if (id == "memory") {
@@ -59,6 +73,8 @@ bool read_host_prop(Props& props, const std::string& id, const std::string& valu
     }
   } else if (id == "host") {
     props.host = text_value(value);
+  } else if (id == "interference") {
+    props.interference = interference_of(value);
   } else if (id.starts_with(speed_prefix)) {
     const auto dtype = dtype_from_name(std::string_view(id).substr(speed_prefix.size()));
     if (!dtype) {
@@ -115,7 +131,7 @@ std::vector<std::string> prop_names(PropHolder holder)
   if (holder == PropHolder::Disk) return {"capacity"};
   std::vector<std::string> names;
   if (holder == PropHolder::Host || holder == PropHolder::Cluster) {
-    names = {"memory", "device", "price", "role", "host"};
+    names = {"memory", "device", "price", "role", "host", "interference"};
     for (const auto& dtype : dtype_names()) names.push_back("speed." + dtype);
   }
   if (holder != PropHolder::Link) names.push_back("site");
@@ -159,6 +175,7 @@ void overlay(Props& below, const Props& above)
   if (above.price_usd_per_hour) below.price_usd_per_hour = above.price_usd_per_hour;
   if (above.role) below.role = above.role;
   if (above.host) below.host = above.host;
+  if (above.interference) below.interference = above.interference;
   if (above.flows) below.flows = above.flows;
   if (above.window) below.window = above.window;
   if (above.capacity) below.capacity = above.capacity;

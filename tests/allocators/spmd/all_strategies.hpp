@@ -166,6 +166,13 @@ class AllStrategies {
     }
   }
 
+  /// How long a computation and a collective take that begin together, if the first is slower while the second lasts.
+  double phase(double compute, double collective) const
+  {
+    const double slowed = compute * problem_.interference;
+    return slowed <= collective ? collective : collective + (compute - collective / problem_.interference);
+  }
+
   /// The lanes of a step: the compute of stage i-1 of the last micro-batch runs beside the reforms of stage i of the
   /// first one; the compute of each micro-batch but the last beside the reforms of the next one.
   double duplex(double k) const
@@ -174,11 +181,11 @@ class AllStrategies {
     for (const auto& stage : stages_) {
       const double f = largest(stage.f), fb = largest(stage.fb);
       if (k == 1) {
-        forward += std::max(owed, stage.p) + stage.c;
-        backward += stage.cb + std::max(owed_backward, stage.pb);
+        forward += phase(owed, stage.p) + stage.c;
+        backward += stage.cb + phase(owed_backward, stage.pb);
       } else {
-        forward += std::max(owed, stage.p + stage.c) + (k - 1) * std::max(f, stage.c);
-        backward += (k - 1) * std::max(fb, stage.cb) + std::max(owed_backward, stage.pb + stage.cb);
+        forward += phase(owed, stage.p + stage.c) + (k - 1) * phase(f, stage.c);
+        backward += (k - 1) * phase(fb, stage.cb) + phase(owed_backward, stage.pb + stage.cb);
       }
       updates += stage.u;
       owed = f;

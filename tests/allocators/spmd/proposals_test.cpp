@@ -1,8 +1,11 @@
 #include "allocators/spmd/proposals.hpp"
 
 #include "allocators/registry.hpp"
+#include "allocators/spmd/spmd_plan.hpp"
+#include "core/check/operator_checker.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "schedules/lowering/schedule.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/thrown_message.hpp"
@@ -11,14 +14,18 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace isobar::allocators {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
+using spmd::find_spmd_plan;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 Goal duplex(std::uint64_t microbatches)
 {
@@ -69,6 +76,80 @@ TEST(Divisions, OfUnequalDevicesAreNoWorseThanThoseByShares)
       }
     }
   }
+}
+
+/// Rates of type "gpu" with launches, efficiencies and traffic that matter to small operators.
+Workload at_rates(Workload workload)
+{
+  workload.operator_rates["gpu"] = {
+      FlopsPerSecond(2e9), BytesPerSecond(4e8), Seconds(1e-6), {{Flops(1e3), 0.25}, {Flops(1e5), 0.75}}};
+  return workload;
+}
+
+Cluster of_type_gpu(Cluster devices)
+{
+  for (auto& device : devices.devices) device.type = "gpu";
+  return devices;
+}
+
+/// The cost by the search's formula of the division of all devices.
+double cost_of_search(const Workload& workload, const Cluster& devices, std::uint64_t microbatches)
+{
+  const auto graph = isobar::spmd::make_operator_graph(std::get<isobar::spmd::MoeSizes>(workload.model),
+                                                       microbatches * workload.micro_batch, 4);
+  std::vector<std::size_t> all(devices.devices.size());
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  return find_spmd_plan(graph, workload, devices, all, {.microbatches = {microbatches}}).value().cost.value;
+}
+
+TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
+{
+  for (const auto& plain : small_moes()) {
+    const Workload workload = at_rates(plain);
+    for (const std::size_t count : {1, 2, 4}) {
+      for (const double interference : {1.0, 1.14}) {
+        Cluster devices = of_type_gpu(equal_devices(count, 1e9));
+        for (auto& device : devices.devices) device.interference = interference;
+        const Plan plan = allocate("spmd", workload, devices, duplex(2), {});
+        const auto program = schedules::make_program(plan, workload);
+        EXPECT_THAT(faults_of_operators(plan, workload, devices, *program), IsEmpty());
+        const double cost = cost_of_search(workload, devices, 2);
+        EXPECT_LE(plan.objective->value, cost * (1 + 1e-9));
+        if (count == 1) {
+          EXPECT_NEAR(plan.objective->value, cost, 1e-9 * cost);
+        }
+        EXPECT_GT(plan.objective->value, 1.1 * allocate("spmd", plain, devices, duplex(2), {}).objective->value);
+        for (const char* name : {"ddp", "dp-cp"}) {
+          const Plan baseline = allocate(name, workload, devices, duplex(1), {});
+          const auto its = schedules::make_program(baseline, workload);
+          EXPECT_THAT(faults_of_operators(baseline, workload, devices, *its), IsEmpty()) << name;
+        }
+      }
+    }
+  }
+}
+
+TEST(Divisions, OfADeviceAtHalfTheSpeedOfItsTypeTakeTwiceAsLong)
+{
+  const Workload workload = at_rates(small_moes().front());
+  const auto step_at = [&](double speed) {
+    const Cluster devices = of_type_gpu(cluster({speed}, {Seconds(1e-5), BytesPerSecond(1e9)}));
+    return allocate("spmd", workload, devices, duplex(2), {}).objective->value;
+  };
+  EXPECT_NEAR(step_at(1e9), 2 * step_at(2e9), 1e-9 * step_at(1e9));
+}
+
+TEST(Divisions, AreRefusedAtRatesOfAnotherType)
+{
+  const Workload workload = at_rates(small_moes().front());
+  const Cluster devices = of_type_gpu(equal_devices(2, 1e9));
+  Plan plan = allocate("ddp", workload, devices, duplex(1), {});
+  for (auto& stage : plan.stages) stage.replicas.front().shards[1].type = "other";
+  const auto program = schedules::make_program(plan, workload);
+  const auto faults = faults_of_operators(plan, workload, devices, *program);
+  ASSERT_FALSE(faults.empty());
+  EXPECT_THAT(faults.front(), testing::MatchesRegex("part 1: the Forward of d1 has [0-9.e+]* FLOP in its program; its "
+                                                    "operators have [0-9.e+]*"));
 }
 
 TEST(DataParallelism, DividesSamplesEvenlyOrBySpeed)

@@ -217,6 +217,7 @@ TEST(StrategySearch, FindsTheLeastDuplexCostOfAllStrategiesWithAndWithoutLimitsO
   std::size_t left_without = 0;
   for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
     StrategyProblem problem = random_problem(seed);
+    problem.interference = 1 + 0.2 * static_cast<double>(seed % 4);
     const auto least = plain::AllStrategies(problem).least_costs();
     with_strategy += std::isfinite(least.limited.at(2)) ? 1 : 0;
     made_slower += least.limited.at(2) > least.unlimited.at(2) + 1e-12 ? 1 : 0;
@@ -253,6 +254,7 @@ TEST(StrategyBound, IsNotAboveTheCostOfAnyStrategyOfRandomGraphs)
   double closest = 0;
   for (std::uint64_t seed = 1; seed <= 1000; ++seed) {
     StrategyProblem problem = random_problem(seed);
+    problem.interference = 1 + 0.2 * static_cast<double>(seed % 4);
     const auto least = plain::AllStrategies(problem).least_costs();
     for (const std::uint64_t k : {1, 2, 4}) {
       problem.microbatches = k;
@@ -350,6 +352,21 @@ TEST(CostFormulas, AddTheTimesOfAStage)
   EXPECT_EQ(added(CostFormula::Sum, 4), 100 + 0.5 + 4 * (2 + 4 + 3 + 2) + 1 + 1);
   for (const auto formula : formulas) EXPECT_EQ(cost_formula_from_name(name_of(formula)), formula);
   EXPECT_THAT(cost_formula_names(), ElementsAre("paper", "code", "symmetric", "none"));
+}
+
+TEST(CostFormulas, SlowDownWhatComputesBesideACollective)
+{
+  EXPECT_EQ(overlapped(2, 3, 1), 3);
+  EXPECT_EQ(overlapped(3, 2, 1), 3);
+  EXPECT_EQ(overlapped(3, 0, 1.25), 3);
+  EXPECT_EQ(overlapped(2, 2.5, 1.25), 2.5) << "both end at once";
+  EXPECT_EQ(overlapped(2, 4, 1.25), 4);
+  EXPECT_DOUBLE_EQ(overlapped(10, 5, 1.25), 5 + (10 - 5 / 1.25));
+  const StageTimes stage{2, 4, 0.5, 3, 2, 1, 1};
+  EXPECT_DOUBLE_EQ(accumulated(CostFormula::Duplex, 2, 100, Debts{1, 2}, stage, 1.25),
+                   100 + 0.5 + 4 + 3 + 3 + (2 + 4 - 2 / 1.25));
+  EXPECT_EQ(accumulated(CostFormula::Sum, 2, 100, Debts{1, 2}, stage, 1.25),
+            accumulated(CostFormula::Sum, 2, 100, Debts{1, 2}, stage));
 }
 
 }  // namespace

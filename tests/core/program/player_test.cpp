@@ -371,6 +371,79 @@ TEST(PlayProgram, NamesTheLanesOfADeadlock)
                   "rank 1, lane receive activation, position 0; rank 0, lane send activation, position 0"));
 }
 
+// --- interference ------------------------------------------------------------------------------------------------
+
+/// Rates of two ranks of 1 FLOP/s and 1 B/s, whose devices are slower beside collectives.
+PlayerRates interfering(std::size_t ranks, double interference)
+{
+  PlayerRates rates = uniform_rates(ranks, 0, 1);
+  rates.interference.assign(ranks, interference);
+  return rates;
+}
+
+/// When the only computation of rank 0 ends.
+double end_of_computation(const Program& program, const PlayerRates& rates)
+{
+  return play_program(program, rates).periods[0].ranks[0].end.value;
+}
+
+TEST(PlayProgram, SlowsDownAComputationBesideACollective)
+{
+  for (const double interference : {1.0, 1.14, 2.0}) {
+    for (const double collective : {0.0, 2.0, 10.0, 11.4, 100.0}) {
+      EditableProgram program(2);
+      program.collective(program.connect({{0, "sync"}, {1, "sync"}}), Opcode::AllReduce, Payload::Gradient, collective);
+      program.compute(0, Opcode::Forward, 0, 10);
+      const double slowed = 10 * interference;
+      const double expected = slowed <= collective ? slowed : collective + (10 - collective / interference);
+      EXPECT_NEAR(end_of_computation(program, interfering(2, interference)), expected, tolerance)
+          << interference << " " << collective;
+    }
+  }
+}
+
+TEST(PlayProgram, SlowsDownAComputationFromTheTimeAtWhichACollectiveBegins)
+{
+  EditableProgram program(2);
+  const auto channel = program.connect({{0, "sync"}, {1, "sync"}});
+  program.compute(0, Opcode::Forward, 0, 10);
+  program.compute(1, Opcode::Forward, 0, 3);
+  program.collective(channel, Opcode::AllReduce, Payload::Gradient, 4);
+  program.instruction(1, 1, 0).waits.add(after(compute_lane, 1));
+  EXPECT_NEAR(end_of_computation(program, interfering(2, 1.25)), 10 + 4 - 4 / 1.25, tolerance);
+  PlayerRates rates = interfering(2, 1.25);
+  rates.interference[0] = 1;
+  EXPECT_NEAR(end_of_computation(program, rates), 10, tolerance) << "of another device";
+}
+
+TEST(PlayProgram, SlowsDownAComputationOnceBesideTwoCollectives)
+{
+  EditableProgram program(2);
+  for (const auto* name : {"one", "two"}) {
+    program.collective(program.connect({{0, name}, {1, name}}), Opcode::AllReduce, Payload::Gradient, 4);
+  }
+  program.compute(0, Opcode::Forward, 0, 10);
+  EXPECT_NEAR(end_of_computation(program, interfering(2, 1.25)), 10 + 4 - 4 / 1.25, tolerance);
+}
+
+TEST(PlayProgram, LetsASlowedComputationDelayTheCollectivesThatSlowDownOthers)
+{
+  // Ranks 0 and 1 meet at once; rank 1 then lets rank 2 begin a collective, which slows down rank 2.
+  EditableProgram program(3);
+  const auto first = program.connect({{0, "first"}, {1, "first"}});
+  const auto second = program.connect({{1, "second"}, {2, "second"}});
+  program.collective(first, Opcode::AllReduce, Payload::Gradient, 4);
+  program.compute(1, Opcode::Forward, 0, 6);
+  program.collective(second, Opcode::AllReduce, Payload::Gradient, 2);
+  program.instruction(1, 2, 0).waits.add(after(compute_lane, 1));
+  program.compute(2, Opcode::Forward, 0, 20);
+  program.compute(2, Opcode::Backward, 0, 1, after(1, 1));
+  const auto played = play_program(program, interfering(3, 2), 2);
+  EXPECT_NEAR(played.periods[0].ranks[1].end.value, 4 + (6 - 2), tolerance);
+  EXPECT_NEAR(played.periods[0].ranks[2].end.value, 21 + 1, tolerance) << "a second of work is lost from 8 to 10";
+  EXPECT_NEAR(played.periods[0].ranks[1].busy.value, 8, tolerance);
+}
+
 TEST(PlayProgram, NamesALaneThatWaitsForOneThatHasEnded)
 {
   EditableProgram program(1);

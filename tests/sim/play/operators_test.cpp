@@ -20,25 +20,46 @@ namespace {
 
 using namespace testing_support;  // NOLINT: a test file
 
+/// Rates of operators of each kind, for devices of a few GFLOP/s and operators of a few MFLOP.
+spmd::DeviceRates random_rates(std::mt19937_64& random)
+{
+  const auto uniform = [&](double low, double high) {
+    return std::uniform_real_distribution<double>(low, high)(random);
+  };
+  return {FlopsPerSecond(uniform(1e9, 4e9)),
+          BytesPerSecond(uniform(1e7, 1e9)),
+          Seconds(uniform(0, 1e-4)),
+          {{Flops(1e3), uniform(0.1, 0.5)}, {Flops(1e6), uniform(0.5, 1)}}};
+}
+
 /// The largest difference between simulated and played times of three steps, relative.
-double largest_difference(std::uint64_t seed)
+double largest_difference(std::uint64_t seed, bool has_rates_and_interference)
 {
   std::mt19937_64 random(seed);
   const std::vector<std::vector<double>> all_shares = {
       equal_shares(2), equal_shares(4), {0.25, 0.75}, {0.5, 0, 0.5}, {1.0 / 6, 1.0 / 3, 0.5}};
   const auto workloads = small_moes(seed % 2 == 0 ? "" : "clip_norm: 1\n");
-  const Workload& workload = workloads[random() % workloads.size()];
+  Workload workload = workloads[random() % workloads.size()];
   const auto& shares = all_shares[random() % all_shares.size()];
   PlatformFile file;
   full_mesh(file, random, shares.size(), false);
   const Platform platform = file.load();
   const auto graph = *operator_graph_of(workload);
   const auto division = random_division(graph, spmd::Rules::Corrected, random);
-  const Plan plan = plan_of(graph, division, shares, "duplex", 1 + random() % 4);
+  Plan plan = plan_of(graph, division, shares, "duplex", 1 + random() % 4);
+  Cluster cluster = platform.cluster();
+  if (has_rates_and_interference) {
+    for (std::size_t i = 0; i < shares.size(); ++i) {
+      const std::string type = i % 2 == 0 ? "even" : "odd";
+      workload.operator_rates.try_emplace(type, random_rates(random));
+      cluster.devices[i].interference = 1 + static_cast<double>(random() % 3) / 4;
+      for (auto& stage : plan.stages) stage.replicas.front().shards[i].type = type;
+    }
+  }
   const auto program = schedules::make_program(plan, workload);
   constexpr std::uint64_t steps = 3;
-  const auto played = play_program(*program, nominal_rates(plan, workload, platform.cluster()), steps);
-  const auto report = simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), steps, nullptr);
+  const auto played = play_program(*program, nominal_rates(plan, workload, cluster), steps);
+  const auto report = simulate(platform, *program, rank_hosts(plan, workload, cluster), steps, nullptr);
   double difference = 0;
   for (std::size_t i = 0; i < steps; ++i) {
     const double expected = played.periods[i].step_time.value;
@@ -47,16 +68,26 @@ double largest_difference(std::uint64_t seed)
   return difference;
 }
 
-TEST(DividedOperators, TakeAsLongInTheSimulatorAsInThePlayerWhereNoLinkIsShared)
+void compare_simulated_with_played(bool has_rates_and_interference)
 {
   std::vector<std::function<std::string()>> work;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
-    work.emplace_back([seed] { return fmt::format("{:.17g}", largest_difference(seed)); });
+    work.emplace_back([=] { return fmt::format("{:.17g}", largest_difference(seed, has_rates_and_interference)); });
   }
   for (const auto& result : run_in_children(work, 2, Seconds(120))) {
     ASSERT_FALSE(result.failure) << result.failure->text;
     EXPECT_LT(std::stod(result.output), 1e-9);
   }
+}
+
+TEST(DividedOperators, TakeAsLongInTheSimulatorAsInThePlayerWhereNoLinkIsShared)
+{
+  compare_simulated_with_played(false);
+}
+
+TEST(DividedOperators, WithRatesAndInterferenceTakeAsLongInTheSimulatorAsInThePlayer)
+{
+  compare_simulated_with_played(true);
 }
 
 }  // namespace
