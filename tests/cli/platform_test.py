@@ -4,9 +4,22 @@ import pathlib
 import subprocess
 
 from tests.cli.support import PLATFORM, ROOT, CommandTest
+from tools import hidup_platforms
 
 
 class Platform(CommandTest):
+    def test_platforms_of_hidup_are_what_their_tool_fits(self):
+        known = hidup_platforms.constants()
+        for name, text in hidup_platforms.platforms(known).items():
+            self.assertEqual((ROOT / f"platforms/hidup/{name}.xml").read_text(), text)
+        text = (ROOT / "platforms/hidup/operators.profile.json").read_text()
+        self.assertEqual(json.loads(text), hidup_platforms.profile(known))
+        for setup, ranks, latency, bandwidth in (("1x4", 4, "nvlink_latency_us", "nvlink_GBps"),
+                                                 ("2x4", 8, "nic_latency_us", "nic_GBps")):
+            for messages, size, seconds in hidup_platforms.collective_points(setup, ranks):
+                fitted = messages * known[latency] / 1e6 + size / known[bandwidth] / 1e9
+                self.assertAlmostEqual(fitted / seconds, 1, delta=0.16)
+
     def test_shows_the_devices_in_the_order_of_the_file(self):
         text = self.run_isobar("platform", "show", "platforms/sky16.xml").stdout
         self.assertIn("sky16: 15 devices\ndata server: node-0\n", text)

@@ -1,4 +1,5 @@
 import json
+import pathlib
 
 from tests.cli.support import BERT24, CommandTest
 
@@ -100,6 +101,33 @@ class Spmd(CommandTest):
             self.assertEqual(len(result["plan"]["stages"]), 1)
         rows = self.run_isobar("compare", *self.inputs, "--allocators", "spmd,ddp", "--global-batch", 16).stdout
         self.assertIn("spmd", rows)
+
+    def test_rates_of_operators_come_from_a_profile(self):
+        inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
+        rates = self.write("rates.json", json.dumps(
+            {"schema": "isobar-profile/1",
+             "operator_rates": {"T4": {"flops_per_s": 8e9, "memory_bandwidth_bytes_per_s": 1e8}}}))
+        devices = self.write("devices.yaml", '"*": {device: T4, interference: 1.14}\n')
+        measured = *inputs, "--devices", devices, "--profile", rates
+        plan = self.make_plan(*measured, allocator="spmd")
+        self.assertEqual(json.loads(pathlib.Path(plan).read_text())["inputs"]["profile"]["name"], rates)
+        self.assertIn("every claim holds", self.run_isobar("verify", *measured, plan).stdout)
+        result = self.json_of("simulate", *measured, "--plan", plan)
+        self.assertGreaterEqual(result["step_time_s"], result["step_bound_s"] * (1 - 1e-9))
+        rows = self.run_isobar("compare", *measured, "--allocators", "spmd,ddp", "--global-batch", 16).stdout
+        self.assertIn("spmd", rows)
+        fault = self.fault_of("plan", self.inputs[0], BERT24, "--allocator", "even", "--profile", rates)
+        self.assertRegex(fault, "rates.json: has rates of operators alone, and the layers of workload .* are not "
+                                "operators; write unit: operator in that of a moe, or measure its layers")
+
+    def test_testbeds_of_hidup_are_planned_verified_and_simulated(self):
+        rates = "--profile", "platforms/hidup/operators.profile.json"
+        inputs = "platforms/hidup/1x4.xml", "workloads/hidup/tmoe_4.yaml", *rates
+        plan = self.make_plan(*inputs, "--microbatches", 1, allocator="ddp")
+        self.assertIn("every claim holds", self.run_isobar("verify", *inputs, plan).stdout)
+        predicted = json.loads(pathlib.Path(plan).read_text())["predicted"]["step_time_s"]
+        simulated = self.json_of("simulate", *inputs, "--plan", plan)["step_time_s"]
+        self.assertAlmostEqual(simulated / predicted, 1, delta=1e-9)
 
     def test_plans_are_of_all_operators_and_for_allocators_that_divide_them(self):
         inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
