@@ -22,6 +22,9 @@ struct DeviceGroup {
   std::vector<std::string> sites = {};  ///< of each device, for hierarchical collectives
 };
 
+/// Name of the lane of a Program that makes the reforms of a rank.
+inline constexpr const char* reform_lane = "collectives";
+
 /// The collective that a reform is; none of those without communication. Replicate has its own in the backward pass.
 std::optional<Opcode> opcode_of(ReformKind kind);
 

@@ -125,7 +125,7 @@ std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, con
     const Task before{Opcode::Forward, task.part - 1, task.microbatch};
     collective.waits.add({compute_lane, 0, order.position_of(before) + 1});
   } else if (reform.is_parameter && trains_) {
-    collective.waits.add({compute_lane, 1, update_position(order, task.part) + 1});
+    collective.waits.add({compute_lane, 1, update_position(order, reform.made_in) + 1});
   }
   return collective;
 }
@@ -168,7 +168,7 @@ void OperatorProgram::add_collectives(const Order& order)
     const auto found = counts.find({is_forward ? task.part : task.part + 1, task.microbatch});
     if (found != counts.end()) compute_[i].waits.add({collective_lane, 0, found->second});
   }
-  if (!collectives_.empty()) connect("collectives");
+  if (!collectives_.empty()) connect(spmd::reform_lane);
   for (std::size_t part = 0; part < added.size() && trains_; ++part) {
     compute_[update_position(order, part)].waits.add({collective_lane, 0, added[part]});
   }

@@ -80,6 +80,30 @@ TEST(OperatorProgram, EndsWithTheMemoryThatItBeganWith)
   });
 }
 
+TEST(OperatorProgram, GathersAParameterOnceThePartThatStoresItIsUpdated)
+{
+  std::size_t gathered_later = 0;
+  for_random_plans(30, "", [&](const Plan& plan, const Workload& workload) {
+    const auto program = make_program(plan, workload);
+    const auto reforms = operator_plan_of(plan, workload).reforms;
+    for (LaneId lane = 1; lane < program->lanes(0).size(); ++lane) {
+      for (std::uint64_t k = 0; k < program->length(0, lane); ++k) {
+        const Instruction instruction = program->at(0, lane, k);
+        if (instruction.payload != Payload::Parameter) continue;
+        const std::size_t stored_in = reforms[instruction.place].made_in;
+        if (stored_in < instruction.stage) ++gathered_later;
+        ASSERT_FALSE(instruction.waits.empty());
+        const Wait wait = *instruction.waits.begin();
+        ASSERT_EQ(wait.periods_back, 1U);
+        const Instruction awaited = program->at(0, wait.lane, wait.count - 1);
+        ASSERT_EQ(awaited.opcode, Opcode::Update);
+        ASSERT_EQ(awaited.stage, stored_in);
+      }
+    }
+  });
+  EXPECT_GT(gathered_later, 0U);
+}
+
 /// The forwards of a plan under duplex, without backwards.
 std::unique_ptr<Program> forwards_of(const Plan& plan, const Workload& workload)
 {
