@@ -20,13 +20,14 @@ namespace isobar::exec {
 /// Links of this channel and of later ones carry little data and have one connection, whatever TcpOptions say.
 inline constexpr std::uint32_t first_narrow_channel = 0xfffffff0;
 
-/// Ranks that all-reduce among themselves.
+/// Ranks that make collectives among themselves.
 struct RankGroup {
   std::uint32_t channel = 0;       ///< of its links, which no other links have
   std::vector<std::size_t> ranks;  ///< in the order of their ring
   Algorithm algorithm = Algorithm::Ring;
   std::vector<std::string> sites = {};  ///< of the ranks, which a hierarchical group needs
   bool has_little_data = false;         ///< then its links have one connection
+  bool exchanges = false;               ///< whether its links join each of its ranks with each, for TcpWorld::exchange
 };
 
 struct TcpOptions {

@@ -90,6 +90,8 @@ class TcpWorld::Impl {
        TcpListener listener);
 
   void collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline);
+  void exchange(std::uint32_t channel, std::span<const TcpLink::Bytes> outgoing,
+                std::span<const std::span<std::byte>> incoming, const Deadline& deadline);
   void wait_for_all(const Deadline& deadline) { collective(Opcode::AllReduce, reserved_channel, {}, deadline); }
 
   std::map<LinkName, std::unique_ptr<TcpLink>> links;
@@ -191,6 +193,11 @@ std::set<LinkName> TcpWorld::Impl::links_of(const Group& group) const
     if (step.to) used.insert(group.link(group.place, *step.to));
     if (step.from) used.insert(group.link(*step.from, group.place));
   }
+  for (std::size_t other = 0; other < group.ranks.ranks.size() && group.ranks.exchanges; ++other) {
+    if (other == group.place) continue;
+    used.insert(group.link(group.place, other));
+    used.insert(group.link(other, group.place));
+  }
   return used;
 }
 
@@ -247,6 +254,30 @@ void TcpWorld::Impl::collective(Opcode opcode, std::uint32_t channel, const Valu
   }
 }
 
+void TcpWorld::Impl::exchange(std::uint32_t channel, std::span<const TcpLink::Bytes> outgoing,
+                              std::span<const std::span<std::byte>> incoming, const Deadline& deadline)
+{
+  const Group* group = group_of(channel);
+  ensure(group != nullptr && group->ranks.exchanges, "a rank exchanges with its own groups that do");
+  const std::size_t size = group->ranks.ranks.size();
+  for (std::size_t turn = 1; turn < size; ++turn) {
+    const std::size_t to = (group->place + turn) % size;
+    const std::size_t from = (group->place + size - turn) % size;
+    const std::uint64_t leaves = outgoing[to].size();
+    const auto room = [&](TcpLink::Bytes bytes) -> std::vector<std::span<std::byte>> {
+      std::uint64_t theirs = 0;
+      if (bytes.size() == sizeof theirs) std::memcpy(&theirs, bytes.data(), sizeof theirs);
+      if (bytes.size() != sizeof theirs || theirs != incoming[from].size()) {
+        throw EnvironmentError(fmt::format("rank {}: {}: rank {} sends {} B where {} B are expected", rank_,
+                                           group->name, group->ranks.ranks[from], theirs, incoming[from].size()));
+      }
+      return {incoming[from]};
+    };
+    TcpLink::exchange(*links.at(group->link(group->place, to)), std::as_bytes(std::span(&leaves, 1)),
+                      outgoing.subspan(to, 1), *links.at(group->link(from, group->place)), room, deadline);
+  }
+}
+
 TcpWorld::TcpWorld(std::size_t rank, const std::vector<Endpoint>& ranks, const std::vector<LinkName>& links,
                    const TcpOptions& options)
     : TcpWorld(rank, ranks, links, options, listener_of(rank, ranks, links, options))
@@ -282,6 +313,12 @@ void TcpWorld::all_reduce_sum(std::span<double> values, const Deadline& deadline
 void TcpWorld::collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline)
 {
   impl_->collective(opcode, channel, values, deadline);
+}
+
+void TcpWorld::exchange(std::uint32_t channel, std::span<const TcpLink::Bytes> outgoing,
+                        std::span<const std::span<std::byte>> incoming, const Deadline& deadline)
+{
+  impl_->exchange(channel, outgoing, incoming, deadline);
 }
 
 void TcpWorld::wait_for_all(const Deadline& deadline)

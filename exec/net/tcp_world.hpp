@@ -68,6 +68,14 @@ class TcpWorld {
   /// number counts. One thread at a time for each group.
   void collective(Opcode opcode, std::uint32_t channel, const Values& values, const Deadline& deadline);
 
+  /// Sends `outgoing[i]` to the i-th rank of a group that exchanges, and receives `incoming[i]` from it; its own are
+  /// ignored. Any of them may be empty. With N ranks there are N-1 turns: in turn t a rank sends to the one t places
+  /// after it, and receives at the same time from the one t places before it. Nothing is allocated. One thread at a
+  /// time for each group, also with `collective`.
+  /// @throws EnvironmentError as TcpLink does, and when another rank sends another number of bytes.
+  void exchange(std::uint32_t channel, std::span<const TcpLink::Bytes> outgoing,
+                std::span<const std::span<std::byte>> incoming, const Deadline& deadline);
+
   /// A barrier over all ranks. Not in parallel with an all-reduce over all ranks. @throws as TcpLink does.
   void wait_for_all(const Deadline& deadline);
 

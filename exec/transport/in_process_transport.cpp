@@ -52,8 +52,32 @@ class Exchange {
     return message;
   }
 
-  /// The last rank to arrive works for all, without the lock: the others only wait.
   void collective(Opcode opcode, std::size_t channel, std::size_t rank, const Tensors& tensors)
+  {
+    const auto make = [opcode](const Channel& of, const std::vector<Tensors>& of_ends) {
+      combine(opcode, of, of_ends);
+    };
+    meet(opcode, channel, rank, tensors, make);
+  }
+
+  void exchange(Opcode opcode, std::size_t channel, std::size_t rank, Tensors outgoing, const Tensors& incoming)
+  {
+    outgoing.insert(outgoing.end(), incoming.begin(), incoming.end());
+    const auto make = [](const Channel& /*of*/, const std::vector<Tensors>& of_ends) { hand_over(of_ends); };
+    meet(opcode, channel, rank, outgoing, make);
+  }
+
+  void cancel() noexcept
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    for (auto& meeting : meetings_) meeting.changed.notify_all();
+  }
+
+ private:
+  /// The last rank to arrive works for all, without the lock: the others only wait.
+  template <typename Make>
+  void meet(Opcode opcode, std::size_t channel, std::size_t rank, const Tensors& tensors, Make make)
   {
     std::unique_lock lock(mutex_);
     Meeting& meeting = meetings_.at(channel);
@@ -63,7 +87,7 @@ class Exchange {
     if (++meeting.arrived == contributions.size()) {
       const auto all = std::exchange(contributions, std::vector<Tensors>(contributions.size()));
       lock.unlock();
-      combine(opcode, meeting.channel, all);
+      make(meeting.channel, all);
       lock.lock();
       meeting.arrived = 0;
       ++meeting.round;
@@ -77,14 +101,20 @@ class Exchange {
         });
   }
 
-  void cancel() noexcept
+  /// Copies what each end sends to where the others receive it. Each end has tensors for all ends, first those that it
+  /// sends.
+  static void hand_over(const std::vector<Tensors>& of_ends)
   {
-    const std::lock_guard lock(mutex_);
-    cancelled_ = true;
-    for (auto& meeting : meetings_) meeting.changed.notify_all();
+    const torch::NoGradGuard no_graph;
+    const std::size_t ends = of_ends.size();
+    for (std::size_t from = 0; from < ends; ++from) {
+      for (std::size_t to = 0; to < ends; ++to) {
+        if (from != to) of_ends[to].at(ends + from).copy_(of_ends[from].at(to), /*non_blocking=*/true);
+      }
+    }
+    event_of_this_thread(of_ends.front().front().device().str()).wait();
   }
 
- private:
   /// Makes a collective of the tensors of each end.
   static void combine(Opcode opcode, const Channel& channel, const std::vector<Tensors>& of_ends)
   {
@@ -183,6 +213,11 @@ class InProcessTransport : public Transport {
   void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) override
   {
     exchange_->collective(instruction.opcode, channel, rank_, tensors);
+  }
+  void exchange(std::size_t channel, const Instruction& instruction, const Tensors& outgoing,
+                const Tensors& incoming) override
+  {
+    exchange_->exchange(instruction.opcode, channel, rank_, outgoing, incoming);
   }
   void cancel() noexcept override { exchange_->cancel(); }
 

@@ -181,6 +181,23 @@ class Communicator::Impl {
     });
   }
 
+  void enqueue_exchange(std::span<const Piece> outgoing, std::span<const Piece> incoming, void* stream,
+                        const Deadline& deadline)
+  {
+    const auto on_stream = static_cast<cudaStream_t>(stream);
+    refuse_unless_open();
+    check(nccl_.group_start());
+    for (int other = 0; other < static_cast<int>(outgoing.size()); ++other) {
+      if (other == rank_) continue;
+      const auto& [sent, leaves] = outgoing[static_cast<std::size_t>(other)];
+      const auto& [received, arrives] = incoming[static_cast<std::size_t>(other)];
+      if (leaves > 0) check(nccl_.send(sent, leaves, ncclUint8, other, communicator_, on_stream));
+      if (arrives > 0) check(nccl_.receive(received, arrives, ncclUint8, other, communicator_, on_stream));
+    }
+    check(nccl_.group_end());
+    until([] { return true; }, deadline);
+  }
+
   /// Waits until NCCL has completed its calls and `is_done`.
   void until(const std::function<bool()>& is_done, Deadline deadline)
   {
@@ -283,6 +300,12 @@ void Communicator::enqueue_sums_of_parts(Parts parts, void* stream, const Deadli
 void Communicator::enqueue_gather(Parts parts, void* stream, const Deadline& deadline)
 {
   impl_->enqueue_gather(parts, stream, deadline);
+}
+
+void Communicator::enqueue_exchange(std::span<const Piece> outgoing, std::span<const Piece> incoming, void* stream,
+                                    const Deadline& deadline)
+{
+  impl_->enqueue_exchange(outgoing, incoming, stream, deadline);
 }
 
 void Communicator::wait(const std::function<bool()>& is_done, const Deadline& deadline)

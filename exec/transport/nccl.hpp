@@ -43,8 +43,8 @@ struct Piece {
   std::size_t bytes = 0;
 };
 
-/// One rank's end of a communicator: of two ranks, of which rank 0 sends to rank 1, or of any number that all-reduce.
-/// Not thread-safe; use it on the CUDA device that it was made on.
+/// One rank's end of a communicator: of two ranks, of which rank 0 sends to rank 1, or of any number that make
+/// collectives. Not thread-safe; use it on the CUDA device that it was made on.
 ///
 /// No call blocks inside NCCL: calls return at once, and the thread checks every 20 us for completion, cancellation and
 /// the deadline. A failure throws EnvironmentError with one line such as
@@ -73,6 +73,10 @@ class Communicator {
   void enqueue_sums_of_parts(Parts parts, void* stream, const Deadline& deadline);
   /// Enqueues that all ranks receive each part from its own rank.
   void enqueue_gather(Parts parts, void* stream, const Deadline& deadline);
+  /// Enqueues that this rank sends `outgoing[i]` to rank i and receives `incoming[i]` from it, for all others; pieces
+  /// without bytes are left out, at both ends.
+  void enqueue_exchange(std::span<const Piece> outgoing, std::span<const Piece> incoming, void* stream,
+                        const Deadline& deadline);
   /// Waits until `is_done`, which checks whether the device has done the enqueued work.
   void wait(const std::function<bool()>& is_done, const Deadline& deadline);
 

@@ -202,6 +202,26 @@ class NcclTransport : public Transport {
     });
   }
 
+  void exchange(std::size_t channel, const Instruction& instruction, const Tensors& outgoing,
+                const Tensors& incoming) override
+  {
+    const auto found = communicators_.find(channel);
+    if (found == communicators_.end()) {
+      tcp_->exchange(channel, instruction, outgoing, incoming);
+      return;
+    }
+    const auto all_pieces_of = [](const Tensors& tensors) {
+      std::vector<nccl::Piece> pieces;
+      for (const auto& tensor : tensors) pieces.push_back({tensor.mutable_data_ptr(), tensor.nbytes()});
+      return pieces;
+    };
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      world_->collective(Opcode::AllReduce, static_cast<std::uint32_t>(channel), {}, deadline);  // as above
+      found->second->enqueue_exchange(all_pieces_of(outgoing), all_pieces_of(incoming), stream(), deadline);
+      wait(*found->second, deadline);
+    });
+  }
+
   void cancel() noexcept override { tcp_->cancel(); }
 
  private:

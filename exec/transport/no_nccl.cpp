@@ -55,6 +55,12 @@ void Communicator::enqueue_gather(Parts /*parts*/, void* /*stream*/, const Deadl
   refuse();
 }
 
+void Communicator::enqueue_exchange(std::span<const Piece> /*outgoing*/, std::span<const Piece> /*incoming*/,
+                                    void* /*stream*/, const Deadline& /*deadline*/)
+{
+  refuse();
+}
+
 void Communicator::wait(const std::function<bool()>& /*is_done*/, const Deadline& /*deadline*/)
 {
   refuse();

@@ -1,6 +1,7 @@
 #include "exec/transport/tcp_transport.hpp"
 
 #include "core/errors.hpp"
+#include "core/spmd/reform_time.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/transport/message_header.hpp"
@@ -89,14 +90,39 @@ class TcpTransport : public Transport {
     waits_.transfer(instruction, [&](const Deadline& deadline) {
       world_->collective(instruction.opcode, static_cast<std::uint32_t>(channel), values, deadline);
     });
-    if (!is_on_gpu) return;
-    const torch::NoGradGuard no_graph;
-    for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].copy_(here[i], /*non_blocking=*/true);
-    event_of_this_thread(tensors.front().device().str()).wait();
+    if (is_on_gpu) copy_back(here, tensors);
+  }
+
+  void exchange(std::size_t channel, const Instruction& instruction, const Tensors& outgoing,
+                const Tensors& incoming) override
+  {
+    const auto memory_of = [](const at::Tensor& tensor) {
+      ensure(tensor.is_contiguous(), "tensors of an exchange are contiguous");
+      return std::span(static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes());
+    };
+    const bool is_on_gpu = !incoming.front().is_cpu();
+    const Tensors leaving = on_cpu(outgoing);  // alive until they are sent
+    const Tensors here = is_on_gpu ? on_cpu(incoming) : incoming;
+    std::vector<TcpLink::Bytes> sent;
+    std::vector<std::span<std::byte>> received;
+    for (const auto& tensor : leaving) sent.emplace_back(memory_of(tensor));
+    for (const auto& tensor : here) received.push_back(memory_of(tensor));
+    waits_.transfer(instruction, [&](const Deadline& deadline) {
+      world_->exchange(static_cast<std::uint32_t>(channel), sent, received, deadline);
+    });
+    if (is_on_gpu) copy_back(here, incoming);
   }
   void cancel() noexcept override { world_->cancel(); }
 
  private:
+  /// Copies what is on the CPU to tensors on a GPU; complete on return.
+  static void copy_back(const Tensors& here, const Tensors& on_gpu)
+  {
+    const torch::NoGradGuard no_graph;
+    for (std::size_t i = 0; i < here.size(); ++i) on_gpu[i].copy_(here[i], /*non_blocking=*/true);
+    event_of_this_thread(on_gpu.front().device().str()).wait();
+  }
+
   TcpWorld* world_;
   const Program* program_;
   TransferWaits waits_;
@@ -106,6 +132,12 @@ class TcpTransport : public Transport {
 bool is_of_transfers(const Program& program, const Channel& channel)
 {
   return is_transfer(first_instruction_of(program, channel).opcode);
+}
+
+bool carries_reforms(const Program& program, const Channel& channel)
+{
+  const auto [rank, lane] = channel.ends.front();
+  return program.lanes(rank).at(lane).name == spmd::reform_lane;
 }
 
 }  // namespace
@@ -144,6 +176,7 @@ std::vector<RankGroup> groups_of(const Program& program)
     group.algorithm = channel.algorithm;
     group.sites = channel.sites;
     group.has_little_data = first_instruction_of(program, channel).payload == Payload::GradientFacts;
+    group.exchanges = carries_reforms(program, channel);
     for (const End& end : channel.ends) group.ranks.push_back(end.rank);
     groups.push_back(std::move(group));
   }

@@ -278,5 +278,59 @@ TEST(AllReduce, FailsAtItsDeadline)
                            "deadline passed"));
 }
 
+/// What a rank of a group sends to another: as many bytes as both say, some none.
+Data sent_by(std::size_t from, std::size_t to)
+{
+  constexpr std::size_t large = 70'000;  // so that it travels over several connections
+  return random_data((3 * from + to) % 4 * (from == 1 ? large : 1), static_cast<unsigned>(10 * from + to));
+}
+
+TEST(TcpWorld, ExchangesUnequalAndEmptyPiecesWithinAGroup)
+{
+  const std::vector<std::size_t> members = {3, 0, 1, 2};
+  for (const std::size_t size : {2UL, 3UL, 4UL}) {
+    Ranks ranks(4);
+    ranks.options.connections = 2;
+    const std::vector<std::size_t> group(members.begin(), members.begin() + static_cast<std::ptrdiff_t>(size));
+    ranks.options.groups = {{.channel = 5, .ranks = group, .exchanges = true}};
+    ranks.run([&](TcpWorld& world, std::size_t rank) {
+      const auto found = std::find(group.begin(), group.end(), rank);
+      if (found == group.end()) return;
+      const auto self = static_cast<std::size_t>(found - group.begin());
+      for (int repetition = 0; repetition < 2; ++repetition) {
+        std::vector<Data> outgoing;
+        std::vector<Data> incoming;
+        std::uint64_t sent = 0;
+        for (std::size_t other = 0; other < size; ++other) {
+          outgoing.push_back(sent_by(self, other));
+          incoming.emplace_back(sent_by(other, self).size());
+          if (other != self) sent += outgoing.back().size();
+        }
+        const std::vector<View> leaving(outgoing.begin(), outgoing.end());
+        const std::vector<std::span<std::byte>> arriving(incoming.begin(), incoming.end());
+        const std::uint64_t before = world.bytes_sent();
+        world.exchange(5, leaving, arriving, plenty);
+        EXPECT_EQ(world.bytes_sent() - before, sent);
+        for (std::size_t other = 0; other < size; ++other) {
+          if (other != self) EXPECT_EQ(incoming[other], sent_by(other, self)) << other << " to " << self;
+        }
+      }
+    });
+  }
+}
+
+TEST(TcpWorld, SaysWhichRankSendsAnotherNumberOfBytes)
+{
+  Ranks ranks(2);
+  ranks.options.groups = {{.channel = 5, .ranks = {0, 1}, .exchanges = true}};
+  const auto errors = ranks.errors([](TcpWorld& world, std::size_t rank) {
+    const Data leaving(rank == 0 ? 3 : 4);
+    Data arriving(4);
+    world.exchange(5, std::array{View(leaving), View(leaving)}, std::array{std::span(arriving), std::span(arriving)},
+                   plenty);
+  });
+  EXPECT_EQ(errors[1], "rank 1: channel 5: rank 0 sends 3 B where 4 B are expected");
+}
+
 }  // namespace
 }  // namespace isobar::exec

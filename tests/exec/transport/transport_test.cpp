@@ -127,6 +127,42 @@ TEST(InProcessTransport, ScattersSumsAndGathersParts)
   }
 }
 
+/// What end `from` sends to end `to`: as many numbers as both say, some none.
+at::Tensor sent_by(std::size_t from, std::size_t to)
+{
+  const auto count = static_cast<std::int64_t>((2 * from + to) % 3);
+  return at::full({count, 2}, static_cast<double>(10 * from + to), at::kFloat);
+}
+
+TEST(InProcessTransport, ExchangesUnequalAndEmptyTensors)
+{
+  const auto program = three_stages();
+  const auto transports = in_process_transports(*program, plenty);
+  constexpr std::size_t ends = 3;
+  for (int repetition = 0; repetition < 2; ++repetition) {
+    std::array<Tensors, ends> received;
+    {
+      std::vector<std::jthread> ranks;
+      for (std::size_t rank = 0; rank < ends; ++rank) {
+        ranks.emplace_back([&, rank] {
+          Tensors outgoing;
+          for (std::size_t other = 0; other < ends; ++other) {
+            outgoing.push_back(sent_by(rank, other));
+            received[rank].push_back(at::zeros_like(sent_by(other, rank)));
+          }
+          transports[rank]->exchange(4, instruction_of(Opcode::AllToAll), outgoing, received[rank]);
+        });
+      }
+    }
+    for (std::size_t rank = 0; rank < ends; ++rank) {
+      for (std::size_t other = 0; other < ends; ++other) {
+        if (other == rank) continue;
+        EXPECT_TRUE(at::equal(received[rank][other], sent_by(other, rank))) << other << " to " << rank;
+      }
+    }
+  }
+}
+
 TEST(InProcessTransport, EndsAllWaitsWhenOneRankIsCancelled)
 {
   const auto program = three_stages();
