@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace isobar::exec {
@@ -16,6 +17,7 @@ namespace isobar::exec {
 namespace {
 
 constexpr std::string_view stop_message = "stop";
+constexpr std::string_view loss_prefix = "loss ";  // then step, rank and addend
 constexpr std::string_view step_prefix = "step ";  // then phase, step, checkpoint and end
 
 std::string message_of(Phase phase, std::uint64_t step, StepControl control)
@@ -43,11 +45,33 @@ std::optional<Decision> decision_from(std::string_view message)
                   {.checkpoint = json[2].get<bool>(), .end = json[3].get<bool>()}};
 }
 
+struct Loss {
+  std::uint64_t step;
+  std::size_t rank;
+  double addend;
+};
+
+/// nullopt unless the message is an addend of a loss. As in reports, null is not finite.
+std::optional<Loss> loss_from(std::string_view message)
+{
+  if (!message.starts_with(loss_prefix)) return std::nullopt;
+  const auto json = nlohmann::json::parse(message.substr(loss_prefix.size()), nullptr, false);
+  const bool is_valid = json.is_array() && json.size() == 3 && json[0].is_number_unsigned() &&
+                        json[1].is_number_unsigned() && (json[2].is_number() || json[2].is_null());
+  if (!is_valid) return std::nullopt;
+  return Loss{json[0].get<std::uint64_t>(), json[1].get<std::size_t>(),
+              json[2].is_null() ? std::numeric_limits<double>::quiet_NaN() : json[2].get<double>()};
+}
+
 }  // namespace
 
 bool StepBoard::receive(std::string_view message)
 {
   if (rank_ == 0) {
+    if (const auto loss = loss_from(message)) {
+      post_loss(loss->step, loss->rank, loss->addend);
+      return true;
+    }
     if (message != stop_message) return false;
     const std::lock_guard lock(mutex_);
     stop_requested_ = true;
@@ -83,7 +107,9 @@ std::optional<StepControl> StepBoard::known(Phase phase, std::uint64_t step) con
   return StepControl{.checkpoint = decisions.checkpoints.contains(step), .end = decisions.last_step == step};
 }
 
-StepControl StepBoard::await(Phase phase, std::uint64_t step, Deadline deadline)
+/// Waits until `arrived`, which is called with the lock. `missing`: what has not arrived, in messages.
+template <typename Arrived>
+void StepBoard::wait(Deadline deadline, const char* missing, Arrived arrived)
 {
   // In short waits, because a signal wakes no waiting thread.
   constexpr Seconds next_look(0.1);
@@ -92,9 +118,10 @@ StepControl StepBoard::await(Phase phase, std::uint64_t step, Deadline deadline)
     const Seconds left = deadline.left();  // may ask the heartbeat, so without the lock
     {
       std::unique_lock lock(mutex_);
+      bool has_arrived = false;
       changed_.wait_until(lock, deadline_in(std::min(next_look, left)),
-                          [&] { return cancelled_ || known(phase, step); });
-      if (const auto control = known(phase, step)) return *control;
+                          [&] { return (has_arrived = arrived()) || cancelled_; });
+      if (has_arrived) return;
       if (cancelled_) {
         throw_failure(environment_failure(Failure::Kind::Cancelled, fmt::format("rank {}: cancelled", rank_)));
       }
@@ -103,8 +130,50 @@ StepControl StepBoard::await(Phase phase, std::uint64_t step, Deadline deadline)
     if (left > Seconds(0)) continue;
     throw_failure(environment_failure(
         Failure::Kind::DeadlinePassed,
-        fmt::format("rank {}: no word from rank 0 after {}: deadline passed", rank_, in_seconds(time_since(began)))));
+        fmt::format("rank {}: no {} after {}: deadline passed", rank_, missing, in_seconds(time_since(began)))));
   }
+}
+
+StepControl StepBoard::await(Phase phase, std::uint64_t step, Deadline deadline)
+{
+  std::optional<StepControl> control;
+  wait(std::move(deadline), "word from rank 0", [&] { return (control = known(phase, step)).has_value(); });
+  return *control;
+}
+
+void StepBoard::add_loss(std::uint64_t step, std::size_t rank, double addend)
+{
+  if (rank_ == 0) return post_loss(step, rank, addend);
+  if (send_) send_(std::string(loss_prefix) + nlohmann::json({step, rank, addend}).dump());
+}
+
+void StepBoard::post_loss(std::uint64_t step, std::size_t rank, double addend)
+{
+  const std::lock_guard lock(mutex_);
+  losses_[step][rank] = addend;
+  changed_.notify_all();
+}
+
+bool StepBoard::has_losses(std::uint64_t step, std::size_t ranks)
+{
+  const std::lock_guard lock(mutex_);
+  const auto found = losses_.find(step);
+  return ranks == 0 || (found != losses_.end() && found->second.size() == ranks);
+}
+
+double StepBoard::await_losses(std::uint64_t step, std::size_t ranks, Deadline deadline)
+{
+  std::map<std::size_t, double> addends;
+  wait(std::move(deadline), "loss of another rank", [&] {
+    const auto found = losses_.find(step);
+    if (found == losses_.end() || found->second.size() < ranks) return ranks == 0;
+    addends = std::move(found->second);
+    losses_.erase(found);
+    return true;
+  });
+  double sum = 0;
+  for (const auto& [rank, addend] : addends) sum += addend;
+  return sum;
 }
 
 void StepBoard::request_stop()

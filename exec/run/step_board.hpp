@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -29,7 +30,8 @@ enum class Phase : std::uint8_t { Training, Evaluation };
 /// rank ends a step once it knows the decision. Any rank may request a stop from rank 0.
 ///
 /// Ranks that are threads share one board. Each rank that is a process has its own, and the boards send each other
-/// control messages over the heartbeats. O(checkpoints) memory. Thread-safe.
+/// control messages over the heartbeats. Where each rank has an addend of the loss, rank 0 gets these so too.
+/// O(checkpoints) memory. Thread-safe.
 class StepBoard : public Heartbeat::Listener {
  public:
   using Send = std::function<void(const std::string& message)>;
@@ -50,6 +52,15 @@ class StepBoard : public Heartbeat::Listener {
   /// and Interrupted.
   StepControl await(Phase phase, std::uint64_t step, Deadline deadline);
 
+  /// Tells rank 0 the addend of another rank to the loss of a step of training. `rank` is this rank, also on a board
+  /// that ranks share. Each rank tells each step once, in order, or none does.
+  void add_loss(std::uint64_t step, std::size_t rank, double addend);
+  /// For rank 0: whether the addends of `ranks` other ranks to the loss of a step have arrived.
+  bool has_losses(std::uint64_t step, std::size_t ranks);
+  /// Waits for them, and returns their sum, added up in the order of ranks. Once for each step. @throws as `await`
+  /// does.
+  double await_losses(std::uint64_t step, std::size_t ranks, Deadline deadline);
+
   /// Requests that the run ends after a complete step.
   void request_stop();
   /// Whether a stop is requested: on rank 0 by any rank.
@@ -64,13 +75,17 @@ class StepBoard : public Heartbeat::Listener {
   };
 
   void post(Phase phase, std::uint64_t step, StepControl control);
+  void post_loss(std::uint64_t step, std::size_t rank, double addend);
+  template <typename Arrived>
+  void wait(Deadline deadline, const char* missing, Arrived arrived);
   std::optional<StepControl> known(Phase phase, std::uint64_t step) const;
 
   std::size_t rank_;
   Send send_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<Decisions, 2> decisions_;  // by phase
+  std::array<Decisions, 2> decisions_;                             // by phase
+  std::map<std::uint64_t, std::map<std::size_t, double>> losses_;  // by step and rank, until they are added up
   bool stop_requested_ = false;
   bool cancelled_ = false;
 };

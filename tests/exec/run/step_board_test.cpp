@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -135,6 +137,57 @@ TEST(StepBoard, EndsAllWaitsWhenItIsCancelled)
   });
   EXPECT_EQ(failure_of_await(board, Phase::Training, 0, plenty).kind, Failure::Kind::Cancelled);
   EXPECT_EQ(failure_of_await(board, Phase::Evaluation, 0, plenty).kind, Failure::Kind::Cancelled);
+}
+
+TEST(StepBoard, AddsUpTheLossesOfOtherRanksInTheOrderOfRanks)
+{
+  StepBoard board;
+  EXPECT_TRUE(board.has_losses(3, 0));
+  EXPECT_FALSE(board.has_losses(3, 3));
+  // In another order the sum is 1.
+  board.add_loss(3, 3, -1e16);
+  board.add_loss(3, 1, 1e16);
+  EXPECT_FALSE(board.has_losses(3, 3));
+  board.add_loss(3, 2, 1);
+  EXPECT_TRUE(board.has_losses(3, 3));
+  EXPECT_EQ(board.await_losses(3, 3, little), 0);
+  EXPECT_FALSE(board.has_losses(3, 3)) << "they are taken once";
+}
+
+TEST(StepBoard, SendsLossesToRankZero)
+{
+  std::vector<std::string> sent;
+  StepBoard own(2);
+  own.send_by([&](const std::string& message) { sent.push_back(message); });
+  own.add_loss(4, 2, 0.1);
+  own.add_loss(5, 2, std::numeric_limits<double>::infinity());
+  EXPECT_THAT(sent, ElementsAre("loss [4,2,0.1]", "loss [5,2,null]"));
+  StepBoard zero;
+  for (const auto& message : sent) EXPECT_TRUE(zero.receive(message));
+  EXPECT_EQ(zero.await_losses(4, 1, little), 0.1);
+  EXPECT_TRUE(std::isnan(zero.await_losses(5, 1, little)));
+  for (const char* wrong : {"loss [4,2]", "loss [4,2,true]", "loss [-4,2,1]", "loss 4"}) {
+    EXPECT_FALSE(zero.receive(wrong)) << wrong;
+  }
+}
+
+TEST(StepBoard, SaysThatALossIsMissing)
+{
+  StepBoard board;
+  board.add_loss(0, 1, 1);
+  const auto failure_of_losses = [&] {
+    try {
+      board.await_losses(0, 2, Seconds(0.05));
+    } catch (const std::exception& error) {
+      return failure_of(error);
+    }
+    return Failure();
+  };
+  const Failure late = failure_of_losses();
+  EXPECT_EQ(late.kind, Failure::Kind::DeadlinePassed);
+  EXPECT_THAT(late.text, MatchesRegex("rank 0: no loss of another rank after .* s: deadline passed"));
+  board.cancel();
+  EXPECT_EQ(failure_of_losses().kind, Failure::Kind::Cancelled);
 }
 
 }  // namespace
