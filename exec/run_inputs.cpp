@@ -131,10 +131,23 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
     }
   }
   if (divides_operators(plan)) {
-    lines.push_back(
-        fmt::format("{}: stages[0].splits: divides operators; isobar run executes plans of whole layers, and "
-                    "simulate plays all",
-                    options.plan));
+    constexpr const char* reason = "the devices of the plan divide operators";
+    const auto* const sizes = std::get_if<spmd::MoeSizes>(&workload.model);
+    if (sizes != nullptr && sizes->parity) {
+      lines.push_back(
+          fmt::format("workload {}: parity: true has the published operators, which are only searched; "
+                      "leave it out to execute",
+                      shown(workload.name)));
+    }
+    if (!options.data.evaluation.empty()) {
+      lines.push_back(fmt::format("--evaluate: {}, which isobar run only trains; leave it out", reason));
+    }
+    if (!options.restart.replan.empty()) {
+      lines.push_back(fmt::format("--replan: {}, and no plan without one of them is made; leave it out", reason));
+    }
+    if (!options.weights.empty()) {
+      lines.push_back(fmt::format("--weights: {}, which have no source in other models; leave it out", reason));
+    }
   }
   const auto stage_in_file = numbers_in_file(plan);
   for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {

@@ -5,6 +5,7 @@
 #include "exec/device/tensors.hpp"
 #include "exec/files/tensor_part.hpp"
 #include "exec/files/tensor_source.hpp"
+#include "exec/spmd/tensor_block.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -65,6 +66,14 @@ class LayerModule {
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units = {},
                                                const LayerModule* tied = nullptr);
+
+/// Makes the module of an operator of a workload whose layers are operators, on `device`. That of a parameter has
+/// `held` of it, which may be empty, with the values that the layer's module of the same model by blocks draws; others
+/// have no parameters. It computes nothing: operators are computed by their signatures (exec/spmd). O(operators).
+std::unique_ptr<LayerModule> make_operator_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
+                                                  const std::string& device, const TensorBlock& held);
+/// The layer that checkpoints name for the parameters of a layer: that of the model by blocks.
+std::size_t layer_in_checkpoints(const Workload& workload, std::size_t layer);
 
 /// The number of parameters of that module.
 std::uint64_t parameters_of(const Layer& layer, const UnitRange& units);

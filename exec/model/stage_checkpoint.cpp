@@ -29,6 +29,7 @@ std::vector<StoredTensor> StageModel::state() const
     for (auto& tensor : tensors) {
       const bool is_one_for_all = tensor.facts.shape.empty();  // the number of steps
       if (is_one_for_all && (begin > 0 || !is_first_shard)) continue;
+      if (!is_one_for_all && begin == end) continue;  // an empty slice
       if (!is_one_for_all) {
         const auto values = static_cast<std::uint64_t>(parameters.all()[index].numel());
         const auto slice = TensorPart::range(begin, end, part.is_whole() ? part.shape : std::vector{values});

@@ -106,6 +106,14 @@ bool StageModel::is_updated_by_machine() const
 {
   return state_->parameters.is_updated_by_machine();
 }
+const Tensors& StageModel::parameters() const
+{
+  return state_->parameters.all();
+}
+double StageModel::loss_scale() const
+{
+  return state_->update.loss_scale().value();
+}
 std::string StageModel::not_finite() const
 {
   return state_->parameters.not_finite();

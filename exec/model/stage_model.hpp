@@ -10,6 +10,7 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
+#include "exec/spmd/tensor_block.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,12 @@
 namespace isobar::exec {
 
 class StageModel;
+
+/// What a rank holds of a parameter that is a layer of its own.
+struct HeldParameter {
+  TensorBlock block;          ///< all, or a slice, which may be empty
+  bool is_replicated = true;  ///< whether every rank holds it all
+};
 
 /// What one stage trains.
 struct StageOptions {
@@ -35,7 +42,9 @@ struct StageOptions {
   bool has_shards = false;        ///< whether a replica has several
   bool is_divided_alike = true;   ///< whether the replicas have as many shards with the same units
   bool divides_sequence = false;  ///< whether activations between layers are divided among the shards
-  bool splits_backward = false;   ///< whether backward passes are split in two
+  /// Where layers are operators, by layer: what this rank holds of a parameter. Otherwise empty.
+  std::vector<HeldParameter> operators = {};
+  bool splits_backward = false;  ///< whether backward passes are split in two
   std::uint64_t seed = 1;
   std::string device = "cpu";            ///< "cpu", "cuda:0"
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
@@ -156,6 +165,11 @@ class StageModel {
   void count(const Message& statistics);
   /// Sums since the last call; last stage only, zeros but in the first shard. Waits for the device.
   EvaluationSums take_evaluation();
+
+  /// The parameters, in the order of the layers, for passes outside of this class: those of operators.
+  const Tensors& parameters() const;
+  /// The factor of the loss, and so of all gradients: 1 unless the dtype is fp16.
+  double loss_scale() const;
 
   /// Name of a parameter with an element that is not finite; "" if all are finite. Waits for the device.
   std::string not_finite() const;

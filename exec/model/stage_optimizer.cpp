@@ -125,7 +125,7 @@ struct StageOptimizer::Impl {
       }));
       ends.emplace_back(end, updated.back().each([&](const at::Tensor& values) { return values.narrow(0, 0, rest); }));
     }
-    update_vectors(steps, updated);
+    if (!updated.empty()) update_vectors(steps, updated);  // parameters may be empty slices
     for (const auto& [end, values] : ends) end.set(values);
   }
 

@@ -20,19 +20,31 @@ StageParameters::StageParameters(const Workload& workload, const StageOptions& o
   for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
     layer_names_.push_back(fmt::format("layer {} ({})", layer, shown(workload.layers[layer].name)));
     const MemoryPlace place(layer_names_.back());
-    modules_.push_back(
-        make_layer_module(workload, layer, options.seed, options.device, options.units, module_tied_to(layer)));
+    modules_.push_back(make_module(layer));
     const auto& names = modules_.back()->parameter_names();
     for (std::size_t i = 0; i < names.size(); ++i) {
-      names_.push_back(checkpoint_name(layer, names[i]));
+      names_.push_back(checkpoint_name(layer_in_checkpoints(workload, layer), names[i]));
       parts_.push_back(modules_.back()->parameter_parts()[i]);
-      shared_.push_back(options.has_shards && parts_of_one_unit(layer)[i].is_whole());
+      shared_.push_back(options.has_shards && is_on_all_shards(layer, i));
       take_parameter(modules_.back()->parameters()[i]);
     }
   }
   if (!is_divided()) updated_ = all_;
   if (is_updated_by_machine()) keep_on_machine();
   ensure(!is_divided() || size_of(all_) == parameters_of_layers(), "a module has the parameters of its layer");
+}
+
+std::unique_ptr<LayerModule> StageParameters::make_module(std::size_t layer)
+{
+  if (!options_.operators.empty()) {
+    return make_operator_module(workload_, layer, options_.seed, options_.device, held(layer).block);
+  }
+  return make_layer_module(workload_, layer, options_.seed, options_.device, options_.units, module_tied_to(layer));
+}
+
+bool StageParameters::is_on_all_shards(std::size_t layer, std::size_t parameter) const
+{
+  return options_.operators.empty() ? parts_of_one_unit(layer)[parameter].is_whole() : held(layer).is_replicated;
 }
 
 /// The module whose matrix a layer uses, too; null if there is none, or if it is not of this stage, as in a profile.

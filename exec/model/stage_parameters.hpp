@@ -72,6 +72,10 @@ class StageParameters {
   void change(std::size_t begin, std::size_t end, const std::function<void()>& write);
 
  private:
+  std::unique_ptr<LayerModule> make_module(std::size_t layer);
+  bool is_on_all_shards(std::size_t layer, std::size_t parameter) const;
+  /// Of a layer that is an operator.
+  const HeldParameter& held(std::size_t layer) const { return options_.operators.at(layer - options_.first_layer); }
   const LayerModule* module_tied_to(std::size_t layer);
   void take_parameter(const at::Tensor& parameter);
   void keep_on_machine();

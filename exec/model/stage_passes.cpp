@@ -1,6 +1,7 @@
 #include "exec/model/stage_passes.hpp"
 
 #include "core/errors.hpp"
+#include "exec/device/autocast.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/memory_meter.hpp"
 #include "exec/device/tensor_slices.hpp"
@@ -9,41 +10,12 @@
 
 #include <fmt/format.h>
 
-#include <ATen/autocast_mode.h>
 #include <torch/torch.h>
 
 #include <algorithm>
 #include <utility>
 
 namespace isobar::exec {
-
-namespace {
-
-/// Enables autocast to the workload's dtype on this thread while it lives; no effect for float32.
-class Autocast {
- public:
-  Autocast(DType dtype, at::DeviceType device) : device_(device), enabled_(dtype != DType::Float32)
-  {
-    if (!enabled_) return;
-    at::autocast::set_autocast_enabled(device_, true);
-    at::autocast::set_autocast_dtype(device_, dtype == DType::BFloat16 ? at::kBFloat16 : at::kHalf);
-    at::autocast::increment_nesting();
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-  ~Autocast()
-  {
-    if (!enabled_) return;
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_enabled(device_, false);
-  }
-
- private:
-  at::DeviceType device_;
-  bool enabled_;
-};
-
-}  // namespace
 
 StagePasses::StagePasses(const Workload& workload, const StageOptions& options, const StageParameters& parameters,
                          const LossScale& loss_scale, StagePasses* matrix_owner)
@@ -77,7 +49,7 @@ std::vector<StagePasses::Segment> StagePasses::segments_of(const StageOptions& o
 Tensors StagePasses::run(const Segment& segment, const Tensors& inputs, const RandomKey& key,
                          const std::shared_ptr<DeferredProducts>& products)
 {
-  const Autocast autocast(workload_.dtype, at::Device(options_.device).type());
+  const Autocast autocast(workload_.dtype, options_.device);
   const DeferredProducts::Scope scope(products);
   Tensors passed = inputs;
   for (std::size_t layer = segment.first_layer; layer <= segment.last_layer; ++layer) {

@@ -101,7 +101,45 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
   if (is_data_server()) options_.device = "cpu";
   open_device(options_.device);
   add_lanes();
+  if (divides_operators(plan)) divided_ = operator_plan_of(plan, workload);
   make_models(plan);
+  if (divided_) make_operators(plan);
+}
+
+/// What a shard holds of the parameters among the operators of a part.
+std::vector<HeldParameter> RankExecutor::held_parameters(const Stage& stage, std::size_t shard) const
+{
+  const TensorBlocks blocks(divided_->graph, divided_->shares);
+  std::vector<HeldParameter> held;
+  for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
+    HeldParameter& own = held.emplace_back();
+    const auto& node = divided_->graph.operators[i];
+    if (node.kind != spmd::OperatorKind::Parameter) continue;
+    const spmd::Form form = divided_->division.signatures[i].outputs.at(0);
+    own = {blocks.of(node.outputs[0], form, shard), form == spmd::replicate};
+  }
+  return held;
+}
+
+void RankExecutor::make_operators(const Plan& plan)
+{
+  Tensors parameters;
+  for (const auto& [index, own] : stages_.own) {
+    const Tensors& of_part = own.model->parameters();
+    parameters.insert(parameters.end(), of_part.begin(), of_part.end());
+  }
+  auto data = [this](std::uint64_t step, std::uint64_t microbatch, std::size_t number) {
+    const Progress::Work work(options_.progress, step, "data");
+    const RandomKey key{options_.seed, step, microbatch};
+    return number == 0 ? options_.batches->inputs(key, options_.device).at(0)
+                       : options_.batches->labels(key, options_.device);
+  };
+  operators_ = std::make_unique<OperatorPasses>(*divided_, workload_, std::move(parameters),
+                                                OperatorOptions{.rank = rank_,
+                                                                .data = std::move(data),
+                                                                .microbatches = plan.goal.microbatches,
+                                                                .seed = options_.seed,
+                                                                .device = options_.device});
 }
 
 void RankExecutor::make_models(const Plan& plan)
@@ -125,7 +163,11 @@ void RankExecutor::make_models(const Plan& plan)
     stage_options.divides_sequence = divides_sequence_;
     stage_options.sites = sites_of(stage, stage_options.is_divided_alike ? own.placed.shard : 0);
     stage_options.shard = own.placed.shard;
-    stage_options.units = units_of_shard(first_layer, stage.replicas[own.placed.replica], own.placed.shard);
+    if (divided_) {
+      stage_options.operators = held_parameters(stage, own.placed.shard);
+    } else {
+      stage_options.units = units_of_shard(first_layer, stage.replicas[own.placed.replica], own.placed.shard);
+    }
     stage_options.splits_backward = split.contains(index);
     stage_options.seed = options_.seed;
     stage_options.device = options_.device;
@@ -268,13 +310,14 @@ void RankExecutor::run_on_stream(const Job& job)
       return;
     case Opcode::AllReduce:
     case Opcode::ReduceScatter:
-    case Opcode::AllGather: {
+    case Opcode::AllGather:
+    case Opcode::AllToAll: {
       const Payload payload = job.instruction.payload;
+      if (operators_ && payload != Payload::GradientFacts) return reform(job);
       if (payload != Payload::Activation && payload != Payload::Gradient) return collective(job);
       is_before_pass(role_of(job.instruction).value()) ? gather_sequence(job) : make_whole(job);
       return;
     }
-    case Opcode::AllToAll:
     case Opcode::Broadcast:
       break;
   }
@@ -359,6 +402,22 @@ void RankExecutor::collective(const Job& job)
     if (!tensors.empty()) transport_->collective(channel_of(instruction), instruction, tensors);
   };
   parameters_.run(job.step, job.instruction, channel_at(job.instruction), on_channel);
+  ran(job, begin, stream.record());
+}
+
+void RankExecutor::reform(const Job& job)
+{
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  const std::size_t channel = channel_of(job.instruction);
+  const Collectives collectives = {
+      [&](const Instruction& instruction, const Tensors& tensors) {
+        transport_->collective(channel, instruction, tensors);
+      },
+      [&](const Instruction& instruction, const Tensors& outgoing, const Tensors& incoming) {
+        transport_->exchange(channel, instruction, outgoing, incoming);
+      }};
+  operators_->reform(job.step, job.instruction, collectives, stream);
   ran(job, begin, stream.record());
 }
 
@@ -483,6 +542,7 @@ Message RankExecutor::inputs_of(const Job& job)
 {
   const Instruction& instruction = job.instruction;
   const std::uint32_t stage = instruction.stage;
+  if (operators_) return {};
   if (instruction.opcode == Opcode::Forward) {
     if (stage == 0 && !has_data_server_) return micro_batch_data(job.step, instruction.microbatch);
     return (divides_sequence_ && stage > 0 ? gathered_ : arrived_)
@@ -506,9 +566,17 @@ Message RankExecutor::computed(const Job& job, Message inputs)
   }
   switch (instruction.opcode) {
     case Opcode::Forward:
+      if (operators_) {
+        operators_->forward(job.step, instruction, job.lane.stream);
+        return {};
+      }
       if (evaluates_) return model.evaluate(*options_.batches, job.step, instruction.microbatch, inputs);
       return model.forward(job.step, instruction.microbatch, std::move(inputs));
     case Opcode::Backward:
+      if (operators_) {
+        operators_->backward(job.step, instruction, model.loss_scale(), job.lane.stream);
+        return {};
+      }
       return model.backward(instruction.microbatch, inputs);
     case Opcode::BackwardInput:
       return model.backward_input(instruction.microbatch, inputs);
@@ -528,6 +596,7 @@ void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
 {
   const std::uint32_t stage = instruction.stage;
   const bool goes_forward = instruction.opcode == Opcode::Forward;
+  if (operators_) return;  // which keep it
   const bool has_result =
       goes_forward ? !stages_.is_last(stage) || stages_.is_divided(stage) : makes_gradients(instruction) && stage > 0;
   if (!has_result) return;
@@ -580,7 +649,9 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   StepEnd last{step, {}, {}};
   {
     const Stream::Scope scope(stream);
-    if (has_first_shard(last_stage()) && !evaluates_) {
+    if (operators_) {
+      last.loss.push_back(begin_copy(operators_->take_loss()));
+    } else if (has_first_shard(last_stage()) && !evaluates_) {
       last.loss.push_back(begin_copy(stages_.patterns.back().replicas() > 1 ? parameters_.loss().at(0).to(at::kDouble)
                                                                             : stages_.model(last_stage()).take_loss()));
     }
@@ -588,7 +659,7 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   }
   steps_in_flight_.push_back(std::move(last));
   while (!steps_in_flight_.empty() &&
-         (steps_in_flight_.size() > most_in_flight || steps_in_flight_.front().end.passed())) {
+         (steps_in_flight_.size() > most_in_flight || has_ended(steps_in_flight_.front()))) {
     report_step(steps_in_flight_.front(), ended);
     steps_in_flight_.pop_front();
   }
@@ -627,10 +698,26 @@ void RankExecutor::finish(const StepEnded& ended, RankReport& report)
   for (std::size_t tier = 0; tier < tier_count; ++tier) report.peak_memory[tier] = meters_[tier].peak();
 }
 
+bool RankExecutor::has_ended(const StepEnd& step) const
+{
+  const bool has_all_losses = !operators_ || rank_ != 0 || board_->has_losses(step.step, program_->ranks() - 1);
+  return has_all_losses && step.end.passed();
+}
+
 void RankExecutor::report_step(const StepEnd& step, const StepEnded& ended)
 {
   const Seconds end = step.end.time();  // waits; the loss is complete after it
-  ended(step.step, end, step.loss.empty() ? std::nullopt : std::optional(step.loss.front().item<double>()));
+  std::optional<double> loss;
+  if (!step.loss.empty()) loss = step.loss.front().item<double>();
+  if (operators_ && rank_ != 0) {
+    board_->add_loss(step.step, rank_, *loss);
+    loss.reset();
+  } else if (operators_) {
+    waits_->loss(step.step, [&](const Deadline& deadline) {
+      *loss += board_->await_losses(step.step, program_->ranks() - 1, deadline);
+    });
+  }
+  ended(step.step, end, loss);
 }
 
 }  // namespace isobar::exec

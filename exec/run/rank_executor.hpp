@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/workload.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
 #include "core/program/program.hpp"
@@ -17,6 +18,7 @@
 #include "exec/run/rank_report.hpp"
 #include "exec/run/rank_stages.hpp"
 #include "exec/run/step_board.hpp"
+#include "exec/spmd/operator_passes.hpp"
 #include "exec/transport/transport.hpp"
 
 #include <array>
@@ -61,6 +63,9 @@ struct RankOptions {
 /// Executes a rank's instructions: those of its stages on their layers, or the data server's, which sends each
 /// micro-batch. Of a stage with several replicas or shards, the first shard of the first replica tells the loss.
 ///
+/// Where the plan divides operators, OperatorPasses makes the passes and the reforms. Each rank has an addend of the
+/// loss; rank 0 adds them up, and reports a step once all have arrived.
+///
 /// What a task of a shard makes is an addend, or its part of what all gather: the collective that follows makes it
 /// whole, and leaves it to the neighbouring stages.
 ///
@@ -88,7 +93,7 @@ class RankExecutor : public RankWork {
   void cancel() noexcept override;
 
   /// Receives a step, the time of its end by the steady clock, and its mean loss (from the first shard of the first
-  /// replica of the last stage).
+  /// replica of the last stage, or from rank 0 where the plan divides operators).
   using StepEnded = std::function<void(std::uint64_t step, Seconds end, std::optional<double> loss)>;
   /// Ends a step on the compute lane and reports, in order, all steps that the device has ended; on a CPU this one. A
   /// GPU may be two steps behind the host; beyond that this waits for it, since the memory of queued work would grow.
@@ -135,6 +140,8 @@ class RankExecutor : public RankWork {
   };
 
   void make_models(const Plan& plan);
+  void make_operators(const Plan& plan);
+  std::vector<HeldParameter> held_parameters(const Stage& stage, std::size_t shard) const;
   void add_lanes();
   /// Runs `work`. Reports out of memory and a failed GPU as this rank's failure, not as a bug of ours.
   void work_on_device(const std::function<void()>& work) const;
@@ -145,6 +152,7 @@ class RankExecutor : public RankWork {
   void collective(const Job& job);
   void make_whole(const Job& job);
   void gather_sequence(const Job& job);
+  void reform(const Job& job);
   void compute(const Job& job);
   void use_machine(const Job& job);
   Message inputs_of(const Job& job);
@@ -169,7 +177,9 @@ class RankExecutor : public RankWork {
   bool is_data_server() const { return stages_.own.empty(); }
   std::uint32_t last_stage() const { return static_cast<std::uint32_t>(stages_.ranks.size() - 1); }
   Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
-  static void report_step(const StepEnd& step, const StepEnded& ended);
+  /// Whether a step can be reported without a wait.
+  bool has_ended(const StepEnd& step) const;
+  void report_step(const StepEnd& step, const StepEnded& ended);
 
   const Workload& workload_;
   const Program* program_;
@@ -199,7 +209,9 @@ class RankExecutor : public RankWork {
   Mailbox arrived_;   // what stages of this rank read
   Mailbox leaving_;   // what they made for other ranks
   std::deque<StepEnd> steps_in_flight_;
-  std::unique_ptr<RankMachine> machine_;  // null if all stages live on the device
+  std::optional<OperatorPlan> divided_;        // of a plan that divides operators
+  std::unique_ptr<OperatorPasses> operators_;  // likewise; otherwise null
+  std::unique_ptr<RankMachine> machine_;       // null if all stages live on the device
 };
 
 }  // namespace isobar::exec

@@ -17,13 +17,13 @@ namespace {
 using Kind = spmd::OperatorKind;
 
 /// Indices of a dimension of a slice in the whole tensor.
-at::Tensor indices(const TensorSlice& slice, std::size_t dimension, const at::TensorOptions& options)
+at::Tensor indices(const TensorBlock& slice, std::size_t dimension, const at::TensorOptions& options)
 {
   return at::arange(slice.begin[dimension], slice.begin[dimension] + slice.size[dimension], options);
 }
 
 /// Adds minus infinity to the scores of later tokens.
-at::Tensor masked(const at::Tensor& scores, const TensorSlice& slice)
+at::Tensor masked(const at::Tensor& scores, const TensorBlock& slice)
 {
   constexpr double never = -std::numeric_limits<double>::infinity();
   const auto options = scores.options().dtype(at::kLong).requires_grad(false);
@@ -34,7 +34,7 @@ at::Tensor masked(const at::Tensor& scores, const TensorSlice& slice)
 
 /// Sinusoids: Vaswani et al., Attention Is All You Need, 2017, section 3.5; the sine and the cosine of each wavelength
 /// next to each other.
-at::Tensor positions(const TensorSlice& slice, std::uint64_t width, const std::string& device)
+at::Tensor positions(const TensorBlock& slice, std::uint64_t width, const std::string& device)
 {
   constexpr double longest = 10'000;
   const auto options = at::TensorOptions(at::Device(device)).dtype(at::kDouble);
@@ -84,7 +84,7 @@ at::Tensor normalise(const at::Tensor& input, const at::Tensor& weight, const at
 }  // namespace
 
 Tensors compute(const spmd::OperatorGraph& graph, const spmd::Operator& node, const Tensors& inputs,
-                const TensorSlice& output, const OperatorSettings& settings)
+                const TensorBlock& output, const OperatorSettings& settings)
 {
   const auto x = [&inputs](std::size_t i) -> const at::Tensor& { return inputs.at(i); };
   // Of a whole tensor: a constant of the model, not the size of what is computed here.

@@ -2,7 +2,7 @@
 
 #include "core/spmd/operator_graph.hpp"
 #include "exec/device/tensors.hpp"
-#include "exec/spmd/tensor_slice.hpp"
+#include "exec/spmd/tensor_block.hpp"
 
 #include <cstdint>
 #include <string>
@@ -34,6 +34,6 @@ struct OperatorSettings {
 /// Output gives nothing. Data and Parameter are not computed.
 /// @throws InputError for Attention and CausalMask, which only the published graph has.
 Tensors compute(const spmd::OperatorGraph& graph, const spmd::Operator& node, const Tensors& inputs,
-                const TensorSlice& output, const OperatorSettings& settings);
+                const TensorBlock& output, const OperatorSettings& settings);
 
 }  // namespace isobar::exec

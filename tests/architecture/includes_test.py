@@ -67,7 +67,7 @@ ROOMS = {
     "exec/model": (
         CORE | {"exec/data", "exec/device", "exec/files", "exec/spmd"}, ("fmt/",), ("torch/", "ATen/", "c10/")),
     "exec/run": (
-        CORE | EXECUTION | {"exec/data", "schedules", "schedules/lowering"}, ("fmt/",),
+        CORE | EXECUTION | {"exec/data", "exec/spmd", "schedules", "schedules/lowering"}, ("fmt/",),
         ("torch/", "ATen/", "c10/", "nlohmann/")),
     "exec": (
         CORE | EXECUTION | {"exec/data", "exec/run", "schedules/lowering"}, ("fmt/", "CLI/"), ("nlohmann/", "spdlog/")),

@@ -32,6 +32,19 @@ sequence: 8
 micro_batch: 2
 """
 
+BERT_MOE = """model: moe
+trunk: bert
+layers: 2
+hidden: 16
+heads: 2
+vocabulary: 40
+experts: 2
+sequence: 8
+micro_batch: 3
+optimizer: adam
+learning_rate: 0.01
+"""
+
 
 class Run(CommandTest):
     def profiled(self, *options):
@@ -403,15 +416,64 @@ class Run(CommandTest):
             self.assertEqual(fault, "workload tmoe: parity: true has the published operators, which are only searched; "
                              "leave it out to execute")
 
-    def test_plans_that_divide_operators_are_simulated_only(self):
+    def losses_by(self, workload, plan, *options):
+        output = self.folder / "run.json"
+        self.run_isobar("run", workload, "--plan", plan, *options, "-o", output)
+        return json.loads(output.read_text())["losses"]
+
+    def stamped(self, platform, workload, *options, allocator="even"):
+        plan = self.make_plan(platform, workload, *(options or ("--microbatches", 2)), allocator=allocator)
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "--stamp")
+        return plan
+
+    def assert_close(self, losses, expected):
+        for loss, wanted in zip(losses, expected, strict=True):
+            self.assertAlmostEqual(loss / wanted, 1, delta=2e-5)
+
+    def test_devices_that_divide_operators_have_the_losses_of_one_device(self):
         platform, _ = self.small_inputs()
-        workload = self.write("tmoe.yaml", MOE + "unit: operator\n")
-        plan = self.make_plan(platform, workload, allocator="ddp")
-        self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
-                         f"{plan}: stages[0].splits: divides operators; isobar run executes plans of whole layers, and "
-                         "simulate plays all")
-        self.assertIn("unit: operator lists operators, which are planned and simulated; leave it out to execute",
-                      self.fault_of("profile", workload, "-o", "p"))
+        blocks = self.write("blocks.yaml", BERT_MOE)
+        operators = self.write("operators.yaml", BERT_MOE + "unit: operator\n")
+        expected = self.losses_by(blocks, self.stamped(platform, blocks, "--microbatches", 2, "--without", "slow"), "--in-process",
+                                  "--steps", 5)
+        folder = self.folder / "checkpoints"
+        for allocator in ("ddp", "dp-cp", "spmd"):
+            plan = self.stamped(platform, operators, allocator=allocator)
+            for way in ("--in-process", "--spawn"):
+                self.assert_close(self.losses_by(operators, plan, way, "--steps", 5), expected)
+            # Each continues what another division has begun.
+            options = "--checkpoint", folder, *(["--resume"] if folder.exists() else [])
+            steps = {"ddp": 1, "dp-cp": 3, "spmd": 5}[allocator]
+            self.assert_close(self.losses_by(operators, plan, "--spawn", "--steps", steps, *options),
+                              expected[max(0, steps - 2):steps])
+
+    def test_mistakes_with_divided_operators_are_named(self):
+        platform, _ = self.small_inputs()
+        operators = self.write("operators.yaml", BERT_MOE + "unit: operator\n")
+        plan = self.stamped(platform, operators, allocator="ddp")
+        base = "run", operators, "--plan", plan, "--in-process", "--steps", 1
+        reason = "the devices of the plan divide operators"
+        self.assertEqual(self.fault_of(*base, "--evaluate", "x"),
+                         f"--evaluate: {reason}, which isobar run only trains; leave it out")
+        self.assertEqual(self.fault_of(*base, "--weights", "x"),
+                         f"--weights: {reason}, which have no source in other models; leave it out")
+        other = self.write("other.yaml", BERT_MOE.replace("hidden: 16", "hidden: 32") + "unit: operator\n")
+        self.assertIn("workload", self.fault_of("run", other, "--plan", plan, "--in-process"))
+        blocks = self.write("blocks.yaml", BERT_MOE)
+        self.assertIn("stages[0].splits: divides operators, and the workload has no layer for each; write unit: operator",
+                      self.fault_of("run", blocks, "--plan", plan, "--in-process", "--unvalidated"))
+        self.assertIn("--ranks: lists 1 address; the plan has 2 ranks",
+                      self.fault_of("run", operators, "--plan", plan, "--rank", 0, "--ranks", "127.0.0.1:21743"))
+        published = self.write("published.yaml", BERT_MOE + "unit: operator\nparity: true\n")
+        self.assertIn("parity: true has the published operators, which are only searched; leave it out to execute",
+                      self.fault_of("run", published, "--plan", plan, "--in-process", "--unvalidated"))
+        self.assertIn("unit: operator has layers that only plans that divide operators execute; leave it out",
+                      self.fault_of("profile", operators, "-o", "p"))
+        folder = self.folder / "checkpoints"
+        self.run_isobar(*base, "--checkpoint", folder)
+        plan = self.stamped(platform, operators, "--microbatches", 4, allocator="ddp")
+        self.assertIn("was written by another run", self.fault_of("run", operators, "--plan", plan, "--in-process",
+                                                                  "--steps", 2, "--checkpoint", folder, "--resume"))
 
     def started(self):
         workload, plan = self.stamped_plan()

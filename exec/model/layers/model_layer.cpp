@@ -7,6 +7,7 @@
 #include "exec/model/recomputed_tensors.hpp"
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cmath>
 #include <limits>
@@ -182,6 +183,12 @@ std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<st
   return add(name, at::empty(in_torch(shape), at::kFloat).normal_(0, deviation, generator), cut);
 }
 
+std::size_t ModelLayer::add_with(FirstValues values, const std::string& name, const std::vector<std::uint64_t>& shape)
+{
+  return values == FirstValues::Drawn ? add_normal(name, shape)
+                                      : add_constant(name, shape, values == FirstValues::Ones ? 1 : 0);
+}
+
 ModelLayer::Linear ModelLayer::add_linear(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut)
 {
   Linear linear = add_linear_without_bias(name, from, to, cut);
@@ -199,6 +206,23 @@ ModelLayer::LayerNorm ModelLayer::add_layer_norm(const std::string& name, std::u
 {
   const auto weight = add_constant(name + ".weight", {width}, 1);
   return {weight, add_constant(name + ".bias", {width}, 0), epsilon};
+}
+
+void ModelLayer::keep(std::size_t index, const TensorBlock& slice)
+{
+  const at::NoGradGuard no_graph;
+  at::Tensor& parameter = parameters_[index];
+  TensorPart& part = parts_[index];
+  for (std::size_t i = 0; i < slice.size.size(); ++i) {
+    const auto dimension = static_cast<std::int64_t>(i);
+    if (slice.size[i] == parameter.size(dimension)) continue;
+    ensure(part.is_whole(), "a slice has all indices of all dimensions but one");
+    const std::uint64_t of_index = TensorPart::whole({part.shape.begin() + dimension + 1, part.shape.end()}).period;
+    part.period = of_index * part.shape[i];
+    part.begin = of_index * static_cast<std::uint64_t>(slice.begin[i]);
+    part.end = part.begin + of_index * static_cast<std::uint64_t>(slice.size[i]);
+    parameter = parameter.narrow(dimension, slice.begin[i], slice.size[i]).clone().requires_grad_();
+  }
 }
 
 const at::Tensor& ModelLayer::parameter(std::size_t index) const

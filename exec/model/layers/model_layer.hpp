@@ -1,6 +1,8 @@
 #pragma once
 
+#include "core/spmd/operator_graph.hpp"
 #include "exec/model/layer_module.hpp"
+#include "exec/spmd/tensor_block.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -29,6 +31,11 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const GptSizes&
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const ResnetSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const spmd::MoeSizes& sizes);
+
+/// How the parameters of a mixture of experts begin: weights are drawn from N(0, 0.02²), biases are 0 and the weights
+/// of norms 1, as in BERT and GPT-2.
+enum class FirstValues : std::uint8_t { Drawn, Zeros, Ones };
+FirstValues first_values_of(const spmd::OperatorGraph& graph, const spmd::Operator& parameter);
 
 /// A layer that passes its inputs through one layer and then through another, and has the parameters of both.
 std::unique_ptr<LayerModule> in_sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second);
@@ -112,9 +119,13 @@ class ModelLayer : public LayerModule {
   /// Draws from a normal distribution around 0.
   std::size_t add_normal(const std::string& name, const std::vector<std::uint64_t>& shape,
                          double deviation = usual_deviation, Cut cut = {});
+  std::size_t add_with(FirstValues values, const std::string& name, const std::vector<std::uint64_t>& shape);
   Linear add_linear(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut = {});
   Linear add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut = {});
   LayerNorm add_layer_norm(const std::string& name, std::uint64_t width, double epsilon);
+
+  /// Keeps only a slice of a parameter: some indices of one dimension.
+  void keep(std::size_t index, const TensorBlock& slice);
 
   const at::Tensor& parameter(std::size_t index) const;
   /// The part of `whole` that belongs to the shard's units.

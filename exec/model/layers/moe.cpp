@@ -103,7 +103,7 @@ class MoeLayer final : public ModelLayer {
         read.push_back(values[input]);
         if (last_readers_[input] == i) values[input].reset();
       }
-      const Tensors made = compute(layer_.graph, node, read, TensorSlice::whole(tensor(node.outputs[0])), settings);
+      const Tensors made = compute(layer_.graph, node, read, TensorBlock::whole(tensor(node.outputs[0])), settings);
       for (std::size_t k = 0; k < made.size(); ++k) values[node.outputs[k]] = in_dtype(made[k]);
     }
     return {values[layer_.passed]};
@@ -112,26 +112,10 @@ class MoeLayer final : public ModelLayer {
  private:
   const spmd::Tensor& tensor(std::size_t index) const { return layer_.graph.tensors[index]; }
 
-  /// Weights are drawn from N(0, 0.02²), biases are 0 and the weights of norms 1, as in BERT and GPT-2.
   void add(const Operator& parameter)
   {
-    const std::size_t made = parameter.outputs[0];
     const std::string name = parameter.name.substr(parameter.name.find('.') + 1);
-    const auto reads = [&](std::size_t input, bool only_norms) {
-      return std::any_of(layer_.operators.begin(), layer_.operators.end(), [&](const Operator& node) {
-        return node.inputs.size() > input && node.inputs[input] == made &&
-               (node.kind == OperatorKind::LayerNorm || !only_norms);
-      });
-    };
-    constexpr std::size_t weight = 1;
-    constexpr std::size_t bias = 2;
-    if (reads(bias, /*only_norms=*/false)) {
-      add_constant(name, tensor(made).shape, 0);
-    } else if (reads(weight, /*only_norms=*/true)) {
-      add_constant(name, tensor(made).shape, 1);
-    } else {
-      add_normal(name, tensor(made).shape);
-    }
+    add_with(first_values_of(layer_.graph, parameter), name, tensor(parameter.outputs[0]).shape);
   }
 
   LayerGraph layer_;
@@ -150,7 +134,7 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const MoeSizes&
   }
   if (sizes.by_operator) {
     throw InputError(fmt::format("workload {}", shown(setup.workload.name)),
-                     "unit: operator lists operators, which are planned and simulated; leave it out to execute");
+                     "unit: operator has layers that only plans that divide operators execute; leave it out");
   }
   return std::make_unique<MoeLayer>(setup, sizes);
 }

@@ -56,7 +56,7 @@ struct GraphRun {
       } else {
         Tensors inputs;
         for (const auto input : node.inputs) inputs.push_back(values[input]);
-        const auto outputs = compute(graph, node, inputs, TensorSlice::whole(graph.tensors[node.outputs[0]]), settings);
+        const auto outputs = compute(graph, node, inputs, TensorBlock::whole(graph.tensors[node.outputs[0]]), settings);
         for (std::size_t k = 0; k < outputs.size(); ++k) {
           values[node.outputs[k]] = outputs[k].to(at::kFloat);
         }

@@ -90,7 +90,7 @@ Tensors random_inputs(const OperatorGraph& graph, const Operator& node)
 {
   Tensors inputs;
   for (std::size_t k = 0; k < node.inputs.size(); ++k) {
-    const auto shape = TensorSlice::whole(graph.tensors[node.inputs[k]]).size;
+    const auto shape = TensorBlock::whole(graph.tensors[node.inputs[k]]).size;
     const auto choices = choices_of(graph, node, k);
     inputs.push_back(choices > 0 ? at::randint(choices, shape, at::kLong) : at::rand(shape, at::kDouble) * 2 - 1);
   }
@@ -103,7 +103,7 @@ struct Computed {
   Tensors gradients;
 };
 
-Computed computed(const OperatorGraph& graph, const Operator& node, const Tensors& inputs, const TensorSlice& output,
+Computed computed(const OperatorGraph& graph, const Operator& node, const Tensors& inputs, const TensorBlock& output,
                   const Tensors& output_gradients)
 {
   Tensors leaves;
@@ -133,7 +133,7 @@ Tensors random_like(const OperatorGraph& graph, const std::vector<std::size_t>& 
 {
   Tensors made;
   for (const auto tensor : tensors) {
-    made.push_back(at::rand(TensorSlice::whole(graph.tensors[tensor]).size, at::kDouble) * 2 - 1);
+    made.push_back(at::rand(TensorBlock::whole(graph.tensors[tensor]).size, at::kDouble) * 2 - 1);
   }
   return made;
 }
@@ -141,7 +141,7 @@ Tensors random_like(const OperatorGraph& graph, const std::vector<std::size_t>& 
 Computed computed_whole(const OperatorGraph& graph, const Operator& node, const Tensors& inputs,
                         const Tensors& output_gradients)
 {
-  const TensorSlice output = node.outputs.empty() ? TensorSlice() : TensorSlice::whole(graph.tensors[node.outputs[0]]);
+  const TensorBlock output = node.outputs.empty() ? TensorBlock() : TensorBlock::whole(graph.tensors[node.outputs[0]]);
   return computed(graph, node, inputs, output, output_gradients);
 }
 
@@ -213,7 +213,7 @@ void expect_plain_results(const OperatorGraph& graph, const Operator& node)
   const auto expected = spmd::plain::compute(node, arrays);
   ASSERT_EQ(found.outputs.size(), expected.size());
   for (std::size_t k = 0; k < expected.size(); ++k) {
-    EXPECT_EQ(found.outputs[k].sizes(), at::IntArrayRef(TensorSlice::whole(graph.tensors[node.outputs[k]]).size));
+    EXPECT_EQ(found.outputs[k].sizes(), at::IntArrayRef(TensorBlock::whole(graph.tensors[node.outputs[k]]).size));
     EXPECT_TRUE(at::allclose(found.outputs[k], tensor_of(expected[k]) * factor, near, near));
   }
   std::vector<spmd::plain::Array> gradients;
@@ -468,9 +468,9 @@ struct Division {
     return scaled;
   }
 
-  TensorSlice slice_of(const spmd::Tensor& tensor, Form form, std::size_t device) const
+  TensorBlock slice_of(const spmd::Tensor& tensor, Form form, std::size_t device) const
   {
-    TensorSlice slice = TensorSlice::whole(tensor);
+    TensorBlock slice = TensorBlock::whole(tensor);
     if (form.kind != Form::Kind::Gather) return slice;
     const Sizes scaled = of(tensor, form);
     slice.begin[form.dimension] = parts::begin_of(scaled, device);
@@ -514,7 +514,7 @@ std::string difference(const OperatorGraph& graph, const Operator& node, const S
   }
   std::vector<Computed> found;
   for (std::size_t device = 0; device < devices; ++device) {
-    TensorSlice output;
+    TensorBlock output;
     if (!node.outputs.empty()) {
       output = division.slice_of(graph.tensors[node.outputs[0]], signature.outputs[0], device);
     }
