@@ -1,5 +1,6 @@
 #pragma once
 
+#include "allocators/share_rule.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/cost_model.hpp"
@@ -50,6 +51,8 @@ struct SearchLimits {
   std::optional<std::uint64_t> window = {};
   /// For allocators that take it: whether stages that do not fit on their devices may pass through them.
   bool offload = false;
+  /// For allocators that take it: the shares of devices.
+  ShareRule shares = ShareRule::Best;
 };
 /// Largest value of SearchLimits::candidates. Every candidate is simulated, so more would take longer than a better
 /// search.
@@ -107,6 +110,7 @@ struct Allocator {
   bool uses_machines = false;      ///< places layers on one device and its machine, once a step and recomputed
   bool takes_window = false;       ///< honours SearchLimits::window
   bool takes_offload = false;      ///< honours SearchLimits::offload
+  bool takes_share_rule = false;   ///< honours SearchLimits::shares
   bool divides_operators = false;  ///< divides the operators of a workload that lists them; others take no such one
   bool improves_plans = false;     ///< honours SearchLimits::start and polish
   bool needs_chain = false;        ///< refuses schedules without a recurrence, about which it could prove nothing

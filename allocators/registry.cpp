@@ -563,6 +563,35 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
   return carried;
 }
 
+Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  if (plan.stages.empty()) return plan;
+  ensure(plan.goal.objective == Objective::Step, "plans for objective step are priced for other inputs");
+  const CostModel cost(workload, cluster);
+  Plan proposed;
+  proposed.goal = plan.goal;
+  proposed.stages = plan.stages;
+  proposed.sync = plan.sync;
+  proposed.system = plan.system;
+  for (auto& stage : proposed.stages) {
+    for (auto& replica : stage.replicas) {
+      for (auto& shard : replica.shards) {
+        const double share = shard.share;
+        shard = shard_on(cost, cluster.device_index(shard.device).value());
+        shard.share = share;
+      }
+    }
+  }
+  const ChainView view = chain_view(workload);
+  SearchClock clock{{}};
+  Plan priced = std::move(
+      priced_plans({.plans = {proposed}}, HybridProblem{workload, view, cluster, plan.goal, {}}, clock).front());
+  priced.allocator = plan.allocator;
+  priced.search_time = plan.search_time;
+  check(priced, workload, cluster);
+  return priced;
+}
+
 void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;

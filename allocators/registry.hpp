@@ -60,6 +60,11 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
 /// workload and cluster.
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal);
 
+/// The placement of a plan, which allocate() made for objective `step` and other work of the same layers or other
+/// speeds of the same devices, with the claims that it has here. Infeasible, with the reason, if it does not fit in
+/// memory.
+Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
 /// Gives a plan the bound and certificate of another plan for the same goal, workload and cluster, if that bound is
 /// higher. A plan that then meets its bound becomes optimal. For objective dtfm, only between plans of the same stages
 /// with as many replicas; a bound by loads only between plans of the same schedule, if it holds of that plan, too.

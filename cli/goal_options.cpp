@@ -171,6 +171,9 @@ void GoalOptions::add_search_to(CLI::App& command)
   command.add_option("--offload", offload,
                      "whether layers of stages that do not fit on their devices pass through them: auto or none "
                      "(allocators exact, hybrid; default: none)");
+  command.add_option("--shares", shares,
+                     "shares of unequal devices: best, even, or speed, in proportion to it (allocator spmd; default: "
+                     "best)");
   command.add_flag("--polish", polish,
                    "minimize the step at the end of the search, whatever the objective; always on for objective step "
                    "(allocator local-search)");
@@ -273,6 +276,10 @@ allocators::SearchLimits GoalOptions::limits(const std::string& allocator) const
   }
   if (has(&allocators::Allocator::takes_window)) limits.window = window;
   limits.offload = offloads() && has(&allocators::Allocator::takes_offload);
+  if (shares && has(&allocators::Allocator::takes_share_rule)) {
+    limits.shares = chosen<allocators::ShareRule>("--shares", *shares, allocators::share_rule_from_name,
+                                                  allocators::share_rule_names());
+  }
   return limits;
 }
 
@@ -299,6 +306,7 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
       {"--max-tensor-parallel", max_tensor_parallel.has_value(), &Allocator::limits_degrees},
       {"--window", window.has_value(), &Allocator::takes_window},
       {"--offload", offloads(), &Allocator::takes_offload},
+      {"--shares", shares.has_value(), &Allocator::takes_share_rule},
   };
   for (const auto& option : options) {
     if (option.is_given) allocators::require_property(option.property, option.name, allocators);

@@ -33,6 +33,7 @@ struct GoalOptions {
   std::optional<std::string> recompute;
   std::optional<std::uint64_t> window;
   std::optional<std::string> offload;
+  std::optional<std::string> shares;
   std::optional<std::uint64_t> global_batch;
 
   /// Adds the options that define the goal, except --objective and --global-batch.

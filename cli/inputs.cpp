@@ -24,24 +24,19 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
   Workload workload = workload_from_text(workload_text, options.workload, settings, place);
   sim::Platform platform = load_platform(options.platform, options.devices, left_out);
   print_notes(platform);
-  std::optional<Fingerprint> measured;
-  bool has_measured_layers = false;
-  if (!options.profile.empty()) {
-    const DeviceProfile profile = read_profile(options.profile);
-    apply_profile(profile, options.profile, workload);
-    if (profile.has_layers()) platform.set_measured_speed(profile.device, profile.speed);
-    for (const auto& [type, rates] : workload.operator_rates) platform.set_speed(type, rates.flops);
-    has_measured_layers = profile.has_layers();
-    measured = Fingerprint{options.profile, fingerprint(read_file(options.profile))};
-  }
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
-  return {std::move(platform),
-          std::move(workload),
-          std::move(platform_fingerprint),
-          {options.workload, workload_fingerprint(workload_text, settings), settings},
-          std::move(measured),
-          has_measured_layers,
-          options.devices.empty() ? std::nullopt : std::optional(options.devices)};
+  Inputs inputs{std::move(platform),
+                std::move(workload),
+                std::move(platform_fingerprint),
+                {options.workload, workload_fingerprint(workload_text, settings), settings},
+                {},
+                false,
+                options.devices.empty() ? std::nullopt : std::optional(options.devices)};
+  if (options.profile.empty()) return inputs;
+  const DeviceProfile profile = read_profile(options.profile);
+  apply_profile(profile, options.profile, inputs.workload);
+  take_speeds(profile, options.profile, inputs);
+  return inputs;
 }
 
 }  // namespace
@@ -57,6 +52,14 @@ void InputOptions::add_to(CLI::App& command)
   add_file(command, "--profile", profile,
            "measured times of the workload's layers, or rates of its operators (JSON; isobar profile writes it; "
            "default: work over nominal speed)");
+}
+
+void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs)
+{
+  if (profile.has_layers()) inputs.platform.set_measured_speed(profile.device, profile.speed);
+  for (const auto& [type, rates] : inputs.workload.operator_rates) inputs.platform.set_speed(type, rates.flops);
+  inputs.has_measured_layers = profile.has_layers();
+  inputs.profile_fingerprint = Fingerprint{file, fingerprint(read_file(file))};
 }
 
 Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const std::vector<std::string>& left_out)

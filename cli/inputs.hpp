@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/model/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "sim/platform/platform.hpp"
@@ -53,6 +54,9 @@ Inputs load(const InputOptions& options, const RecomputedLayers& recomputed = {}
 /// leaves out.
 /// @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
+
+/// Gives the platform the speeds of a profile that the workload has (apply_profile), and the inputs its name.
+void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs);
 
 /// Prints to stderr which devices have no rate for the workload's dtype, so that their float32 rate is used.
 void note_missing_rates(const Inputs& inputs);

@@ -1,10 +1,13 @@
 #include "cli/rows.hpp"
 
+#include "allocators/registry.hpp"
 #include "cli/goal_options.hpp"
+#include "cli/planning.hpp"
 #include "cli/simulated_choice.hpp"
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
+#include "core/model/layer_noise.hpp"
 #include "core/plan/placed_shards.hpp"
 
 #include <fmt/format.h>
@@ -33,6 +36,13 @@ Seconds processor_time()
     sum += Seconds(seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime));
   }
   return sum;
+}
+
+std::string answer_of(const Inputs& inputs, const Plan& plan, Seconds plan_time)
+{
+  nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
+  if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");
+  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -73,16 +83,27 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
   const Seconds begin = processor_time();
   const auto choose = limits.candidates > 1 ? choose_own_by_simulation : make_best_plan;
   const Plan plan = choose(inputs, allocator, goal, limits, splits);
-  const Seconds plan_time = processor_time() - begin;
-  nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
-  if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");
-  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return answer_of(inputs, plan, processor_time() - begin);
 }
 
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits)
 {
   return plan_and_simulate(inputs, allocator, goal, limits, {{goal.microbatches, inputs.workload.micro_batch}});
+}
+
+std::string plan_by_belief_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                                        const allocators::SearchLimits& limits, const Belief& belief,
+                                        std::uint64_t seed)
+{
+  const Seconds begin = processor_time();
+  const Cluster& cluster = inputs.platform.cluster();
+  const Plan believed = allocators::allocate(allocator, with_noise(inputs.workload, belief.layer_noise, seed),
+                                             scaled(cluster, belief.cluster), goal, limits);
+  const Seconds plan_time = processor_time() - begin;
+  Plan plan = allocators::priced_for(believed, inputs.workload, cluster);
+  record_inputs(plan, inputs, inputs.workload.micro_batch);
+  return answer_of(inputs, plan, plan_time);
 }
 
 RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)

@@ -1,10 +1,12 @@
 #pragma once
 
 #include "cli/global_batch.hpp"
+#include "core/cluster/scaled_cluster.hpp"
 #include "core/errors.hpp"
 #include "core/plan/plan.hpp"
 #include "results/comparison.hpp"
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -27,6 +29,19 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
 /// The same for the goal's number of micro-batches and the workload's micro-batch.
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits);
+
+/// What an allocator takes for the truth in a study of wrong measurements.
+struct Belief {
+  ClusterFactors cluster;
+  double layer_noise = 0;  ///< as of with_noise
+
+  bool operator==(const Belief&) const = default;
+};
+/// The same for an allocator that plans by a belief, drawn by `seed`: the plan's claims and the simulation are by the
+/// inputs. For objective `step`.
+std::string plan_by_belief_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
+                                        const allocators::SearchLimits& limits, const Belief& belief,
+                                        std::uint64_t seed);
 
 /// The answer of a row's work.
 struct RowAnswer {

@@ -21,14 +21,14 @@ namespace {
 struct DivisionProblem {
   explicit DivisionProblem(const HybridProblem& problem)
       : sizes(std::get<isobar::spmd::MoeSizes>(problem.workload.model)),
-        step(isobar::spmd::make_operator_graph(sizes, problem.goal.microbatches * problem.workload.micro_batch,
-                                               size_of(problem.workload.dtype)))
+        step(operator_graph_of(problem.workload, problem.goal.microbatches * problem.workload.micro_batch))
   {
     if (problem.cluster.data_server) {
       throw InputError("platform",
                        "has a data server, and devices that divide operators have their data; leave it out");
     }
     options.microbatches = {problem.goal.microbatches};
+    options.shares = problem.limits.shares;
     options.rules = isobar::spmd::rules_of(sizes);
   }
 

@@ -23,6 +23,7 @@ inline constexpr Allocator spmd_allocator = {
     .cost = "O(operators) labels, exponential in the width of the graph",
     .source = "HiDup (Zhang et al., SoCC 2022) and HAP (Zhang et al., EuroSys 2024), with own costs",
     .propose = propose_divisions,
+    .takes_share_rule = true,
     .divides_operators = true,
 };
 inline constexpr Allocator ddp_allocator = {

@@ -129,12 +129,14 @@ class PlanSearch {
 
   std::optional<SpmdPlan> run()
   {
-    std::vector<std::vector<double>> beginnings = {even_shares(devices_)};
-    const bool is_even = begin(beginnings.front(), 1).divided->kinds().size() == 1;
-    if (!is_even) beginnings.insert(beginnings.begin(), shares_by_speed(devices_));
+    const bool are_equal = begin(even_shares(devices_), 1).divided->kinds().size() == 1;
+    const ShareRule rule = are_equal ? ShareRule::Even : options_.shares;
+    std::vector<std::vector<double>> beginnings;
+    if (rule != ShareRule::Even) beginnings.push_back(shares_by_speed(devices_));
+    if (rule != ShareRule::Speed) beginnings.push_back(even_shares(devices_));
     std::optional<Candidate> best;
     for (const auto& shares : beginnings) {
-      auto found = is_even ? best_of(shares) : alternate(shares);
+      auto found = rule == ShareRule::Best ? alternate(shares) : best_of(shares);
       if (found && (!best || found->cost.time < best->cost.time)) best = std::move(found);
     }
     if (!best) return std::nullopt;

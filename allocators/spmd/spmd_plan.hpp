@@ -1,5 +1,6 @@
 #pragma once
 
+#include "allocators/share_rule.hpp"
 #include "allocators/spmd/divided_graph.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
@@ -21,6 +22,7 @@ struct SpmdOptions {
   Rules rules = Rules::Corrected;
   Algorithm algorithm = Algorithm::Ring;  ///< of collectives
   std::uint64_t most_labels = 100'000;    ///< of a search with limits of memory
+  ShareRule shares = ShareRule::Best;     ///< of unequal devices
   std::vector<DeviceRates> rates = {};    ///< of each device; empty: operator_rates_of
 };
 
@@ -47,7 +49,8 @@ struct SpmdPlan {
 /// their collectives. For each number of micro-batches, find_strategy with formula Duplex: exact for the shares. If
 /// that strategy does not fit in memory, a search with limits, which is exact, too. Where that keeps too many labels,
 /// searches with prices of memory, halved in between those with which a strategy fits and those with which none does;
-/// the best of these strategies stays. Equal devices have even shares. Otherwise strategies and shares take turns, from
+/// the best of these strategies stays. Equal devices have even shares. Unequal ones have those of the rule; to find the
+/// best, strategies and shares take turns, from
 /// shares in proportion to speed and from even ones: the least strategy for the shares, then the best shares for it
 /// (best_shares), until the cost falls no more. The best pair stays; that is a local optimum.
 ///

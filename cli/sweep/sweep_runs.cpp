@@ -86,6 +86,20 @@ void change(sim::Platform& platform, const results::Sweep& sweep, std::size_t ru
   if (noise != nullptr && number_of(*noise) > 0) add_noise(platform, number_of(*noise), sweep.seed(run));
 }
 
+/// What the allocator of a run plans by; none where it plans by the inputs.
+std::optional<Belief> belief_of(const results::Sweep& sweep, std::size_t run)
+{
+  if (sweep.members(run, "believed").empty()) return std::nullopt;
+  const auto number = [&](const char* parameter, double otherwise) {
+    const auto* value = sweep.value(run, parameter);
+    return value == nullptr ? otherwise : number_of(*value);
+  };
+  return Belief{{.speed = number("believed.speed", 1),
+                 .bandwidth = number("believed.bandwidth", 1),
+                 .latency = number("believed.latency", 1)},
+                number("believed.layer_noise", 0)};
+}
+
 GoalOptions options_of(const results::Sweep& sweep, std::size_t run)
 {
   GoalOptions options;
@@ -99,6 +113,7 @@ GoalOptions options_of(const results::Sweep& sweep, std::size_t run)
   options.recompute = given("recompute");
   if (const auto window = given("window")) options.window = std::stoull(*window);
   options.offload = given("offload");
+  options.shares = given("shares");
   options.budget = sweep.budget(run);
   options.seed = sweep.seed(run);
   return options;
@@ -200,7 +215,8 @@ SweepRuns::PlatformSource SweepRuns::platform_source(std::size_t run) const
 
 SweepRuns::WorkloadSource SweepRuns::workload_source(std::size_t run) const
 {
-  return {sweep_.text(run, "workload"), texts_of(sweep_.members(run, "workload")), sweep_.text(run, "recompute")};
+  return {sweep_.text(run, "workload"), texts_of(sweep_.members(run, "workload")), sweep_.text(run, "profile"),
+          sweep_.text(run, "recompute")};
 }
 
 /// Makes a generated platform once, so that a wrong option is reported before anything runs; checks that a file exists.
@@ -230,9 +246,20 @@ void SweepRuns::check_goal(std::size_t run, FaultsOfRuns& faults) const
     const Goal goal = goal_of(sweep_, run);
     require_warm_up(goal.schedule, goal.microbatches);
     options_of(sweep_, run).check_search(allocators());
+    if (belief_of(sweep_, run) && goal.objective != Objective::Step) {
+      throw InputError("objective", fmt::format("{} with `believed`, whose plans get the claims of objective step; "
+                                                "write step, or leave one of them out",
+                                                name_of(goal.objective)));
+    }
   } catch (const InputError& fault) {
     faults.add(sweep_, run, "", "allocator", fault);
   }
+}
+
+const DeviceProfile& SweepRuns::profile_of(const std::string& file)
+{
+  const auto known = profiles_.find(file);
+  return known != profiles_.end() ? known->second : profiles_.emplace(file, read_profile(file)).first->second;
 }
 
 void SweepRuns::read_workload(std::size_t run, const WorkloadSource& source, FaultsOfRuns& faults)
@@ -244,6 +271,7 @@ void SweepRuns::read_workload(std::size_t run, const WorkloadSource& source, Fau
     Workload& workload = workloads_[source];
     workload =
         workload_from_text(text, source.file, {sweep_.file(), "workload.", line, sweep_.members(run, "workload")});
+    if (!source.profile.empty()) apply_profile(profile_of(source.profile), source.profile, workload);
     if (!source.recompute.empty()) {
       recompute_layers(workload, {source.recompute, fmt::format("{}:{}: recompute", sweep_.file(),
                                                                 sweep_.value(run, "recompute")->line)});
@@ -277,6 +305,7 @@ std::vector<std::string> SweepRuns::inputs() const
 {
   std::vector<std::string> files = {sweep_.file()};
   for (const auto& [file, hash] : workload_hashes_) files.push_back(file);
+  for (const auto& [file, profile] : profiles_) files.push_back(file);
   files.insert(files.end(), platform_files_.begin(), platform_files_.end());
   for (const auto& allocator : allocators()) files.push_back(program_of(allocator));
   return files;
@@ -305,8 +334,12 @@ std::string SweepRuns::definition(std::size_t run) const
       definition[std::string(parameter)] = factor->scalar;
   }
   if (const auto* noise = sweep_.value(run, "noise")) definition["noise"] = noise->scalar;
+  if (const auto believed = texts_of(sweep_.members(run, "believed")); !believed.empty()) {
+    definition["believed"] = believed;
+  }
   definition["workload"] = workload_hashes_.at(workload.file);
   if (!workload.overrides.empty()) definition["workload_with"] = workload.overrides;
+  if (!workload.profile.empty()) definition["profile"] = fingerprint(read_file(workload.profile));
   if (row.recompute != "none") definition["recompute"] = row.recompute;
   definition["allocator"] = row.allocator;
 #ifdef ISOBAR_HAS_CBC
@@ -323,6 +356,7 @@ std::string SweepRuns::definition(std::size_t run) const
   if (limits.budget) definition["budget"] = *limits.budget;
   if (limits.window) definition["window"] = *limits.window;
   if (limits.offload) definition["offload"] = "auto";
+  if (limits.shares != allocators::ShareRule::Best) definition["shares"] = name_of(limits.shares);
   return definition.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -381,12 +415,18 @@ SweepRow SweepRuns::row_of(std::size_t run, const std::optional<sim::Platform>& 
                 {source.name, platform_hashes_.at(source)},
                 {sweep_.text(run, "workload"), workload_hashes_.at(sweep_.text(run, "workload"))},
                 {},
+                false,
                 {}};
+  const std::string profile = sweep_.text(run, "profile");
+  if (!profile.empty()) take_speeds(profiles_.at(profile), profile, inputs);
   change(inputs.platform, sweep_, run);
   ComparisonRow row = empty_row(run);
   const GoalOptions options = options_of(sweep_, run);
   if (!options.recompute) recompute_layers(inputs.workload, options.recompute_for(row.allocator));
-  fill_row(row, plan_and_simulate(inputs, row.allocator, row.goal, options.limits(row.allocator)));
+  const auto limits = options.limits(row.allocator);
+  const auto belief = belief_of(sweep_, run);
+  fill_row(row, belief ? plan_by_belief_and_simulate(inputs, row.allocator, row.goal, limits, *belief, row.seed)
+                       : plan_and_simulate(inputs, row.allocator, row.goal, limits));
   return {definition(run), std::move(row)};
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/model/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "core/units.hpp"
 #include "results/comparison.hpp"
@@ -59,6 +60,7 @@ class SweepRuns {
   struct WorkloadSource {
     std::string file;
     std::map<std::string, std::string> overrides;
+    std::string profile;    ///< a file; "": none
     std::string recompute;  ///< as the file requests it; "": each allocator's default, which a run makes
 
     auto operator<=>(const WorkloadSource&) const = default;
@@ -69,6 +71,7 @@ class SweepRuns {
   WorkloadSource workload_source(std::size_t run) const;
   void check_platform(std::size_t run, const PlatformSource& source, FaultsOfRuns& faults);
   void read_workload(std::size_t run, const WorkloadSource& source, FaultsOfRuns& faults);
+  const DeviceProfile& profile_of(const std::string& file);
   void check_goal(std::size_t run, FaultsOfRuns& faults) const;
   void hash_platform_files();
 
@@ -81,6 +84,7 @@ class SweepRuns {
   std::map<PlatformSource, std::string> platform_hashes_;
   std::vector<std::string> platform_files_;  // of all platforms that are files
   std::map<std::string, std::string> workload_hashes_;
+  std::map<std::string, DeviceProfile> profiles_;  // by file
   std::map<WorkloadSource, Workload> workloads_;
 };
 

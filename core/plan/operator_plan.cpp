@@ -82,7 +82,23 @@ std::optional<spmd::OperatorGraph> operator_graph_of(const Workload& workload)
 {
   const auto* sizes = std::get_if<spmd::MoeSizes>(&workload.model);
   if (sizes == nullptr || !sizes->by_operator) return std::nullopt;
-  return spmd::make_operator_graph(*sizes, workload.micro_batch, size_of(workload.dtype));
+  return operator_graph_of(workload, workload.micro_batch);
+}
+
+spmd::OperatorGraph operator_graph_of(const Workload& workload, std::uint64_t samples)
+{
+  const auto& sizes = std::get<spmd::MoeSizes>(workload.model);
+  const double element_bytes = size_of(workload.dtype);
+  auto graph = spmd::make_operator_graph(sizes, samples, element_bytes);
+  const auto micro_batch = spmd::make_operator_graph(sizes, workload.micro_batch, element_bytes);
+  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    const Flops nominal = micro_batch.operators[i].forward;
+    if (nominal <= Flops(0)) continue;
+    const double factor = workload.layers[i].forward / nominal;
+    graph.operators[i].forward = graph.operators[i].forward * factor;
+    graph.operators[i].backward = graph.operators[i].backward * factor;
+  }
+  return graph;
 }
 
 const spmd::DeviceRates* operator_rates_of(const Workload& workload, const std::string& type)

@@ -7,6 +7,7 @@
 #include "core/spmd/operator_graph.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@ namespace isobar {
 
 /// The operators of a workload whose layers are operators (`unit: operator` of a moe); none of any other one.
 std::optional<spmd::OperatorGraph> operator_graph_of(const Workload& workload);
+/// The same, of `samples` instead of a micro-batch. Operators have the work of the workload's layers, in proportion.
+spmd::OperatorGraph operator_graph_of(const Workload& workload, std::uint64_t samples);
 
 /// The rates of devices of a type (Workload::operator_rates); null: they compute by FLOPs alone.
 const spmd::DeviceRates* operator_rates_of(const Workload& workload, const std::string& type);

@@ -57,8 +57,10 @@ class SweepReader {
   {
     read_platform();
     read_workload();
+    add_parameter(file_, "profile", "profile", check_text);
     read_goal();
     read_scale();
+    read_belief();
     read_seeds();
     read_zip();
     file_.refuse_unknown();
@@ -177,6 +179,7 @@ class SweepReader {
     add_parameter(file_, "recompute", "recompute", check_text);
     add_parameter(file_, "window", "window", count(0));
     add_parameter(file_, "offload", "offload", choice({"auto", "none"}));
+    add_parameter(file_, "shares", "shares", choice({"best", "even", "speed"}));
     const DocumentNode* budget = file_.optional("budget");
     if (budget == nullptr || budget->kind != DocumentNode::Kind::Mapping) {
       add_parameter(file_, "budget", "budget", count(0));
@@ -202,6 +205,20 @@ class SweepReader {
       constexpr double most_noise = 10;
       if (reader.required_number(key) > most_noise) reader.add_fault(key, "is above 10; write at most 10");
     });
+  }
+
+  void read_belief()
+  {
+    const DocumentNode* node = file_.optional("believed");
+    if (node == nullptr) return;
+    MappingReader belief(*node, "believed.", faults_);
+    for (const auto* property : {"bandwidth", "latency", "speed"}) {
+      add_parameter(belief, property, std::string("believed.") + property, check_factor);
+    }
+    add_parameter(belief, "layer_noise", "believed.layer_noise", [](MappingReader& reader, const std::string& key) {
+      if (reader.required_number(key) >= 1) reader.add_fault(key, "is 1 or more; write a number below 1");
+    });
+    belief.refuse_unknown();
   }
 
   void read_seeds()

@@ -2,6 +2,7 @@
 #include "allocators/allocator.hpp"
 #include "core/check/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/cluster/scaled_cluster.hpp"
 #include "core/errors.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"
@@ -352,6 +353,47 @@ TEST(CarryOver, ReturnsNothingWhenTheGoalNeedsMoreMemoryThanTheDevicesHave)
   EXPECT_FALSE(carry_over(plan, workload, platform,
                           {Objective::Step, Communication::Played, choice_of(ChainSchedule::GPipe), 8}));
   EXPECT_FALSE(carry_over(Plan{}, workload, platform, Goal{}));
+}
+
+TEST(PricedFor, HasTheStagesOfOneClusterWithTheClaimsOfAnother)
+{
+  std::mt19937_64 random(20261127);
+  for (int instance = 0; instance < 20; ++instance) {
+    const Workload workload = random_chain(random, 6);
+    const Cluster cluster = random_cluster(random, 3, 1e9);
+    const Cluster believed = scaled(cluster, {.speed = 3, .bandwidth = 0.01, .latency = 2});
+    const Goal goal = Goal::with_defaults(Objective::Step);
+    for (const auto* name : {"chain-dp", "exact", "hybrid"}) {
+      const Plan wrong = allocate(name, workload, believed, goal, {});
+      const Plan priced = priced_for(wrong, workload, cluster);
+      ASSERT_EQ(priced.stages.size(), wrong.stages.size());
+      EXPECT_EQ(devices_of(priced), devices_of(wrong));
+      EXPECT_EQ(priced.allocator, name);
+      EXPECT_TRUE(faults_of(priced, workload, cluster).empty());
+      EXPECT_NE(priced.objective, wrong.objective);
+      // The best plan for the truth is not slower.
+      const Plan right = allocate("exact", workload, cluster, goal, {});
+      if (is_chain(priced)) EXPECT_GE(priced.objective->value, right.objective->value * (1 - 1e-9));
+      // And a plan is the same where the belief is true.
+      const Plan again = priced_for(right, workload, cluster);
+      EXPECT_NEAR(again.objective->value, right.objective->value, 1e-12 * right.objective->value);
+      EXPECT_EQ(again.stages.front().shard().slowdown, right.stages.front().shard().slowdown);
+    }
+  }
+}
+
+TEST(PricedFor, SaysWhatDoesNotFit)
+{
+  std::mt19937_64 random(1);
+  const Workload workload = random_chain(random, 4);
+  Cluster cluster = random_cluster(random, 2, 1e9);
+  const Plan plan = allocate("chain-dp", workload, cluster, Goal::with_defaults(Objective::Step), {});
+  ASSERT_FALSE(plan.stages.empty());
+  for (auto& device : cluster.devices) device.memory = Bytes(1);
+  const Plan priced = priced_for(plan, workload, cluster);
+  EXPECT_EQ(priced.outcome, Outcome::Infeasible);
+  EXPECT_TRUE(priced.stages.empty());
+  EXPECT_NE(priced.reason.find("stage 0"), std::string::npos) << priced.reason;
 }
 
 TEST(AdoptBound, TakesTheHigherBoundWithItsCertificateAndNoMoreThanTheObjective)

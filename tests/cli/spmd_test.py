@@ -88,6 +88,20 @@ class Spmd(CommandTest):
         self.assertEqual(self.fault_of(*command, "--parity-profile", self.profile),
                          "--parity-profile: goes with --allocator spmd, not with even")
 
+    def test_the_rule_of_shares_is_one_of_three_and_for_spmd(self):
+        command = "plan", *self.inputs, "--set", "unit=operator", "--set", "parity=false", "--allocator"
+        self.assertEqual(self.fault_of(*command, "spmd", "--shares", "fair"),
+                         '--shares: "fair" is not one of best, even, speed')
+        self.assertEqual(self.fault_of(*command, "ddp", "--shares", "even"),
+                         "--shares: works only with allocator spmd, not with ddp")
+        steps = {}
+        for rule in ("best", "even", "speed"):
+            plan = self.make_plan(*self.inputs, "--set", "unit=operator", "--set", "parity=false", "--shares", rule,
+                                  allocator="spmd")
+            with open(plan) as file:
+                steps[rule] = json.load(file)["predicted"]["step_time_s"]
+        self.assertLessEqual(steps["best"], min(steps["even"], steps["speed"]) * (1 + 1e-9))
+
     def test_plans_are_verified_and_simulated(self):
         self.inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
         for allocator in ("spmd", "ddp", "dp-ev", "dp-cp"):

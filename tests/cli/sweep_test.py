@@ -88,6 +88,33 @@ class Grids(Sweep):
         for row, objective in zip(rows, expected):
             self.assertAlmostEqual(row["objective_s"], objective, places=9)
 
+    def test_plans_by_what_an_allocator_believes_are_simulated_on_the_platform(self):
+        sweep = ("allocator: [chain-dp, even]", "microbatches: 4")
+        plain = self.rows_of(self.small_sweep(*sweep))
+        rows = self.rows_of(self.small_sweep(*sweep, "believed:", "  speed: [1, 1000]", "  bandwidth: [1, 1e-9]"))
+        self.assertEqual([(row["allocator"], row["believed_bandwidth"], row["believed_speed"]) for row in rows][:4],
+                         [("chain-dp", 1, 1), ("chain-dp", 1, 1000), ("chain-dp", 1e-9, 1), ("chain-dp", 1e-9, 1000)])
+        keys = ("outcome", "step_time_s", "objective_s", "stages", "peak_memory_bytes")
+        by = {(row["allocator"], row["believed_bandwidth"], row["believed_speed"]): row for row in rows}
+        for row in plain:
+            same = by[row["allocator"], 1, 1]
+            self.assertEqual([same[key] for key in keys], [row[key] for key in keys])
+            for others in (by[row["allocator"], 1e-9, 1], by[row["allocator"], 1, 1000]):
+                # A step that happens, with claims about it.
+                self.assertGreaterEqual(others["step_time_s"], same["step_time_s"] * (1 - 1e-9))
+                self.assertLess(abs(others["objective_s"] / others["step_time_s"] - 1), 0.2)
+        # Who believes in a network that stands still takes one device, whatever it costs.
+        self.assertEqual(by["chain-dp", 1e-9, 1]["stages"], 1)
+        self.assertEqual(by["even", 1e-9, 1]["stages"], by["even", 1, 1]["stages"])
+
+    def test_errors_of_a_profile_are_drawn_by_the_seed(self):
+        rows = self.rows_of(self.small_sweep("allocator: chain-dp", "believed: {layer_noise: [0, 0.9]}",
+                                             "repetitions: 4"))
+        exact, noisy = rows[:4], rows[4:]
+        self.assertEqual(len({row["step_time_s"] for row in exact}), 1)
+        for row in noisy:
+            self.assertGreaterEqual(row["step_time_s"], exact[0]["step_time_s"] * (1 - 1e-9))
+
     def test_more_latency_and_less_memory_do_what_they_should(self):
         rows = self.rows_of(self.small_sweep("allocator: even", "objective: sequential", "scale:",
                                              "  latency: [1, 3]", "  memory: [1, 0.1]"))
@@ -196,6 +223,21 @@ sweep.yaml:10: repetitions: cannot be combined with a list of seeds; write one o
 sweep.yaml:11: zip: "a" is not a parameter of this sweep; the parameters are platform, workload, allocator, objective, scale.bandwidth, scale.speed, noise, seed
 sweep.yaml:11: zip: "noise" is listed twice; remove one
 sweep.yaml:12: schedul: unknown key; did you mean schedule?""")
+
+    def test_of_beliefs_name_their_line(self):
+        self.assertEqual(self.fault("""platform: platforms/sky4.xml
+workload: workloads/bert10.yaml
+allocator: even
+believed: {speed: 0, layer_noise: [0.2, 1], memory: 2}
+"""), """sweep.yaml:4: believed.speed: is not a factor; write a number above 0
+sweep.yaml:4: believed.layer_noise: is 1 or more; write a number below 1
+sweep.yaml:4: believed.memory: unknown key; the keys here are bandwidth, latency, layer_noise, speed""")
+        self.assertEqual(self.fault("""platform: platforms/sky4.xml
+workload: workloads/bert10.yaml
+allocator: even
+objective: bottleneck
+believed: {speed: 2}
+"""), """sweep.yaml:4: objective: bottleneck with `believed`, whose plans get the claims of objective step; write step, or leave one of them out""")
 
     def test_of_schedules_and_their_numbers_are_found_before_anything_runs(self):
         grid = "platform: platforms/sky4.xml\nworkload: workloads/bert10.yaml\nallocator: even\n"

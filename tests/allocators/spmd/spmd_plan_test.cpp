@@ -304,6 +304,26 @@ TEST(SpmdPlan, OfUnequalDevicesIsNotSlowerThanWithEvenSharesOrSharesBySpeed)
   EXPECT_NEAR(plan.cost.value, PlainCost(graph, cluster, plan).cost(), 1e-9 * plan.cost.value);
 }
 
+TEST(SpmdPlan, KeepsTheSharesOfARule)
+{
+  const auto graph = make_operator_graph(sizes_of(Trunk::Plain, 2, 4), 64, 4);
+  const Workload workload = adam_workload(64);
+  const Cluster cluster = cluster_of({12, 4, 12, 4});
+  const auto plan_by = [&](ShareRule rule) {
+    SpmdOptions options;
+    options.shares = rule;
+    return find_spmd_plan(graph, workload, cluster, all_of(cluster), options).value();
+  };
+  const SpmdPlan even = plan_by(ShareRule::Even);
+  const SpmdPlan by_speed = plan_by(ShareRule::Speed);
+  EXPECT_EQ(even.shares, (std::vector<double>{0.25, 0.25, 0.25, 0.25}));
+  EXPECT_EQ(by_speed.shares, (std::vector<double>{0.375, 0.125, 0.375, 0.125}));
+  EXPECT_EQ(even.turns + by_speed.turns, 0U);
+  const SpmdPlan best = plan_by(ShareRule::Best);
+  EXPECT_LE(best.cost, even.cost);
+  EXPECT_LE(best.cost, by_speed.cost);
+}
+
 TEST(SpmdPlan, GivesNothingToADeviceThatIsTooSlow)
 {
   const auto graph = make_operator_graph(sizes_of(Trunk::Plain, 1, 0), 8, 4);

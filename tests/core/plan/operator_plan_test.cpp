@@ -1,6 +1,7 @@
 #include "core/plan/operator_plan.hpp"
 
 #include "core/errors.hpp"
+#include "core/model/layer_noise.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/thrown_message.hpp"
 
@@ -49,6 +50,24 @@ TEST(OperatorPlan, HasALayerForEachOperatorThatAddsUpToTheBlocks)
     EXPECT_EQ(parameters, graph->parameters());
   }
   EXPECT_FALSE(operator_graph_of(small_moe("trunk: plain\nsequence: 12\ntop_k: 1\n")));
+}
+
+TEST(OperatorPlan, HasTheWorkOfTheWorkloadsLayersInProportionToItsSamples)
+{
+  for (const auto& exact : small_moes()) {
+    const Workload noisy = with_noise(exact, 0.5, 1);
+    const auto nominal = operator_graph_of(exact, 4 * exact.micro_batch);
+    const auto graph = operator_graph_of(noisy, 4 * exact.micro_batch);
+    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+      const Flops layer = exact.layers[i].forward;
+      const double factor = layer > Flops(0) ? noisy.layers[i].forward / layer : 1;
+      EXPECT_NEAR(graph.operators[i].forward.value, factor * nominal.operators[i].forward.value,
+                  1e-12 * nominal.operators[i].forward.value);
+      EXPECT_NEAR(graph.operators[i].backward.value, factor * nominal.operators[i].backward.value,
+                  1e-12 * nominal.operators[i].backward.value);
+    }
+    EXPECT_EQ(operator_graph_of(noisy)->operators.size(), graph.operators.size());
+  }
 }
 
 TEST(OperatorPlan, ReadsAndWritesThePartsOfRandomDivisions)
