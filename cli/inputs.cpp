@@ -30,7 +30,6 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                 std::move(platform_fingerprint),
                 {options.workload, workload_fingerprint(workload_text, settings), settings},
                 {},
-                false,
                 options.devices.empty() ? std::nullopt : std::optional(options.devices)};
   if (options.profile.empty()) return inputs;
   const DeviceProfile profile = read_profile(options.profile);

@@ -31,8 +31,8 @@ struct Inputs {
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
   std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
-  bool has_measured_layers = false;                ///< there: for micro-batches of the workload file alone
   std::optional<std::string> devices_file;         ///< where one was named
+  bool has_measured_layers = false;                ///< in the profile: for micro-batches of the workload file alone
 
   /// Every file that was read.
   std::vector<std::string> files() const;

@@ -415,7 +415,6 @@ SweepRow SweepRuns::row_of(std::size_t run, const std::optional<sim::Platform>& 
                 {source.name, platform_hashes_.at(source)},
                 {sweep_.text(run, "workload"), workload_hashes_.at(sweep_.text(run, "workload"))},
                 {},
-                false,
                 {}};
   const std::string profile = sweep_.text(run, "profile");
   if (!profile.empty()) take_speeds(profiles_.at(profile), profile, inputs);
