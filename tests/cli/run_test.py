@@ -458,9 +458,10 @@ class Run(CommandTest):
         self.assertEqual(self.fault_of(*base, "--weights", "x"),
                          f"--weights: {reason}, which have no source in other models; leave it out")
         other = self.write("other.yaml", BERT_MOE.replace("hidden: 16", "hidden: 32") + "unit: operator\n")
-        self.assertIn("workload", self.fault_of("run", other, "--plan", plan, "--in-process"))
+        self.assertIn("stamp.workload: made for a workload with hash",
+                      self.fault_of("run", other, "--plan", plan, "--in-process"))
         blocks = self.write("blocks.yaml", BERT_MOE)
-        self.assertIn("stages[0].splits: divides operators, and the workload has no layer for each; write unit: operator",
+        self.assertIn("layer 4 is placed, but workload blocks has 4 layers, 0 to 3",
                       self.fault_of("run", blocks, "--plan", plan, "--in-process", "--unvalidated"))
         self.assertIn("--ranks: lists 1 address; the plan has 2 ranks",
                       self.fault_of("run", operators, "--plan", plan, "--rank", 0, "--ranks", "127.0.0.1:21743"))
