@@ -27,6 +27,9 @@ struct DivisionProblem {
       throw InputError("platform",
                        "has a data server, and devices that divide operators have their data; leave it out");
     }
+    if (!problem.workload.recompute.empty()) {
+      throw InputError("recompute", "devices that divide operators keep their activations; leave it out");
+    }
     options.microbatches = {problem.goal.microbatches};
     options.shares = problem.limits.shares;
     options.rules = isobar::spmd::rules_of(sizes);

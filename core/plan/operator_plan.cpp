@@ -139,6 +139,8 @@ std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& w
     add("splits: divides operators, and the workload has no layer for each; write unit: operator of a moe");
     return faults;
   }
+  if (!workload.recompute.empty()) add("splits: divides operators, which keep their activations; leave recompute out");
+  if (plan.data_server) add("splits: divides operators on devices that have their data; leave data_server out");
   for (const auto& stage : plan.stages) {
     const bool is_alike = divides_operators(stage) && stage.replicas.size() == 1 &&
                           has_same_shards(stage.replicas.front(), replica_of(plan));

@@ -177,6 +177,12 @@ TEST(Divisions, NeedOperatorsAndDevicesWithTheirData)
             "unit=operator");
   EXPECT_EQ(message_of([&] { allocate("chain-dp", operators, devices, Goal{}, {}); }),
             "InputError unit: operator, whose layers only ddp, dp-cp, dp-ev, spmd divide; leave it out for chain-dp");
+  Cluster served = devices;
+  served.data_server = "server";
+  EXPECT_EQ(message_of([&] { allocate("ddp", operators, served, duplex(1), {}); }),
+            "InputError platform: has a data server, and devices that divide operators have their data; leave it out");
+  EXPECT_EQ(message_of([&] { allocate("ddp", with_recomputation(operators, {3}), devices, duplex(1), {}); }),
+            "InputError recompute: devices that divide operators keep their activations; leave it out");
   EXPECT_THAT(
       message_of([&] { allocate("chain-dp", blocks, devices, duplex(2), {}); }),
       HasSubstr("schedule: duplex is for devices that divide operators; use allocator ddp, dp-cp, dp-ev, spmd"));

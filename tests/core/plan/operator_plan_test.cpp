@@ -132,6 +132,13 @@ TEST(OperatorPlan, NamesWhatIsWrongWithADivision)
   EXPECT_THAT(faults_of_operators(sample.plan, blocks),
               ElementsAre("stages[0].splits: divides operators, and the workload has no layer for each; write unit: "
                           "operator of a moe"));
+  EXPECT_THAT(faults_of_operators(sample.plan, with_recomputation(sample.workload, {3})),
+              ElementsAre("stages[0].splits: divides operators, which keep their activations; leave recompute out"));
+  other = sample.plan;
+  other.data_server = "server";
+  EXPECT_THAT(
+      faults(other),
+      ElementsAre("stages[0].splits: divides operators on devices that have their data; leave data_server out"));
 }
 
 }  // namespace
