@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fits the constants of platforms/hidup to the rows of platforms/data/hidup/calibration.csv, and prints them.
+"""Fits the constants of platforms/hidup_*.xml to the rows of platforms/data/hidup/calibration.csv, and prints them.
 
 With --write, writes the platforms and the profile of operators again, byte for byte.
 """
@@ -13,7 +13,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 DATA = ROOT / "platforms/data/hidup/calibration.csv"
-FOLDER = ROOT / "platforms/hidup"
+FOLDER = ROOT / "platforms"
 
 # T-MoE of the traces (platforms/data/hidup/README.md).
 SAMPLES, TOKENS, HIDDEN, INTERMEDIATE, HEADS, EXPERTS = 32, 256, 1024, 4096, 4, 16
@@ -202,7 +202,7 @@ def platforms(known):
     speed = f"{known['sustained_Tflops']}Tf"
     memory = "32 GB"
     source = ("Made by tools/hidup_platforms.py; platforms/data/hidup/README.md says which rows each constant is fitted "
-              "to. Speed: all matrix products of a step; --profile platforms/hidup/operators.profile.json has rates by "
+              "to. Speed: all matrix products of a step; --profile platforms/hidup.profile.json has rates by "
               "operator. Memory: decimal GB of the data sheet.")
     one, many = known["interference_one_node"], known["interference_nodes"]
     nodes = {"1x4": (1, 4, rdma, one, "A node of HiDup's testbed B: 4 V100 with NVLink."),
@@ -216,7 +216,7 @@ def platforms(known):
         platform = Platform(f"hidup_{name}", f"{what} {source}", known)
         for _ in range(count):
             platform.add_node(devices, V100, speed, memory, inside, between, slowing)
-        result[name] = platform.text()
+        result[f"hidup_{name}"] = platform.text()
     machines = Platform("hap", "HAP's machines: two nodes of 8 V100 and six of 8 P100, 10.4 Gb/s between them as "
                         "published. The V100 are those of HiDup. The P100 are not calibrated: float32 9.3 TFLOP/s, "
                         "16 GB and PCIe of 16 GB/s a direction, of the NVIDIA Tesla P100 data sheet, 2016; their "
@@ -226,7 +226,7 @@ def platforms(known):
         machines.add_node(8, V100, speed, memory, inside, between, many)
     for _ in range(6):
         machines.add_node(8, P100, "9.3Tf", "16 GB", (16, inside[1]), between, many)
-    result["hap"] = machines.text()
+    result["hap_16v100_48p100"] = machines.text()
     return result
 
 
@@ -239,7 +239,7 @@ def profile(known):
 
 def main():
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--write", action="store_true", help="write platforms/hidup again")
+    options.add_argument("--write", action="store_true", help="write them again")
     options = options.parse_args()
     known = constants()
     print(json.dumps(known, indent=2))
@@ -247,7 +247,7 @@ def main():
         return
     for name, text in platforms(known).items():
         (FOLDER / f"{name}.xml").write_text(text)
-    (FOLDER / "operators.profile.json").write_text(json.dumps(profile(known), indent=2) + "\n")
+    (FOLDER / "hidup.profile.json").write_text(json.dumps(profile(known), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -11,10 +11,10 @@ class Platform(CommandTest):
     def test_platforms_of_hidup_are_what_their_tool_fits(self):
         known = hidup_platforms.constants()
         for name, text in hidup_platforms.platforms(known).items():
-            self.assertEqual((ROOT / f"platforms/hidup/{name}.xml").read_text(), text)
-        text = (ROOT / "platforms/hidup/operators.profile.json").read_text()
+            self.assertEqual((ROOT / f"platforms/{name}.xml").read_text(), text)
+        text = (ROOT / "platforms/hidup.profile.json").read_text()
         self.assertEqual(json.loads(text), hidup_platforms.profile(known))
-        shown = self.json_of("platform", "show", "platforms/hidup/1x4.xml")["devices"]
+        shown = self.json_of("platform", "show", "platforms/hidup_1x4.xml")["devices"]
         self.assertEqual([device["interference"] for device in shown], 4 * [known["interference_one_node"]])
         for setup, ranks, latency, bandwidth in (("1x4", 4, "nvlink_latency_us", "nvlink_GBps"),
                                                  ("2x4", 8, "nic_latency_us", "nic_GBps")):

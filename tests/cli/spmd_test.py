@@ -135,8 +135,8 @@ class Spmd(CommandTest):
                                 "operators; write unit: operator in that of a moe, or measure its layers")
 
     def test_testbeds_of_hidup_are_planned_verified_and_simulated(self):
-        rates = "--profile", "platforms/hidup/operators.profile.json"
-        inputs = "platforms/hidup/1x4.xml", "workloads/hidup/tmoe_4.yaml", *rates
+        rates = "--profile", "platforms/hidup.profile.json"
+        inputs = "platforms/hidup_1x4.xml", "workloads/hidup/tmoe_4.yaml", *rates
         plan = self.make_plan(*inputs, "--microbatches", 1, allocator="ddp")
         self.assertIn("every claim holds", self.run_isobar("verify", *inputs, plan).stdout)
         predicted = json.loads(pathlib.Path(plan).read_text())["predicted"]["step_time_s"]
