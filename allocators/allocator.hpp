@@ -112,6 +112,7 @@ struct Allocator {
   bool takes_offload = false;      ///< honours SearchLimits::offload
   bool takes_share_rule = false;   ///< honours SearchLimits::shares
   bool divides_operators = false;  ///< divides the operators of a workload that lists them; others take no such one
+  bool is_sequential = false;      ///< plans under schedule sequential by default, not under duplex
   bool improves_plans = false;     ///< honours SearchLimits::start and polish
   bool needs_chain = false;        ///< refuses schedules without a recurrence, about which it could prove nothing
   bool needs_stage_each = false;   ///< refuses schedules with several stages on a device

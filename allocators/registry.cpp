@@ -30,6 +30,7 @@
 #include "core/check/played_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/step_recurrence.hpp"
@@ -154,6 +155,9 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
 
 void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
+  if (plan.routing && routing_of(workload) != plan.routing) {
+    return check(plan, with_routing(workload, *plan.routing, workload.micro_batch), cluster);
+  }
   auto faults = faults_of(plan, workload, cluster);
   if (faults.empty() && !plan.stages.empty() && !is_chain(plan)) {
     faults = faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
@@ -192,7 +196,12 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     const Plan proposed = plan;
     plan.goal.objective = Objective::Step;  // also what plans for other objectives predict
     try {
-      excess = price(plan, cost);
+      if (plan.routing) {
+        const Workload routed = with_routing(problem.workload, *plan.routing, problem.workload.micro_batch);
+        excess = price(plan, CostModel(routed, problem.cluster));
+      } else {
+        excess = price(plan, cost);
+      }
     } catch (const InputError&) {  // numbers of the schedule that are for another shape
       fault = std::current_exception();
       continue;
@@ -315,7 +324,8 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     return allocator != nullptr ? allocator->place(one) : placement_of(answer, one);
   };
   const auto note_chain = [&](Plan& plan) {
-    if (allocator != nullptr && allocator->uses_machines) return;  // whose reasons name no layers
+    // Whose reasons name no layers.
+    if (allocator != nullptr && (allocator->uses_machines || allocator->divides_operators)) return;
     if (!plan.stages.empty() || view.workload.layers.size() == workload.layers.size()) return;
     plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
                                view.workload.layers.size());
@@ -423,32 +433,18 @@ std::vector<Plan> plans_with_offload(const Allocator& allocator, const Workload&
 const std::vector<Allocator>& allocators()
 {
   static const std::vector<Allocator> all = {
-      amp_allocator,
-      chain_dp_allocator,
-      ddp_allocator,
-      dp_cp_allocator,
-      dp_ev_allocator,
-      dtfm_allocator,
-      dtfm_exact_allocator,
-      even_allocator,
-      exact_allocator,
-      grid_allocator,
-      hybrid_allocator,
-      l2l_allocator,
-      local_search_allocator,
-      metis_allocator,
-      resident_allocator,
-      sky_dynamic_allocator,
-      sky_dynamic_fixed_allocator,
+      amp_allocator,           chain_dp_allocator,      ddp_allocator,
+      deepspeed_moe_allocator, dp_cp_allocator,         dp_ev_allocator,
+      dtfm_allocator,          dtfm_exact_allocator,    even_allocator,
+      exact_allocator,         fastmoe_allocator,       published_fastmoe_allocator,
+      grid_allocator,          horovod_allocator,       hybrid_allocator,
+      l2l_allocator,           local_search_allocator,  metis_allocator,
+      resident_allocator,      sky_dynamic_allocator,   sky_dynamic_fixed_allocator,
 #ifdef ISOBAR_HAS_CBC
       sky_optimal_allocator,
 #endif
-      spmd_allocator,
-      stronghold_allocator,
-      published_stronghold_allocator,
-      window_allocator,
-      zero_infinity_allocator,
-      zero_offload_allocator,
+      spmd_allocator,          stronghold_allocator,    published_stronghold_allocator,
+      window_allocator,        zero_infinity_allocator, zero_offload_allocator,
   };
   return all;
 }
@@ -506,7 +502,8 @@ Defaults defaults_of(const std::string& name, Objective objective, bool offload)
 {
   Defaults defaults{Goal::with_defaults(objective)};
   if (has_property(name, &Allocator::divides_operators) && objective == Objective::Step) {
-    defaults.goal.schedule = {.name = "duplex"};
+    const bool is_sequential = has_property(name, &Allocator::is_sequential);
+    defaults.goal.schedule = {.name = is_sequential ? "sequential" : "duplex"};
     defaults.goal.microbatches = 2;
     return defaults;
   }
@@ -596,6 +593,7 @@ void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
   if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
+  if (plan.routing != other.routing) return;                         // a bound of other work
   if (uses_machines(plan) != uses_machines(other)) return;           // a bound of plans without machines
   if (plan.goal.objective == Objective::DtFm && !have_same_stages(plan, other)) return;
   if (other.certificate.kind == CertificateKind::Load) {

@@ -72,7 +72,7 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 {
   const auto& settings = settings_of(plan, plan_file, options.settings);
   Inputs inputs = read_inputs(options, settings, plan_file + ": inputs.workload.set", plan.without);
-  if (plan.micro_batch) inputs.workload = at_micro_batch(inputs, *plan.micro_batch, plan_file + ": micro_batch");
+  inputs.workload = as_planned(inputs, plan, plan_file + ": ");
   recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   inputs.platform.leave_out(plan.without, plan_file + ": without");
   return inputs;

@@ -115,6 +115,7 @@ RowAnswer fill_row(ComparisonRow& row, const std::string& answer_json)
   row.goal = plan.goal;
   row.goal.schedule = asked;
   row.micro_batch = plan.micro_batch;
+  row.routing = plan.routing;
   row.uses_machines = uses_machines(plan);
   row.outcome = name_of(plan.outcome);
   row.reason = plan.reason;

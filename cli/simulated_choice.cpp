@@ -9,6 +9,7 @@
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
@@ -40,7 +41,7 @@ std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
   std::vector<Rival> rivals;
   if (goal.objective == Objective::DtFm) return rivals;  // they place chains
   if (allocators::has_property(allocator, &allocators::Allocator::divides_operators)) {
-    for (const char* name : {"spmd", "ddp", "dp-cp"}) {
+    for (const char* name : {"spmd", "ddp", "dp-cp", "horovod"}) {
       if (name != allocator) rivals.push_back({name, goal});
     }
     return rivals;
@@ -72,8 +73,11 @@ std::string placement_of(const Plan& plan)
 {
   std::string text = fmt::format("{} {} {} {} {}", plan.goal.microbatches, text_of(plan.goal.schedule),
                                  name_of(plan.sync.algorithm), name_of(plan.sync.sharded), plan.sync.bucket.value);
+  if (plan.routing) text += fmt::format(" {} {}", plan.routing->capacity_samples, plan.routing->by_index);
+  text += fmt::format(" {} {}", plan.sync.adds_replicas, fmt::join(plan.sync.bucket_ends, ","));
   for (const auto& stage : plan.stages) {
     text += fmt::format("\n{} {}", stage.last_layer, text_of(stage.grid));
+    for (const auto& split : stage.splits) text += " " + split.split;
     for (const auto& replica : stage.replicas) {
       text += fmt::format(" {}", replica.microbatches);
       for (const auto& shard : replica.shards) text += fmt::format(" {} {}", shard.share, shard.device);

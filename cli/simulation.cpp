@@ -48,7 +48,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
                           const std::string& trace_file)
 {
   const Cluster& cluster = inputs.platform.cluster();
-  const Workload workload = workload_of(inputs, plan);
+  const Workload workload = as_planned(inputs, plan);
   const auto program = schedules::make_program(plan, workload);
   const auto devices = devices_of(plan);
   std::vector<std::string> hosts = devices;

@@ -1,6 +1,7 @@
 #include "cli/workload_variants.hpp"
 
 #include "core/base/quantity_text.hpp"
+#include "core/model/routing.hpp"
 
 #include <fmt/format.h>
 
@@ -77,12 +78,34 @@ Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const s
     throw InputError(where, fmt::format("{} was measured with micro-batches of {}; leave --profile out",
                                         inputs.profile_fingerprint->name, counted(workload.micro_batch, "sample")));
   }
+  if (const auto routing = routing_of(workload)) {
+    const auto fault = fault_of_routing(workload, *routing, micro_batch);
+    if (fault) throw InputError(where, *fault);
+  }
   return with_micro_batch(workload, micro_batch);
 }
 
-Workload workload_of(const Inputs& inputs, const Plan& plan)
+Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place)
 {
-  return at_micro_batch(inputs, plan.micro_batch.value_or(inputs.workload.micro_batch), "micro_batch");
+  const Workload& workload = inputs.workload;
+  const std::uint64_t micro_batch = plan.micro_batch.value_or(workload.micro_batch);
+  if (!plan.routing || plan.routing == routing_of(workload))
+    return at_micro_batch(inputs, micro_batch, place + "micro_batch");
+  const std::string where = place + "routing";
+  if (inputs.profile_fingerprint) {
+    throw InputError(where, fmt::format("{} was measured with that of the workload; leave --profile out",
+                                        inputs.profile_fingerprint->name));
+  }
+  if (const auto fault = fault_of_routing(workload, *plan.routing, micro_batch)) throw InputError(where, *fault);
+  return with_routing(workload, *plan.routing, micro_batch);
+}
+
+std::optional<std::string> note_of_routing(const Plan& plan, const Workload& workload)
+{
+  const auto own = routing_of(workload);
+  if (!own || !plan.routing || *own == *plan.routing) return std::nullopt;
+  return fmt::format("{}: experts take {}; by the workload {}, so that other tokens are dropped", plan.allocator,
+                     text_of(*plan.routing, workload), text_of(*own, workload));
 }
 
 void recompute(Workload& workload, const std::vector<std::size_t>& layers, const std::string& where)

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,12 @@ namespace isobar::cli {
 /// size.
 Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where);
 
-/// The workload with the micro-batch of a plan that was made for these inputs.
-Workload workload_of(const Inputs& inputs, const Plan& plan);
+/// The workload with the micro-batch and the routing of a plan. `place` precedes its keys in messages, such as
+/// "plan.json: ". @throws InputError as at_micro_batch does.
+Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place = "");
+
+/// Says that a plan drops other tokens than the workload, if it does.
+std::optional<std::string> note_of_routing(const Plan& plan, const Workload& workload);
 
 /// Makes these layers (ascending) recompute their activations. @throws InputError with `where`, the option or key that
 /// asks for it, in front.

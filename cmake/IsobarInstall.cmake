@@ -22,6 +22,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/failure.hpp
     core/model/dtype.hpp
     core/model/model_sizes.hpp
+    core/model/routing.hpp
     core/model/workload.hpp
     core/plan/certificate.hpp
     core/plan/cost_model.hpp

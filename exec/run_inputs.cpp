@@ -4,6 +4,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
+#include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/residence.hpp"
@@ -95,6 +96,14 @@ Workload read_run_workload(const Plan& plan, const std::string& workload_text, R
 
 Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
 {
+  constexpr auto only_per_sample = "isobar run gives the experts slots for each sample, and simulate plays all";
+  if (plan.routing && *plan.routing != spmd::Routing{}) {
+    throw InputError(plan_file, fmt::format("routing: {}; {}", text_of(*plan.routing, workload), only_per_sample));
+  }
+  if (const auto routing = routing_of(workload); routing && *routing != spmd::Routing{} && !plan.routing) {
+    throw InputError(plan_file,
+                     fmt::format("inputs.workload: experts take {}; {}", text_of(*routing, workload), only_per_sample));
+  }
   if (plan.micro_batch && *plan.micro_batch != workload.micro_batch) {
     if (std::holds_alternative<std::monostate>(workload.model)) {
       throw InputError(plan_file, fmt::format("micro_batch: workload {} lists its layers, for micro-batches of {} "
@@ -148,6 +157,12 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
     if (!options.weights.empty()) {
       lines.push_back(fmt::format("--weights: {}, which have no source in other models; leave it out", reason));
     }
+  }
+  if (!plan.sync.adds_replicas) {
+    lines.push_back(
+        fmt::format("{}: sync.adds_replicas: false; isobar run adds up the gradients of replicas, so that "
+                    "they stay equal",
+                    options.plan));
   }
   const auto stage_in_file = numbers_in_file(plan);
   for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {

@@ -173,7 +173,7 @@ void share_bounds(std::vector<ComparisonRow>& rows)
 {
   constexpr double tolerance = 1e-9;
   using Question = std::tuple<std::string, std::string, Objective, Communication, std::string, std::uint64_t,
-                              std::uint64_t, std::string, std::string>;
+                              std::uint64_t, std::string, std::string, std::string>;
   const auto question_of = [](const ComparisonRow& row) {
     return Question{row.platform,
                     row.workload,
@@ -183,7 +183,8 @@ void share_bounds(std::vector<ComparisonRow>& rows)
                     row.goal.microbatches,
                     row.micro_batch.value_or(0),
                     row.recompute,
-                    bounded_plans(row)};
+                    bounded_plans(row),
+                    row.routing ? fmt::format("{} {}", row.routing->capacity_samples, row.routing->by_index) : ""};
   };
   std::map<Question, Seconds> best;
   for (const auto& row : rows) {

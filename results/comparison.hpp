@@ -24,8 +24,9 @@ struct ComparisonRow {
   std::string workload;
   std::string allocator;
   Goal goal;
-  std::string recompute = "none";            ///< layers that recompute, as --recompute takes them; in no baseline
-  std::optional<std::uint64_t> micro_batch;  ///< samples, where not the workload's; only in JSON and text
+  std::string recompute = "none";             ///< layers that recompute, as --recompute takes them; in no baseline
+  std::optional<std::uint64_t> micro_batch;   ///< samples, where not the workload's; only in JSON and text
+  std::optional<spmd::Routing> routing = {};  ///< where not the workload's; in no file
   std::uint64_t seed = 1;
   std::string outcome;  ///< name of an Outcome, or `failed_outcome`
   std::optional<Seconds> objective;

@@ -1,9 +1,14 @@
 #include "allocators/spmd/proposals.hpp"
 
 #include "allocators/plan_stages.hpp"
+#include "allocators/spmd/buckets.hpp"
 #include "allocators/spmd/spmd_plan.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
@@ -82,12 +87,61 @@ Plan plan_of(const spmd::SpmdPlan& found, const Devices& devices, const HybridPr
   return plan;
 }
 
-Proposals baseline(spmd::Baseline kind, const HybridProblem& problem)
+Plan baseline(spmd::Baseline kind, const HybridProblem& problem)
 {
   const DivisionProblem division(problem);
   const Devices devices = all_devices(problem.cluster);
   const auto plan = baseline_plan(kind, division.step, problem.workload, problem.cluster, devices, division.options);
-  return {.plans = {plan_of(plan, devices, problem)}};
+  return plan_of(plan, devices, problem);
+}
+
+Plan plan_of_ddp(const HybridProblem& problem)
+{
+  constexpr Bytes first(0x1p20);
+  constexpr Bytes others(25 * 0x1p20);
+  Plan plan = baseline(spmd::Baseline::DpEv, problem);
+  plan.sync.bucket_ends = spmd::bucket_ends_by_size(spmd::gradients_of(plan, problem.workload), first, others);
+  spmd::end_parts_with_buckets(plan, problem.workload);
+  return plan;
+}
+
+/// Why devices do not divide experts and samples alike; empty if they do.
+std::string fault_of_experts(const HybridProblem& problem, const isobar::spmd::Routing& routing)
+{
+  const Workload& workload = problem.workload;
+  const std::size_t devices = problem.cluster.devices.size();
+  const std::uint64_t experts = std::get<isobar::spmd::MoeSizes>(workload.model).experts;
+  if (experts % devices != 0 || experts == 0) {
+    return fmt::format("{} for {}, which have as many each; plan for a divisor of them with --without",
+                       counted(experts, "expert"), counted(devices, "device"));
+  }
+  if (workload.micro_batch % devices != 0) {
+    return fmt::format("micro-batches of {} for {}, which have as many each; write a multiple as micro_batch",
+                       counted(workload.micro_batch, "sample"), counted(devices, "device"));
+  }
+  return fault_of_routing(workload, routing, workload.micro_batch).value_or("");
+}
+
+/// Experts divided among all devices; `by_index`: tokens go to them without slots.
+Proposals propose_experts(const HybridProblem& problem, bool by_index, bool adds_replicas)
+{
+  constexpr double most_elements = 5e8;  // of a bucket
+  const Workload& workload = problem.workload;
+  const std::uint64_t devices = problem.cluster.devices.size();
+  const isobar::spmd::Routing routing{std::max<std::uint64_t>(1, workload.micro_batch / devices), by_index};
+  const std::string fault = fault_of_experts(problem, routing);
+  if (!fault.empty()) return {.plans = {}, .reason = fault};
+  const Workload routed = with_routing(workload, routing, workload.micro_batch);
+  Plan plan =
+      baseline(spmd::Baseline::ExpertParallel, {routed, problem.view, problem.cluster, problem.goal, problem.limits});
+  if (routing != routing_of(workload)) plan.routing = routing;
+  plan.sync.adds_replicas = adds_replicas;
+  if (adds_replicas) {
+    const Bytes cap(most_elements * size_of(workload.dtype));
+    // After the backward pass; none is begun before.
+    plan.sync.bucket_ends = spmd::bucket_ends_by_size(spmd::gradients_of(plan, routed), cap, cap);
+  }
+  return {.plans = {plan}};
 }
 
 }  // namespace
@@ -101,17 +155,49 @@ Proposals propose_divisions(const HybridProblem& problem)
     if (plan) proposals.plans.push_back(plan_of(*plan, devices, problem));
   }
   if (proposals.plans.empty()) proposals.reason = "no way to divide the operators fits in the memory of the devices";
+  proposals.plans.push_back(plan_of_ddp(problem));
   return proposals;
 }
 
 Proposals propose_even_samples(const HybridProblem& problem)
 {
-  return baseline(spmd::Baseline::DpEv, problem);
+  return {.plans = {baseline(spmd::Baseline::DpEv, problem)}};
 }
 
 Proposals propose_samples_by_speed(const HybridProblem& problem)
 {
-  return baseline(spmd::Baseline::DpCp, problem);
+  return {.plans = {baseline(spmd::Baseline::DpCp, problem)}};
+}
+
+Proposals propose_ddp(const HybridProblem& problem)
+{
+  return {.plans = {plan_of_ddp(problem)}};
+}
+
+Proposals propose_horovod(const HybridProblem& problem)
+{
+  constexpr Seconds cycle(1e-3);
+  constexpr Bytes most(128 * 0x1p20);
+  Plan plan = baseline(spmd::Baseline::DpEv, problem);
+  plan.sync.bucket_ends =
+      spmd::bucket_ends_by_cycle(spmd::played_gradients(plan, problem.workload, problem.cluster), cycle, most);
+  spmd::end_parts_with_buckets(plan, problem.workload);
+  return {.plans = {plan}};
+}
+
+Proposals propose_deepspeed_moe(const HybridProblem& problem)
+{
+  return propose_experts(problem, false, true);
+}
+
+Proposals propose_fastmoe(const HybridProblem& problem)
+{
+  return propose_experts(problem, true, true);
+}
+
+Proposals propose_published_fastmoe(const HybridProblem& problem)
+{
+  return propose_experts(problem, true, false);
 }
 
 }  // namespace isobar::allocators

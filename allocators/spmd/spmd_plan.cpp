@@ -234,26 +234,74 @@ class PlanSearch {
   std::uint64_t turns_ = 0;
 };
 
-/// The signature that divides the samples and nothing else.
-std::size_t option_by_samples(const Operator& node, const StrategyNode& entry,
-                              const std::vector<std::optional<std::uint8_t>>& samples)
-{
-  const auto form_of = [&](std::size_t tensor) { return samples[tensor] ? gather(*samples[tensor]) : full; };
-  for (std::size_t i = 0; i < entry.options.size(); ++i) {
-    const Signature& signature = entry.options[i].signature;
-    bool is_found = true;
-    for (std::size_t k = 0; k < node.inputs.size(); ++k) {
-      is_found &= signature.inputs[k] == form_of(node.inputs[k]) || node.kind == OperatorKind::Output;
+/// Forms of a baseline: tensors of samples are slices of them, and experts with their slots may be divided.
+class BaselineForms {
+ public:
+  BaselineForms(const OperatorGraph& graph, bool divides_experts)
+      : graph_(graph), samples_(sample_dimensions(graph)), is_of_experts_(graph.tensors.size(), false)
+  {
+    for (std::size_t i = 0; i < graph.operators.size() && divides_experts; ++i) {
+      if (is_of_experts(i)) is_of_experts_[graph.operators[i].outputs[0]] = true;
     }
-    if (node.inputs.empty()) {
-      const Form form = signature.outputs[0];
-      is_found = form == form_of(node.outputs[0]) || form == replicate;
-    }
-    if (is_found) return i;
   }
-  ensure(false, "an operator that samples cannot divide");
-  return 0;
-}
+
+  /// Index of the signature of an operator with these forms.
+  std::size_t option(std::size_t index, const StrategyNode& entry) const
+  {
+    const Operator& node = graph_.operators[index];
+    const bool by_experts = !node.outputs.empty() && is_of_experts_[node.outputs[0]];
+    for (std::size_t i = 0; i < entry.options.size(); ++i) {
+      const Signature& signature = entry.options[i].signature;
+      bool is_found = node.kind == OperatorKind::Output;
+      if (by_experts) {
+        is_found = signature.outputs[0] == gather(node.kind == OperatorKind::Parameter ? 0 : 1);
+      } else if (node.inputs.empty()) {
+        is_found = signature.outputs[0] == form_of(node.outputs[0]) || signature.outputs[0] == replicate;
+      } else if (!is_found) {
+        is_found = std::equal(node.inputs.begin(), node.inputs.end(), signature.inputs.begin(),
+                              [&](std::size_t tensor, Form form) { return form == form_of(tensor); });
+      }
+      if (is_found) return i;
+    }
+    ensure(false, "an operator that samples cannot divide");
+    return 0;
+  }
+
+  /// Whether a part begins with an operator: with a layer, with experts and after them.
+  bool begins_part(std::size_t index) const
+  {
+    const Operator& node = graph_.operators[index];
+    if (index == 0 || node.layer != graph_.operators[index - 1].layer) return true;
+    const auto reads = [&](OperatorKind kind, bool by_experts) {
+      return std::any_of(node.inputs.begin(), node.inputs.end(), [&](std::size_t tensor) {
+        return graph_.operators[graph_.tensors[tensor].producer].kind == kind && is_of_experts_[tensor] == by_experts;
+      });
+    };
+    if (node.kind == OperatorKind::Combine) return reads(OperatorKind::Expert, true);
+    return node.kind == OperatorKind::Expert && is_of_experts_[node.outputs[0]] && reads(OperatorKind::Dispatch, false);
+  }
+
+ private:
+  Form form_of(std::size_t tensor) const { return samples_[tensor] ? gather(*samples_[tensor]) : full; }
+
+  /// Whether an operator computes with experts, or is their matrix.
+  bool is_of_experts(std::size_t index) const
+  {
+    const Operator& node = graph_.operators[index];
+    if (node.kind == OperatorKind::Expert) return true;
+    if (node.kind == OperatorKind::Parameter) {
+      return std::any_of(graph_.operators.begin() + static_cast<std::ptrdiff_t>(index), graph_.operators.end(),
+                         [&](const Operator& reader) {
+                           return reader.kind == OperatorKind::Expert && reader.inputs[0] == node.outputs[0];
+                         });
+    }
+    return node.kind == OperatorKind::Relu && is_of_experts_[node.inputs[0]];
+  }
+
+  const OperatorGraph& graph_;
+  std::vector<std::optional<std::uint8_t>> samples_;
+  std::vector<bool> is_of_experts_;  // by tensor
+};
 
 }  // namespace
 
@@ -269,18 +317,15 @@ SpmdPlan baseline_plan(Baseline baseline, const OperatorGraph& graph, const Work
   const PlanSearch search(graph, workload, devices_of(cluster, devices, workload, options), options);
   Candidate candidate =
       search.begin(baseline == Baseline::DpCp ? shares_by_speed(search.devices()) : even_shares(search.devices()), 1);
-  const auto samples = sample_dimensions(graph);
+  const BaselineForms forms(graph, baseline == Baseline::ExpertParallel);
   for (std::size_t i = 0; i < graph.operators.size(); ++i) {
-    const Operator& node = graph.operators[i];
-    if (i == 0 || node.layer != graph.operators[i - 1].layer) candidate.stages.push_back({i, i, {}, {}});
+    if (forms.begins_part(i)) candidate.stages.push_back({i, i, {}, {}});
     candidate.stages.back().last = i;
-    candidate.stages.back().options.push_back(option_by_samples(node, candidate.problem.nodes[i], samples));
+    candidate.stages.back().options.push_back(forms.option(i, candidate.problem.nodes[i]));
   }
   add_reforms(candidate.problem, candidate.stages);
   candidate.cost = cost_of(candidate.problem, CostFormula::Duplex, candidate.stages);
-  SpmdPlan plan = plan_of(candidate);
-  plan.bound = search.bound_of(candidate);
-  return plan;
+  return plan_of(candidate);
 }
 
 }  // namespace isobar::allocators::spmd

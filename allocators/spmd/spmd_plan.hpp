@@ -64,13 +64,13 @@ std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workloa
 
 /// Strategies without a search.
 enum class Baseline : std::uint8_t {
-  Ddp,   ///< data parallelism: even slices of the samples, all parameters on each device
-  DpEv,  ///< the same, as HAP names it
-  DpCp   ///< slices in proportion to the devices' speeds
+  DpEv,           ///< data parallelism: even slices of the samples, all parameters on each device
+  DpCp,           ///< slices in proportion to the devices' speeds
+  ExpertParallel  ///< as DpEv, but devices divide experts, to which samples go by an AllToAll, and back by another
 };
 
 /// The plan of a baseline: one micro-batch, and a part for each layer, so that gradients of a layer are added up while
-/// the layer before computes its own. It may not fit.
+/// the layer before computes its own; experts are a part. It has no bound, and may not fit.
 SpmdPlan baseline_plan(Baseline baseline, const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
                        const std::vector<std::size_t>& devices, const SpmdOptions& options = {});
 

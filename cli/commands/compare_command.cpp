@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <set>
 
 namespace isobar::cli {
 
@@ -157,11 +158,13 @@ ExitCode compare(const CompareOptions& options)
     });
   }
   prepare_folder(options, rows, read);
+  std::set<std::string> notes;
   const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
+    if (const auto note = note_of_routing(answer.plan, inputs.workload)) notes.insert(*note);
     if (answer.plan.stages.empty()) return;
     const bool has_times_of_stages = answer.plan.goal.objective != Objective::DtFm;
     if (options.explain && has_times_of_stages) {
-      Workload workload = workload_of(inputs, answer.plan);
+      Workload workload = as_planned(inputs, answer.plan);
       recompute(workload, answer.plan.recompute, "recompute");
       row.explanation = explain(answer.plan, workload, inputs.platform.cluster());
     }
@@ -175,6 +178,7 @@ ExitCode compare(const CompareOptions& options)
   } catch (const Interrupted&) {
     // The rows that have ended are written below; the others say "interrupted".
   }
+  for (const auto& note : notes) say(note);
   share_bounds(rows);
   output.write(comparison_to_csv(rows));
   if (!output.is_standard_output()) {

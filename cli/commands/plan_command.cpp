@@ -6,6 +6,7 @@
 #include "cli/planning.hpp"
 #include "cli/simulated_choice.hpp"
 #include "cli/spmd_strategy.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/quantity_text.hpp"
@@ -120,6 +121,11 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
     text += fmt::format("the replicas of a stage add up their gradients in buckets of {:.6g} MiB\n",
                         plan.sync.bucket.value / 0x1p20);
   }
+  if (!plan.sync.bucket_ends.empty()) {
+    text += fmt::format("devices add up the gradients of replicated parameters in {}\n",
+                        counted(plan.sync.bucket_ends.size(), "bucket"));
+  }
+  if (!plan.sync.adds_replicas) text += "devices do not add up gradients: their replicas of parameters drift apart\n";
   if (plan.stages.front().grid.form == ShardGrid::Form::Sequence) {
     text += "the shards of a replica divide the sequence between layers\n";
   } else if (plan.stages.front().grid.is_grid()) {
@@ -224,6 +230,7 @@ ExitCode plan(const PlanOptions& options)
   if (interrupted() && found.outcome == Outcome::Feasible) found.outcome = Outcome::TimedOut;
   const std::string json = plan_to_json(found);
   output.write(json);
+  if (const auto note = note_of_routing(found, inputs.workload)) say(*note);
   if (!output.is_standard_output()) print(options.json ? json : summary_of(found, cluster));
   throw_if_interrupted();
   return found.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;

@@ -109,8 +109,7 @@ Cluster cluster_of(const Run& run, const sim::Platform& platform)
 void check_plan(Run& run, const Inputs& inputs)
 {
   const Plan& plan = run.result.plan;
-  run.workload = inputs.workload;
-  if (plan.micro_batch) run.workload = at_micro_batch(inputs, *plan.micro_batch, run.file + ": plan.micro_batch");
+  run.workload = as_planned(inputs, plan, run.file + ": plan.");
   recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
   auto faults = all_faults_of(plan, run.workload, cluster_of(run, inputs.platform));
   for (auto& fault : faults) fault = run.file + ": plan: " + fault;

@@ -249,15 +249,30 @@ class OperatorChecker {
         collectives_.push_back(
             {*opcode, payload, times, bytes_of(reform.tensor, reform.from), bytes_of(reform.tensor, reform.to)});
       }
-      if (!divided_.graph.has_gradient(reform.tensor)) continue;
-      // Gradients of replicas are addends of the whole; of a whole tensor addends, and the other way round.
       const bool is_replica = reform.from.kind == Form::Kind::Replicate;
-      const Form from = is_replica ? spmd::reduce : gradient_form(reform.to);
+      if (is_replica || !divided_.graph.has_gradient(reform.tensor)) continue;
+      // Of a whole tensor devices have addends of its gradient, and the other way round.
+      const Form from = gradient_form(reform.to);
       const Form to = gradient_form(reform.from);
       const Payload payload = reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient;
       if (const auto opcode = collective_between(from, to)) {
         collectives_.push_back({*opcode, payload, times, bytes_of(reform.tensor, from), bytes_of(reform.tensor, to)});
       }
+    }
+    if (plan_.sync.adds_replicas) list_sums_of_replicas();
+  }
+
+  /// Gradients of replicas are addends of the whole. Those up to the end of a bucket are added up together.
+  void list_sums_of_replicas()
+  {
+    double bytes = 0;
+    for (const std::size_t index : replicas_in_backward(divided_.graph, divided_.reforms)) {
+      const spmd::Tensor& tensor = divided_.graph.tensors[divided_.reforms[index].tensor];
+      const auto& ends = plan_.sync.bucket_ends;
+      bytes += tensor.size.value;
+      if (!ends.empty() && std::find(ends.begin(), ends.end(), tensor.producer) == ends.end()) continue;
+      const std::vector<double> whole(devices_.size(), std::exchange(bytes, 0));
+      collectives_.push_back({Opcode::AllReduce, Payload::ParameterGradient, 1, whole, whole});
     }
   }
 

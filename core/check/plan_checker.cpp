@@ -11,6 +11,7 @@
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
@@ -181,6 +182,9 @@ class Checker {
       fault("micro_batch: {}, not the {} of the given workload", counted(*plan_.micro_batch, "sample"),
             workload_.micro_batch);
     }
+    if (plan_.routing && plan_.routing != routing_of(workload_)) {
+      fault("routing: not that of the given workload");
+    }
     check_data_server();
   }
 
@@ -255,6 +259,10 @@ class Checker {
   /// Checks that the layers of stages with several shards can be divided among them.
   void check_shards()
   {
+    const bool has_buckets_of_parameters = !plan_.sync.bucket_ends.empty() || !plan_.sync.adds_replicas;
+    if (has_buckets_of_parameters && !divides_operators(plan_)) {
+      fault("sync: bucket_ends and adds_replicas are for devices that divide operators; leave them out");
+    }
     if (divides_operators(plan_)) {
       for (const auto& found : faults_of_operators(plan_, workload_)) fault("{}", found);
       return;

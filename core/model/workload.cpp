@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/model/models.hpp"
+#include "core/model/routing.hpp"
 #include "core/names.hpp"
 
 #include <fmt/format.h>
@@ -118,6 +119,44 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
     for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
   }
   return workload.recompute.empty() ? result : with_recomputation(result, workload.recompute);
+}
+
+std::optional<spmd::Routing> routing_of(const Workload& workload)
+{
+  const auto* sizes = std::get_if<spmd::MoeSizes>(&workload.model);
+  return sizes == nullptr || sizes->experts == 0 ? std::nullopt : std::optional(sizes->routing);
+}
+
+std::optional<std::string> fault_of_routing(const Workload& workload, const spmd::Routing& routing,
+                                            std::uint64_t micro_batch)
+{
+  if (!routing_of(workload)) return fmt::format("workload {} has no experts; leave it out", workload.name);
+  if (micro_batch % routing.capacity_samples != 0) {
+    return fmt::format("capacity_samples: {} do not divide the {} of a micro-batch", routing.capacity_samples,
+                       micro_batch);
+  }
+  if (routing.by_index && std::get<spmd::MoeSizes>(workload.model).parity) {
+    return "by_index: the published graph of parity has slots";
+  }
+  return std::nullopt;
+}
+
+std::string text_of(const spmd::Routing& routing, const Workload& workload)
+{
+  if (routing.by_index) return "all tokens, by index";
+  auto sizes = std::get<spmd::MoeSizes>(workload.model);
+  sizes.routing = routing;
+  const std::uint64_t slots = spmd::capacity_of(sizes);
+  return fmt::format("{} {} for {}", slots, slots == 1 ? "slot" : "slots",
+                     routing.capacity_samples == 1 ? "a sample" : fmt::format("{} samples", routing.capacity_samples));
+}
+
+Workload with_routing(const Workload& workload, const spmd::Routing& routing, std::uint64_t micro_batch)
+{
+  ensure(!fault_of_routing(workload, routing, micro_batch), "a routing that the workload can have");
+  Workload result = workload;
+  std::get<spmd::MoeSizes>(result.model).routing = routing;
+  return with_micro_batch(result, micro_batch);
 }
 
 ParameterBytes parameter_bytes(DType dtype, Optimizer optimizer)

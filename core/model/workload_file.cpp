@@ -166,7 +166,7 @@ void read_experts(MappingReader& model, spmd::MoeSizes& sizes)
   constexpr double largest_capacity_factor = 1e6;
   const bool has_experts = model.has("experts");
   if (has_experts) sizes.experts = model.required_count("experts", 1, widest);
-  for (const char* key : {"top_k", "capacity_factor", "capacity_rounding"}) {
+  for (const char* key : {"top_k", "capacity_factor", "capacity_rounding", "capacity_samples", "by_index"}) {
     if (has_experts || !model.has(key)) continue;
     model.add_fault(key, "goes with experts; leave it out, or write experts");
   }
@@ -178,18 +178,28 @@ void read_experts(MappingReader& model, spmd::MoeSizes& sizes)
   }
   const auto rounding = model.optional_choice("capacity_rounding", {"up", "down"});
   sizes.rounds_up = rounding.value_or("up") == "up";
+  sizes.routing.capacity_samples = model.optional_count("capacity_samples", 1, largest_micro_batch).value_or(1);
+  sizes.routing.by_index = model.optional_boolean("by_index").value_or(false);
 }
 
-void check_experts(MappingReader& model, const spmd::MoeSizes& sizes)
+void check_experts(MappingReader& model, const spmd::MoeSizes& sizes, std::uint64_t micro_batch)
 {
   if (sizes.experts == 0) return;
+  const std::uint64_t samples = sizes.routing.capacity_samples;
+  if (micro_batch % samples != 0) {
+    model.add_fault("capacity_samples",
+                    fmt::format("{} do not divide the {} of a micro-batch; write a divisor", samples, micro_batch));
+  }
+  if (sizes.routing.by_index && sizes.parity) {
+    model.add_fault("by_index", "the published graph of parity has slots; leave one of them out");
+  }
   if (sizes.top_k > sizes.experts) {
     model.add_fault("top_k",
                     fmt::format("{} is more than the {} experts; write at most as many", sizes.top_k, sizes.experts));
   } else if (spmd::capacity_of(sizes) == 0) {
     model.add_fault("capacity_rounding",
                     "down leaves no slot for a sample in an expert; write up, or a larger capacity_factor");
-  } else if (spmd::capacity_of(sizes) > longest_sequence) {
+  } else if (spmd::capacity_of(sizes) / samples > longest_sequence) {
     model.add_fault("capacity_factor", "gives an expert more slots than the longest sequence has tokens; write less");
   }
 }
@@ -221,7 +231,7 @@ Build read_moe(MappingReader& model, Workload& workload, const FaultList& faults
   }
   if (faults.empty()) {
     if (sizes.trunk == spmd::Trunk::Vit) sizes.sequence = spmd::patches_of(sizes) + 1;
-    check_experts(model, sizes);
+    check_experts(model, sizes, workload.micro_batch);
     if (parameters_of(sizes) > static_cast<double>(most_parameters)) {
       model.add_fault("layers", fmt::format("have about {:.3g} parameters; write sizes with at most {:.0e}",
                                             parameters_of(sizes), static_cast<double>(most_parameters)));

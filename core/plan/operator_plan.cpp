@@ -76,7 +76,63 @@ std::vector<double> shares_of(const Plan& plan)
   return shares;
 }
 
+/// What is wrong with the ends of buckets, without a place.
+std::optional<std::string> fault_of_buckets(const Sync& sync, const spmd::OperatorGraph& graph,
+                                            const std::vector<spmd::PlacedReform>& reforms)
+{
+  if (sync.bucket_ends.empty()) return std::nullopt;
+  const auto name_of = [&](std::size_t node) { return shown(graph.operators[node].name); };
+  const auto order = replicas_in_backward(graph, reforms);
+  auto next = order.begin();
+  for (const std::size_t end : sync.bucket_ends) {
+    const auto is_end = [&](std::size_t reform) { return graph.tensors[reforms[reform].tensor].producer == end; };
+    const auto found = std::find_if(order.begin(), order.end(), is_end);
+    if (found == order.end()) {
+      return fmt::format("{} is not a parameter that each device has; write one whose gradient is added up",
+                         name_of(end));
+    }
+    if (found < next) {
+      return fmt::format("{} comes too late; list the ends in the order in which backward makes gradients",
+                         name_of(end));
+    }
+    next = found + 1;
+  }
+  if (next == order.end()) return std::nullopt;
+  return fmt::format("no bucket has {}; end the last one with {}",
+                     name_of(graph.tensors[reforms[*next].tensor].producer),
+                     name_of(graph.tensors[reforms[order.back()].tensor].producer));
+}
+
+std::vector<std::vector<std::size_t>> buckets_of(const Sync& sync, const spmd::OperatorGraph& graph,
+                                                 const std::vector<spmd::PlacedReform>& reforms)
+{
+  std::vector<std::vector<std::size_t>> buckets;
+  bool is_open = false;
+  auto end = sync.bucket_ends.begin();
+  for (const std::size_t reform : replicas_in_backward(graph, reforms)) {
+    if (!is_open) buckets.emplace_back();
+    buckets.back().push_back(reform);
+    is_open = end != sync.bucket_ends.end() && graph.tensors[reforms[reform].tensor].producer != *end;
+    if (!is_open && end != sync.bucket_ends.end()) ++end;
+  }
+  return buckets;
+}
+
 }  // namespace
+
+std::vector<std::size_t> replicas_in_backward(const spmd::OperatorGraph& graph,
+                                              const std::vector<spmd::PlacedReform>& reforms)
+{
+  std::vector<std::size_t> order;
+  for (std::size_t i = 0; i < reforms.size(); ++i) {
+    if (reforms[i].from == spmd::replicate && graph.has_gradient(reforms[i].tensor)) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+    if (reforms[a].part != reforms[b].part) return reforms[a].part > reforms[b].part;
+    return reforms[a].tensor > reforms[b].tensor;
+  });
+  return order;
+}
 
 std::optional<spmd::OperatorGraph> operator_graph_of(const Workload& workload)
 {
@@ -154,6 +210,10 @@ std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& w
   if (!faults.empty()) return faults;
   const spmd::Rules rules = spmd::rules_of(std::get<spmd::MoeSizes>(workload.model));
   for (const auto& fault : spmd::faults_of(*graph, division, rules)) add("splits: " + fault);
+  if (!faults.empty()) return faults;
+  if (const auto fault = fault_of_buckets(plan.sync, *graph, spmd::reforms_of(*graph, division, rules))) {
+    faults.push_back("sync.bucket_ends: " + *fault);
+  }
   return faults;
 }
 
@@ -167,6 +227,7 @@ OperatorPlan operator_plan_of(const Plan& plan, const Workload& workload)
   read.division = DivisionReader(plan, read.graph).read();
   read.reforms = spmd::reforms_of(read.graph, read.division, read.rules);
   read.shares = shares_of(plan);
+  if (plan.sync.adds_replicas) read.buckets = buckets_of(plan.sync, read.graph, read.reforms);
   return read;
 }
 

@@ -38,10 +38,19 @@ struct OperatorPlan {
   spmd::Rules rules = spmd::Rules::Corrected;
   spmd::Division division;
   std::vector<spmd::PlacedReform> reforms;
+  /// Reforms of replicated parameters whose gradients one AllReduce each adds up (Sync::bucket_ends), in the order in
+  /// which backward makes them. None if replicas are not added up.
+  std::vector<std::vector<std::size_t>> buckets = {};
   std::vector<double> shares;  ///< by rank
 };
 
-/// What is wrong with the stages of a plan that divides operators: each a line that begins with "stages[0]".
+/// The reforms of replicated parameters, in the order in which backward makes their gradients: of a later part first,
+/// in a part the later parameter first.
+std::vector<std::size_t> replicas_in_backward(const spmd::OperatorGraph& graph,
+                                              const std::vector<spmd::PlacedReform>& reforms);
+
+/// What is wrong with the stages of a plan that divides operators, and with its sync: each a line that begins with
+/// "stages[0]" or "sync".
 std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& workload);
 /// The division of a plan without such faults.
 OperatorPlan operator_plan_of(const Plan& plan, const Workload& workload);

@@ -37,7 +37,7 @@ constexpr auto schema_2 = "isobar-plan/2";
 bool fits_schema_1(const Plan& plan)
 {
   const bool is_played = plan.predicted && plan.predicted->step_time_by == StepTimeBy::Played;
-  return is_chain(plan) && !is_played && !plan.schedule_bound;
+  return is_chain(plan) && !is_played && !plan.schedule_bound && !plan.routing;
 }
 
 Json or_null(const std::optional<Seconds>& time)
@@ -383,6 +383,30 @@ Stamp read_stamp(MappingReader& reader, FaultList& faults)
   return stamp;
 }
 
+spmd::Routing read_routing(MappingReader& reader)
+{
+  spmd::Routing routing;
+  routing.capacity_samples = reader.required_count("capacity_samples", 1, largest_micro_batch);
+  routing.by_index = reader.optional_boolean("by_index").value_or(false);
+  return routing;
+}
+
+/// Adds how devices that divide operators add up the gradients of the parameters that each of them has, if it is not
+/// one by one.
+void describe_replicas_of_parameters(const Plan& plan, Json& document)
+{
+  if (!divides_operators(plan)) return;
+  if (!plan.sync.bucket_ends.empty()) {
+    std::vector<std::string> names;
+    for (const auto& stage : plan.stages) {
+      for (const auto& split : stage.splits) names.push_back(split.layers);
+    }
+    Json& ends = document["sync"]["bucket_ends"] = Json::array();
+    for (const std::size_t end : plan.sync.bucket_ends) ends.push_back(names.at(end));
+  }
+  if (!plan.sync.adds_replicas) document["sync"]["adds_replicas"] = false;
+}
+
 /// Everything except what depends on the machine's speed, and what is added to the plan afterwards.
 Json lasting_part_of(const Plan& plan)
 {
@@ -418,9 +442,13 @@ Json lasting_part_of(const Plan& plan)
     if (plan.sync.sharded != Sharding::None) document["sync"]["sharded"] = name_of(plan.sync.sharded);
     if (plan.sync.bucket > Bytes(0)) document["sync"]["bucket_bytes"] = plan.sync.bucket.value;
   }
+  describe_replicas_of_parameters(plan, document);
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.system) document["system"] = *plan.system;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
+  if (plan.routing) {
+    document["routing"] = {{"capacity_samples", plan.routing->capacity_samples}, {"by_index", plan.routing->by_index}};
+  }
   if (!plan.without.empty()) document["without"] = plan.without;
   if (plan.data_server) document["data_server"] = *plan.data_server;
   document["predicted"] = plan.predicted ? to_json(*plan.predicted) : Json(nullptr);
@@ -534,6 +562,9 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   }
   plan.system = reader.optional_text("system");
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
+  if (!is_1 && reader.optional("routing") != nullptr) {
+    plan.routing = read_mapping<spmd::Routing>(reader, "routing", faults, read_routing);
+  }
   if (reader.optional("without")) {
     plan.without = read_list<std::string>(
         reader, "without", faults, [](MappingReader& item, const std::string& key) { return item.required_text(key); });

@@ -3,6 +3,7 @@
 #include "core/base/document.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/model/model_limits.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_reading.hpp"
@@ -321,6 +322,33 @@ std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::stri
   });
 }
 
+/// Reads how devices that divide operators add up the gradients of the parameters that each of them has.
+Sync read_sync_of_division(MappingReader& reader, const std::vector<Stage>& stages, FaultList& faults)
+{
+  Sync sync;
+  sync.adds_replicas = reader.optional_boolean("adds_replicas").value_or(true);
+  if (reader.optional("bucket_ends") == nullptr) return sync;
+  if (!sync.adds_replicas) {
+    reader.add_fault("bucket_ends", "no gradients are added up with adds_replicas: false; leave one of them out");
+  }
+  std::map<std::string, std::size_t> number_of;
+  for (const auto& stage : stages) {
+    for (const auto& split : stage.splits) number_of.emplace(split.layers, number_of.size());
+  }
+  sync.bucket_ends =
+      read_list<std::size_t>(reader, "bucket_ends", faults, [&number_of](MappingReader& item, const std::string& key) {
+        const std::string name = item.required_text(key);
+        const auto found = number_of.find(name);
+        if (found != number_of.end()) return found->second;
+        item.add_fault(key, fmt::format("{} is not in splits; write the name of a parameter", in_quotes(name)));
+        return std::size_t{0};
+      });
+  if (sync.bucket_ends.empty() && faults.empty()) {
+    reader.add_fault("bucket_ends", "none; leave it out, so that each gradient is added up by itself");
+  }
+  return sync;
+}
+
 }  // namespace
 
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults)
@@ -375,6 +403,11 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
 {
   refuse(plan, {"codecs"});
   if (!plan.has("sync")) return {};
+  const bool divides = !stages.empty() && divides_operators(stages.front());
+  if (divides) {
+    return read_mapping<Sync>(plan, "sync", faults,
+                              [&](MappingReader& reader) { return read_sync_of_division(reader, stages, faults); });
+  }
   if (!has_replicas(stages)) plan.add_fault("sync", "no stage has several replicas; leave it out");
   return read_mapping<Sync>(plan, "sync", faults, [&](MappingReader& reader) {
     Sync sync;
@@ -399,6 +432,10 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
     if (sync.bucket > Bytes(0) && sync.sharded != Sharding::None) {
       reader.add_fault("bucket_bytes", fmt::format("with sharded {} each part is added up by itself; leave one out",
                                                    name_of(sync.sharded)));
+    }
+    for (const char* key : {"bucket_ends", "adds_replicas"}) {
+      if (reader.optional(key) == nullptr) continue;
+      reader.add_fault(key, "is for devices that divide operators; leave it out");
     }
     refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "server"});
     return sync;

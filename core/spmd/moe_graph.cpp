@@ -21,7 +21,10 @@ using Sides = std::map<char, std::uint64_t>;  // size of a dimension by its lett
 /// Appends operators to a graph, with shapes and work by their dimensions' letters.
 class Builder {
  public:
-  Builder(double element_bytes, bool is_published) : element_bytes_(element_bytes), is_published_(is_published) {}
+  Builder(double element_bytes, const MoeSizes& sizes)
+      : element_bytes_(element_bytes), is_published_(sizes.parity), by_index_(sizes.routing.by_index)
+  {
+  }
 
   /// Layer of the operators that follow, and what their names begin with.
   void begin_layer(std::size_t layer, std::string prefix)
@@ -68,7 +71,8 @@ class Builder {
     }
     const std::size_t output = append(kind, name, std::move(inputs), dimensions, std::move(shapes));
     Operator& node = graph_.operators.back();
-    node.forward = is_published_ ? published_work(node, sides) : work(node, sides);
+    const bool is_copy = by_index_ && (kind == Kind::Dispatch || kind == Kind::Combine);
+    if (!is_copy) node.forward = is_published_ ? published_work(node, sides) : work(node, sides);
     const bool reads_data = is_of(node.inputs[0], Kind::Data);
     const bool has_one_gradient = kind == Kind::Dispatch || reads_data;
     node.backward = (is_published_ || !has_one_gradient ? 2 : 1) * node.forward;
@@ -92,6 +96,15 @@ class Builder {
     const std::size_t weight = parameter(name + ".weight", {hidden});
     const std::size_t bias = parameter(name + ".bias", {hidden});
     return apply(Kind::LayerNorm, name, {input, weight, bias}, "bsD,D,D->bsD");
+  }
+
+  /// Makes a tensor one of whole numbers.
+  void set_shape(std::size_t tensor, Shape shape)
+  {
+    constexpr double bytes_of_number = 8;
+    Tensor& changed = graph_.tensors[tensor];
+    changed.shape = std::move(shape);
+    changed.size = bytes_of_number * Bytes(elements_of(changed));
   }
 
   void finish(std::size_t loss) { append(Kind::Output, "output", {loss}, "", {}); }
@@ -208,6 +221,7 @@ class Builder {
   std::vector<bool> is_kept_;
   double element_bytes_;
   bool is_published_;
+  bool by_index_;
   std::size_t layer_ = 0;
   std::string prefix_;
 };
@@ -261,16 +275,31 @@ std::size_t append_feed_forward(Builder& builder, std::size_t input, const MoeSi
 std::size_t append_experts(Builder& builder, std::size_t input, const MoeSizes& sizes)
 {
   const auto [hidden, intermediate, experts] = std::tuple(sizes.hidden, sizes.intermediate, sizes.experts);
+  const std::uint64_t samples = sizes.routing.capacity_samples;
+  const bool by_index = sizes.routing.by_index;
+  const std::uint64_t batch = builder.shape(input).front();
+  ensure(batch % samples == 0, "a batch is whole groups of samples whose tokens share slots");
+  const Sides sides = {{'C', capacity_of(sizes)}, {'K', sizes.top_k}};
+  // Of all tokens of a group; their slots come after them.
+  const Sides groups = {
+      {'b', batch / samples}, {'s', samples * sizes.sequence}, {'e', experts}, {'c', capacity_of(sizes)}};
   const std::size_t gate = builder.parameter("gate", {hidden, experts});
-  const std::size_t mask =
-      builder.apply(Kind::Gating, "gating", {input, gate}, "bSD,DE->bSEC,bSEC", {{'C', capacity_of(sizes)}});
-  std::size_t slots = builder.apply(Kind::Dispatch, "dispatch", {input, mask}, "bsd,bsec->becd");
+  const std::size_t mask = builder.apply(Kind::Gating, "gating", {input, gate},
+                                         by_index ? "bSD,DE->bSK,bSK,bE" : "bSD,DE->bSEC,bSEC", sides);
+  if (by_index) builder.set_shape(mask + 2, {batch / samples, experts});
+  const auto inputs_of_expert = [&](std::size_t weight, std::size_t slots) {
+    return by_index ? std::vector{weight, slots, mask + 2} : std::vector{weight, slots};
+  };
+  const std::string counts = by_index ? ",be" : "";
+  std::size_t slots =
+      builder.apply(Kind::Dispatch, "dispatch", {input, mask}, by_index ? "bsd,bsK->becd" : "bsd,bsec->becd", groups);
   const std::size_t first = builder.parameter("w1", {experts, hidden, intermediate});
-  slots = builder.apply(Kind::Expert, "expert1", {first, slots}, "edh,becd->bech");
+  slots = builder.apply(Kind::Expert, "expert1", inputs_of_expert(first, slots), "edh,becd" + counts + "->bech");
   slots = builder.apply(Kind::Relu, "relu", {slots}, "bech->bech");
   const std::size_t second = builder.parameter("w2", {experts, intermediate, hidden});
-  slots = builder.apply(Kind::Expert, "expert2", {second, slots}, "ehd,bech->becd");
-  return builder.apply(Kind::Combine, "combine", {slots, mask + 1}, "becd,bsec->bsd");
+  slots = builder.apply(Kind::Expert, "expert2", inputs_of_expert(second, slots), "ehd,bech" + counts + "->becd");
+  return builder.apply(Kind::Combine, "combine", {slots, mask + 1}, by_index ? "becd,bsK->bsd" : "becd,bsec->bsd",
+                       {{'b', batch}});
 }
 
 std::size_t append_layers(Builder& builder, std::size_t input, const MoeSizes& sizes, std::optional<std::size_t> mask)
@@ -344,7 +373,7 @@ void build_vit(Builder& builder, const MoeSizes& sizes, std::uint64_t batch)
 
 OperatorGraph make_operator_graph(const MoeSizes& sizes, std::uint64_t batch, double element_bytes)
 {
-  Builder builder(element_bytes, sizes.parity);
+  Builder builder(element_bytes, sizes);
   builder.begin_layer(0, "embedding.");
   switch (sizes.trunk) {
     case Trunk::Plain:

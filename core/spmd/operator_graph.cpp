@@ -2,6 +2,7 @@
 
 #include "core/names.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace isobar::spmd {
@@ -71,7 +72,7 @@ bool is_source(OperatorKind kind)
 bool OperatorGraph::has_gradient(std::size_t tensor) const
 {
   const Operator& producer = operators[tensors[tensor].producer];
-  if (producer.kind == OperatorKind::Gating) return tensor != producer.outputs.front();
+  if (producer.kind == OperatorKind::Gating) return tensor == producer.outputs[1];
   return producer.kind == OperatorKind::Parameter || !is_source(producer.kind);
 }
 
@@ -99,10 +100,16 @@ std::uint64_t capacity_of(const MoeSizes& sizes)
 {
   // Slots are few, so that a whole number of them survives the rounding of the factor.
   constexpr double tolerance = 1e-9;
-  const std::uint64_t tokens = sizes.trunk == Trunk::Vit ? patches_of(sizes) : sizes.sequence;
-  const double slots =
-      sizes.capacity_factor * static_cast<double>(sizes.top_k * tokens) / static_cast<double>(sizes.experts);
-  return static_cast<std::uint64_t>(sizes.rounds_up ? std::ceil(slots - tolerance) : std::floor(slots + tolerance));
+  constexpr double least_of_group = 4;
+  const Routing& routing = sizes.routing;
+  const bool is_of_sample = routing == Routing{};
+  const std::uint64_t tokens =
+      is_of_sample && sizes.trunk == Trunk::Vit ? patches_of(sizes) : routing.capacity_samples * sizes.sequence;
+  const double factor = routing.by_index ? 1 : sizes.capacity_factor;
+  const double slots = factor * static_cast<double>(sizes.top_k * tokens) / static_cast<double>(sizes.experts);
+  const bool rounds_up = sizes.rounds_up || !is_of_sample;
+  const double whole = rounds_up ? std::ceil(slots - tolerance) : std::floor(slots + tolerance);
+  return static_cast<std::uint64_t>(is_of_sample || routing.by_index ? whole : std::max(least_of_group, whole));
 }
 
 std::size_t layers_of(const MoeSizes& sizes)

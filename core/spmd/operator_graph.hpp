@@ -103,8 +103,8 @@ struct OperatorGraph {
   {
     return operators[tensors[tensor].producer].kind == OperatorKind::Parameter;
   }
-  /// Whether backward makes a gradient of a tensor: of all but data, positions, masks, and whether a token is in a
-  /// slot.
+  /// Whether backward makes a gradient of a tensor: of all but data, positions, masks, whether a token is in a slot,
+  /// and how many tokens an expert has.
   bool has_gradient(std::size_t tensor) const;
 };
 
@@ -113,6 +113,11 @@ struct OperatorGraph {
 /// Work: two FLOPs per multiply-add of products, nothing else. Backward is twice forward; once for `dispatch`, whose
 /// mask has no gradient, and for a product of the data. Layer 0 of the workload is the embedding, the last one the
 /// head.
+///
+/// Slots are for groups of `sizes.routing.capacity_samples` samples, which divide the batch. With
+/// `sizes.routing.by_index` tokens are copied to experts and back, which is no product: gating gives each token's
+/// experts and their weights, and for each group the number of tokens of each expert, in 8 bytes, which the experts
+/// read. They have equally many.
 ///
 /// With `sizes.parity`, the published graph: attention is one node, its projections cost nothing, a product takes three
 /// FLOPs per multiply-add, other operators some per element, and backward is always twice forward.

@@ -39,6 +39,8 @@ OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, con
   ensure(orders.size() == ranks, "an order for each device");
   ensure(std::all_of(orders.begin(), orders.end(), [&](const Order& order) { return order == orders.front(); }),
          "devices that divide operators have the same order");
+  bucket_of_.resize(plan_.reforms.size());
+  for (std::size_t i = 0; i < plan_.buckets.size(); ++i) bucket_of_[plan_.buckets[i].back()] = i;
   lanes_.assign(ranks, {{"compute", Engine::Device}});
   if (ranks > 1) {
     auto& grid = grids_.emplace_back(ranks);
@@ -111,6 +113,8 @@ std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, con
   const std::uint64_t once = (is_forward ? first_forward_ : last_backward_)[task.part];
   if (reform.is_parameter && task.microbatch != once) return std::nullopt;
   if (!is_forward && !plan_.graph.has_gradient(reform.tensor)) return std::nullopt;
+  const bool is_replica = reform.from.kind == Form::Kind::Replicate;
+  if (!is_forward && is_replica && !bucket_of_[index]) return std::nullopt;
   const auto opcode = opcode_of(is_forward ? reform.forward : reform.backward);
   if (!opcode) return std::nullopt;
   Instruction collective = instruction_of(task.part, *opcode, collective_lane, task.microbatch);
@@ -118,6 +122,10 @@ std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, con
   if (!is_forward) {
     collective.payload = reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient;
     collective.waits.add({compute_lane, 0, position + 1});
+    if (is_replica) {  // with the others of its bucket, up to the part that backward computes first
+      const std::size_t last = plan_.reforms[plan_.buckets[*bucket_of_[index]].front()].part;
+      collective.last_layer = plan_.division.end_of(last) - 1;
+    }
     return collective;
   }
   collective.payload = reform.is_parameter ? Payload::Parameter : Payload::Activation;
@@ -134,6 +142,7 @@ void OperatorProgram::add_collectives(const Order& order)
 {
   struct Placed {
     std::uint64_t place = 0;
+    std::size_t number = 0;  // among those of the place
     Instruction instruction;
   };
   std::vector<Placed> placed;
@@ -141,10 +150,12 @@ void OperatorProgram::add_collectives(const Order& order)
     const bool is_after = order.at(i).opcode != Opcode::Forward;
     for (std::size_t k = 0; k < plan_.reforms.size(); ++k) {
       if (auto collective = collective_of(k, order, i))
-        placed.push_back({place_of(*collective, i, is_after), *collective});
+        placed.push_back({place_of(*collective, i, is_after), is_after ? bucket_of_[k].value_or(k) : k, *collective});
     }
   }
-  std::stable_sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) { return a.place < b.place; });
+  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return std::pair(a.place, a.number) < std::pair(b.place, b.number);
+  });
 
   // How many there are once those of a part and micro-batch have ended.
   using Passage = std::pair<std::size_t, std::uint64_t>;
@@ -155,7 +166,9 @@ void OperatorProgram::add_collectives(const Order& order)
     const Instruction& instruction = each.instruction;
     collectives_.push_back(instruction);
     if (instruction.payload == Payload::ParameterGradient) {
-      added[instruction.stage] = collectives_.size();
+      for (std::size_t part = instruction.stage; part <= plan_.division.part_of(instruction.last_layer); ++part) {
+        added[part] = collectives_.size();
+      }
     } else {
       const bool is_forward = instruction.payload != Payload::Gradient;
       (is_forward ? reformed : returned)[{instruction.stage, instruction.microbatch}] = collectives_.size();
@@ -274,8 +287,13 @@ void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, 
     };
     sizes.size = before;
     sizes.result = result_of(reform.forward, reform.from, reform.to);
-    const bool is_added_whole = reform.from.kind == Form::Kind::Replicate;
-    sizes.gradient_size = is_added_whole ? whole : after;
+    sizes.gradient_size = after;
+    if (bucket_of_[i]) {
+      sizes.gradient_size = {};
+      for (const std::size_t each : plan_.buckets[*bucket_of_[i]]) {
+        sizes.gradient_size += plan_.graph.tensors[plan_.reforms[each].tensor].size;
+      }
+    }
     sizes.gradient_result = result_of(reform.backward, gradient_form(reform.to), gradient_form(reform.from));
     if (opcode_of(reform.forward)) {
       sizes.acquired = after;

@@ -28,7 +28,9 @@ namespace isobar::schedules {
 ///   for the conjugates.
 /// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
 ///
-/// `place` of a collective is the index in OperatorPlan::reforms. Free reforms are part of the tasks.
+/// `place` of a collective is the index in OperatorPlan::reforms; of an AllReduce that adds up a bucket of gradients,
+/// of its last one, whose part is its stage. Its layers are those of all parts between the bucket's parameters. It
+/// comes where the conjugate of its last parameter would. Free reforms are part of the tasks.
 ///
 /// Memory of a rank: parameters as they are stored, with gradients and optimizer; what is kept from a forward to its
 /// backward: tensors that operators keep or later parts read, reformed tensors, and masks; gathered parameters from
@@ -91,7 +93,8 @@ class OperatorProgram : public Program {
   std::optional<Opcode> opcode_of(spmd::ReformKind kind) const;
 
   OperatorPlan plan_;
-  bool trains_ = false;  // has backwards
+  std::vector<std::optional<std::size_t>> bucket_of_;  // by reform: the bucket of which it is the last
+  bool trains_ = false;                                // has backwards
   std::vector<std::vector<Lane>> lanes_;
   std::vector<Channel> channels_;
   std::vector<std::vector<std::size_t>> grids_;

@@ -44,13 +44,16 @@ TEST(PlansThatDivideOperators, MakeClaimsThatTheirCheckerFindsToo)
   std::mt19937_64 random(11);
   const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(4),
                                                        {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
-  for (const std::string more : {"", "clip_norm: 1\n"}) {
+  for (const std::string more : {"", "clip_norm: 1\n", "capacity_samples: 3\n", "by_index: true\n"}) {
     for (const auto& workload : small_moes(more)) {
       for (const auto& shares : all_shares) {
         std::vector<double> speeds;
         for (std::size_t i = 0; i < shares.size(); ++i) speeds.push_back(1e6 * static_cast<double>(1 + i));
         const Cluster devices = cluster(speeds, {Seconds(1e-4), BytesPerSecond(1e7)});
         Plan plan = random_plan(workload, shares, random);
+        const auto way = random() % 3;
+        if (way == 0) add_random_buckets(plan, workload, random);
+        if (way == 1) plan.sync.adds_replicas = false;
         price_by_playing(plan, workload, devices);
         ASSERT_THAT(faults(plan, workload, devices), IsEmpty());
         EXPECT_LE(*plan.step_bound, *plan.objective);
@@ -84,6 +87,33 @@ TEST(PlansThatDivideOperators, AreRefusedWithOtherClaims)
     change(changed);
     EXPECT_THAT(faults(changed, workload, devices), Contains(HasSubstr(text)));
   }
+}
+
+TEST(PlansThatDivideOperators, AddUpReplicasUnlessTheySayOtherwise)
+{
+  std::mt19937_64 random(8);
+  const Workload workload = small_moes().front();
+  const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
+  Plan plan = random_plan(workload, equal_shares(2), random);
+  price_by_playing(plan, workload, devices);
+  const auto program_with = [&](const Sync& sync) {
+    Plan other = plan;
+    other.sync = sync;
+    return schedules::make_program(other, workload);
+  };
+  const auto none = program_with({.adds_replicas = false});
+  EXPECT_THAT(faults_of_played(plan, workload, devices, *none),
+              Contains(HasSubstr("its program has AllReduce of parameter gradient 0 times with 0 B")));
+  Plan drifting = plan;
+  drifting.sync.adds_replicas = false;
+  price_by_playing(drifting, workload, devices);
+  EXPECT_THAT(faults_of_played(drifting, workload, devices, *none), IsEmpty());
+  EXPECT_THAT(faults_of_played(drifting, workload, devices, *program_with({})),
+              Contains(HasSubstr("AllReduce of parameter gradient; no reform needs it")));
+  Plan joined = plan;
+  add_random_buckets(joined, workload, random);
+  EXPECT_THAT(faults_of_played(plan, workload, devices, *program_with(joined.sync)),
+              Contains(HasSubstr("its program has AllReduce of parameter gradient")));
 }
 
 /// Passes a program on with one change.

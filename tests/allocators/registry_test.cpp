@@ -195,9 +195,10 @@ TEST(Allocate, RefusesAnUnknownAllocatorAndNamesTheNearest)
 #ifdef ISOBAR_HAS_CBC
   EXPECT_EQ(
       message_of("simulated annealing"),
-      "allocator: \"simulated annealing\" is not known; use amp, chain-dp, ddp, dp-cp, dp-ev, dtfm, dtfm-exact, even, "
-      "exact, grid, hybrid, l2l, local-search, metis, resident, sky-dynamic, sky-dynamic-fixed, sky-optimal, spmd, "
-      "stronghold, stronghold-published, window, zero-infinity, zero-offload, or exec:PROGRAM");
+      "allocator: \"simulated annealing\" is not known; use amp, chain-dp, ddp, deepspeed-moe, dp-cp, dp-ev, dtfm, "
+      "dtfm-exact, even, exact, fastmoe, fastmoe-published, grid, horovod, hybrid, l2l, local-search, metis, resident, "
+      "sky-dynamic, sky-dynamic-fixed, sky-optimal, spmd, stronghold, stronghold-published, window, zero-infinity, "
+      "zero-offload, or exec:PROGRAM");
 #else
   EXPECT_EQ(message_of("sky-optimal"),
             "sky-optimal: this build has no CBC; install coinor-libcbc-dev, then configure and build again");

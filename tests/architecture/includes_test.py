@@ -40,7 +40,7 @@ ROOMS = {
         CORE | {"allocators", "allocators/chain", "allocators/exact", "allocators/planners", "schedules/lowering",
                 "schedules/orders"},
         ("fmt/",), ()),
-    "allocators/spmd": (CORE | {"allocators"}, ("fmt/",), ()),
+    "allocators/spmd": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "allocators/spmd/linear_program.cpp": (CORE | {"allocators/spmd"}, ("fmt/",), ("coin/",)),
     "allocators/tiers": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "schedules": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ()),

@@ -476,6 +476,25 @@ class Run(CommandTest):
         self.assertIn("was written by another run", self.fault_of("run", operators, "--plan", plan, "--in-process",
                                                                   "--steps", 2, "--checkpoint", folder, "--resume"))
 
+    def test_plans_whose_tokens_reach_experts_otherwise_are_simulated_only(self):
+        platform, _ = self.small_inputs()
+        for key, slots in (("by_index: true", "all tokens, by index"), ("capacity_samples: 2", "slots for 2 samples")):
+            workload = self.write("tmoe.yaml", MOE + key + "\n")
+            plan = self.make_plan(platform, workload)
+            fault = self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated")
+            self.assertTrue(fault.startswith(f"{plan}: inputs.workload: experts take "), fault)
+            self.assertTrue(fault.endswith(f"{slots}; isobar run gives the experts slots for each sample, and simulate "
+                                           "plays all"), fault)
+        workload = self.write("tmoe.yaml", MOE + "unit: operator\n")
+        plan = self.make_plan(platform, workload, allocator="fastmoe-published")
+        self.assertIn("routing: all tokens, by index; isobar run gives the experts slots for each sample",
+                      self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
+        text = json.loads(open(plan).read())
+        del text["routing"]
+        plan = self.write("drifting.json", json.dumps(text))
+        self.assertIn(f"{plan}: sync.adds_replicas: false; isobar run adds up the gradients of replicas, so that they stay "
+                      "equal", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
+
     def started(self):
         workload, plan = self.stamped_plan()
         process = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--steps", "1000000",

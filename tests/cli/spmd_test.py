@@ -18,6 +18,7 @@ parity: true
 micro_batch: 16
 sequence: 32
 """
+DIVIDING = "ddp, deepspeed-moe, dp-cp, dp-ev, fastmoe, fastmoe-published, horovod, spmd"
 PROFILE = {"devices": 2, "device_flops": 1e9, "all_gather": 1e8, "all_reduce": 5e7, "reduce_scatter": 1e8,
            "all_to_all": 2e8}
 
@@ -104,7 +105,7 @@ class Spmd(CommandTest):
 
     def test_plans_are_verified_and_simulated(self):
         self.inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
-        for allocator in ("spmd", "ddp", "dp-ev", "dp-cp"):
+        for allocator in ("spmd", "ddp", "dp-ev", "dp-cp", "horovod", "deepspeed-moe", "fastmoe", "fastmoe-published"):
             plan = self.make_plan(*self.inputs, allocator=allocator)
             self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, plan).stdout)
             result = self.json_of("simulate", *self.inputs, "--plan", plan)
@@ -143,12 +144,39 @@ class Spmd(CommandTest):
         simulated = self.json_of("simulate", *inputs, "--plan", plan)["step_time_s"]
         self.assertAlmostEqual(simulated / predicted, 1, delta=1e-9)
 
+    def test_plans_with_another_routing_say_so_and_are_read_with_it(self):
+        self.inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
+        note = "isobar: deepspeed-moe: experts take 80 slots for 8 samples; by the workload 10 slots for a sample, so that " \
+               "other tokens are dropped"
+        plan = str(self.folder / "plan.json")
+        printed = self.run_isobar("plan", *self.inputs, "--allocator", "deepspeed-moe", "-o", plan)
+        self.assertIn(note, printed.stderr)
+        self.assertIn("devices add up the gradients of replicated parameters in 1 bucket\n", printed.stdout)
+        self.assertEqual(json.loads(open(plan).read())["routing"], {"capacity_samples": 8, "by_index": False})
+        compared = self.run_isobar("compare", *self.inputs, "--allocators", "spmd,deepspeed-moe")
+        self.assertIn(note, compared.stderr)
+        grouped = self.inputs[0], self.write("grouped.yaml", WORKLOAD.replace(
+            "parity: true", "unit: operator\ncapacity_samples: 8"))
+        printed = self.run_isobar("plan", *grouped, "--allocator", "deepspeed-moe", "-o", plan)
+        self.assertNotIn("slots", printed.stderr)
+        self.assertNotIn("routing", json.loads(open(plan).read()))
+        self.assertEqual(self.fault_of("plan", *grouped, "--allocator", "ddp", "--global-batch", 4),
+                         "--global-batch: capacity_samples: 8 do not divide the 4 of a micro-batch")
+        text = open(self.make_plan(*self.inputs, allocator="fastmoe-published")).read()
+        wrong = self.write("wrong.json", text.replace('"capacity_samples": 8', '"capacity_samples": 3'))
+        self.assertEqual(self.fault_of("simulate", *self.inputs, "--plan", wrong),
+                         f"{wrong}: routing: capacity_samples: 3 do not divide the 16 of a micro-batch")
+        self.assertIn("replicas of parameters drift apart",
+                      self.run_isobar("plan", *self.inputs, "--allocator", "fastmoe-published").stdout)
+        self.assertIn("fastmoe", self.run_isobar("compare", *self.inputs, "--allocators", "fastmoe,horovod",
+                                                 "--global-batch", 32).stdout)
+
     def test_plans_are_of_all_operators_and_for_allocators_that_divide_them(self):
         inputs = self.inputs[0], self.write("ours.yaml", WORKLOAD.replace("parity: true", "unit: operator"))
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even"),
-                         "unit: operator, whose layers only ddp, dp-cp, dp-ev, spmd divide; leave it out for even")
+                         f"unit: operator, whose layers only {DIVIDING} divide; leave it out for even")
         self.assertEqual(self.fault_of("plan", *self.inputs, "--allocator", "even", "--schedule", "duplex"),
-                         "schedule: duplex is for devices that divide operators; use allocator ddp, dp-cp, dp-ev, spmd, "
+                         f"schedule: duplex is for devices that divide operators; use allocator {DIVIDING}, "
                          "or another schedule")
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "spmd", "--schedule", "zero-bubble-h1"),
                          "schedule: zero-bubble-h1 splits backward passes, and devices that divide operators compute "

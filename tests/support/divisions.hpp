@@ -102,4 +102,15 @@ inline Plan plan_of(const spmd::OperatorGraph& graph, const spmd::Division& divi
   return plan;
 }
 
+/// Joins the gradients of a plan's replicated parameters to random buckets; to none if it has no such parameters.
+inline void add_random_buckets(Plan& plan, const Workload& workload, std::mt19937_64& random)
+{
+  const OperatorPlan divided = operator_plan_of(plan, workload);
+  const auto order = replicas_in_backward(divided.graph, divided.reforms);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::size_t parameter = divided.graph.tensors[divided.reforms[order[i]].tensor].producer;
+    if (i + 1 == order.size() || random() % 3 == 0) plan.sync.bucket_ends.push_back(parameter);
+  }
+}
+
 }  // namespace isobar::testing_support

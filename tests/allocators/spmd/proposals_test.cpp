@@ -49,20 +49,26 @@ std::vector<double> shares_in(const Plan& plan)
 
 TEST(Divisions, OfTheSearchTakeNoLongerThanDataParallelism)
 {
+  std::size_t with_buckets = 0;
+  std::size_t without = 0;
   for (const auto& workload : small_moes()) {
     for (const double bandwidth : {1e6, 1e8, 1e10}) {
       for (const std::uint64_t microbatches : {1, 2}) {
         const Cluster devices = equal_devices(4, bandwidth);
         const Plan searched = allocate("spmd", workload, devices, duplex(microbatches), {});
-        const Plan replicated = allocate("ddp", workload, devices, duplex(microbatches), {});
         ASSERT_EQ(searched.outcome, Outcome::Feasible);
         EXPECT_TRUE(divides_operators(searched));
         // The search adds up parts one after another; in a step some overlap.
-        EXPECT_LE(searched.objective->value, replicated.objective->value * 1.01);
+        const Plan each = allocate("dp-ev", workload, devices, duplex(microbatches), {});
+        EXPECT_LE(searched.objective->value, each.objective->value * 1.01);
+        EXPECT_LE(*searched.objective, *allocate("ddp", workload, devices, duplex(microbatches), {}).objective);
         EXPECT_LE(*searched.step_bound, *searched.objective);
+        ++(searched.sync.bucket_ends.empty() ? without : with_buckets);
       }
     }
   }
+  EXPECT_GT(with_buckets, 0U);
+  EXPECT_GT(without, 0U);
 }
 
 TEST(Divisions, OfUnequalDevicesAreNoWorseThanThoseByShares)
@@ -176,16 +182,17 @@ TEST(Divisions, NeedOperatorsAndDevicesWithTheirData)
             "InputError unit: spmd divides operators; write unit: operator in a workload of model moe, or --set "
             "unit=operator");
   EXPECT_EQ(message_of([&] { allocate("chain-dp", operators, devices, Goal{}, {}); }),
-            "InputError unit: operator, whose layers only ddp, dp-cp, dp-ev, spmd divide; leave it out for chain-dp");
+            "InputError unit: operator, whose layers only ddp, deepspeed-moe, dp-cp, dp-ev, fastmoe, "
+            "fastmoe-published, horovod, spmd divide; leave it out for chain-dp");
   Cluster served = devices;
   served.data_server = "server";
   EXPECT_EQ(message_of([&] { allocate("ddp", operators, served, duplex(1), {}); }),
             "InputError platform: has a data server, and devices that divide operators have their data; leave it out");
   EXPECT_EQ(message_of([&] { allocate("ddp", with_recomputation(operators, {3}), devices, duplex(1), {}); }),
             "InputError recompute: devices that divide operators keep their activations; leave it out");
-  EXPECT_THAT(
-      message_of([&] { allocate("chain-dp", blocks, devices, duplex(2), {}); }),
-      HasSubstr("schedule: duplex is for devices that divide operators; use allocator ddp, dp-cp, dp-ev, spmd"));
+  EXPECT_THAT(message_of([&] { allocate("chain-dp", blocks, devices, duplex(2), {}); }),
+              HasSubstr("schedule: duplex is for devices that divide operators; use allocator ddp, deepspeed-moe, "
+                        "dp-cp, dp-ev, fastmoe, fastmoe-published, horovod, spmd"));
 }
 
 }  // namespace

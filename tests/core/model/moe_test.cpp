@@ -1,4 +1,5 @@
 #include "core/errors.hpp"
+#include "core/model/routing.hpp"
 #include "core/model/workload.hpp"
 #include "core/spmd/operator_graph.hpp"
 
@@ -142,8 +143,49 @@ TEST(MoeWorkload, IsMadeAgainForOtherMicroBatches)
     EXPECT_EQ(workload.layers[i].forward, wanted.layers[i].forward);
 }
 
+TEST(MoeWorkload, SharesSlotsAmongSamplesOrHasNone)
+{
+  const auto slots = [](const Workload& workload) {
+    return spmd::capacity_of(std::get<spmd::MoeSizes>(workload.model));
+  };
+  EXPECT_EQ(slots(read(small)), 10U);
+  const Workload grouped = read(std::string(small) + "capacity_samples: 8\n");
+  EXPECT_EQ(routing_of(grouped), (spmd::Routing{8, false}));
+  EXPECT_EQ(slots(grouped), 80U);
+  const Workload by_index = read(std::string(small) + "by_index: true\n");
+  EXPECT_EQ(routing_of(by_index), (spmd::Routing{1, true}));
+  EXPECT_LT(by_index.layers[2].forward, read(small).layers[2].forward);
+  EXPECT_EQ(text_of({8, false}, grouped), "80 slots for 8 samples");
+  EXPECT_EQ(text_of({1, false}, grouped), "10 slots for a sample");
+  EXPECT_EQ(text_of({1, true}, grouped), "all tokens, by index");
+}
+
+TEST(MoeWorkload, IsMadeAgainForAnotherRouting)
+{
+  const Workload workload = with_routing(read(small), {4, false}, 8);
+  const Workload wanted = read(with("micro_batch: 16", "micro_batch: 8\ncapacity_samples: 4"));
+  EXPECT_EQ(workload_to_json(workload), workload_to_json(wanted));
+  EXPECT_EQ(workload_to_json(with_routing(workload, {}, 16)), workload_to_json(read(small)));
+}
+
+TEST(MoeWorkload, SaysWhyItCannotHaveARouting)
+{
+  const Workload workload = read(small);
+  EXPECT_EQ(fault_of_routing(workload, {4, true}, 8), std::nullopt);
+  EXPECT_EQ(fault_of_routing(workload, {3, false}, 8), "capacity_samples: 3 do not divide the 8 of a micro-batch");
+  EXPECT_EQ(fault_of_routing(read(std::string(small) + "parity: true\n"), {1, true}, 8),
+            "by_index: the published graph of parity has slots");
+  EXPECT_EQ(fault_of_routing(read(with("experts: 4\n", "")), {}, 8), "workload x has no experts; leave it out");
+}
+
 TEST(MoeWorkload, NamesTheKeyOfAFault)
 {
+  EXPECT_EQ(fault_of(std::string(small) + "capacity_samples: 5\n"),
+            "x.yaml:9: capacity_samples: 5 do not divide the 16 of a micro-batch; write a divisor");
+  EXPECT_EQ(fault_of(with("experts: 4\n", "by_index: true\n")),
+            "x.yaml:6: by_index: goes with experts; leave it out, or write experts");
+  EXPECT_EQ(fault_of(std::string(small) + "by_index: true\nparity: true\n"),
+            "x.yaml:9: by_index: the published graph of parity has slots; leave one of them out");
   EXPECT_EQ(fault_of(with("plain", "t5")), "x.yaml:2: trunk: \"t5\" is not one of plain, bert, vit");
   EXPECT_EQ(fault_of(with("heads: 4", "heads: 5")),
             "x.yaml:5: heads: 5 does not divide hidden, 64; write a divisor of it");

@@ -2,14 +2,18 @@
 
 #include "core/errors.hpp"
 #include "core/model/layer_noise.hpp"
+#include "core/spmd/pieces.hpp"
+#include "core/spmd/signature.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/thrown_message.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <random>
 #include <string>
+#include <vector>
 
 namespace isobar {
 namespace {
@@ -139,6 +143,106 @@ TEST(OperatorPlan, NamesWhatIsWrongWithADivision)
   EXPECT_THAT(
       faults(other),
       ElementsAre("stages[0].splits: divides operators on devices that have their data; leave data_server out"));
+}
+
+TEST(OperatorPlan, KeepsBucketsByTheNamesOfTheirLastParameters)
+{
+  Case sample;
+  for (int i = 0; i < 20; ++i) {
+    Plan plan = plan_of(sample.graph, random_division(sample.graph, spmd::Rules::Corrected, sample.random),
+                        sample.shares, "duplex", 2);
+    add_random_buckets(plan, sample.workload, sample.random);
+    EXPECT_THAT(faults_of_operators(plan, sample.workload), IsEmpty());
+    const std::string text = plan_to_json(plan);
+    const Plan read = plan_from_json(text, "plan.json");
+    EXPECT_EQ(read.sync, plan.sync);
+    EXPECT_EQ(plan_to_json(read), text);
+    if (!plan.sync.bucket_ends.empty()) {
+      const std::string& name = sample.graph.operators[plan.sync.bucket_ends[0]].name;
+      EXPECT_THAT(text, HasSubstr("\"bucket_ends\": [\n      \"" + name + "\""));
+    }
+  }
+  Plan plan = sample.plan;
+  plan.sync.adds_replicas = false;
+  EXPECT_THAT(plan_to_json(plan), HasSubstr("\"adds_replicas\": false"));
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").sync, plan.sync);
+  EXPECT_THAT(operator_plan_of(plan, sample.workload).buckets, IsEmpty());
+}
+
+/// All parameters on each device, and samples divided.
+Plan data_parallel(const Case& sample)
+{
+  spmd::Division division;
+  division.parts = {0};
+  const auto samples = spmd::sample_dimensions(sample.graph);
+  for (const auto& node : sample.graph.operators) {
+    for (const auto& signature : spmd::signatures_of(sample.graph, node, spmd::Rules::Corrected)) {
+      bool fits = true;
+      for (std::size_t k = 0; k < node.inputs.size(); ++k) {
+        const auto& dimension = samples[node.inputs[k]];
+        fits = fits && (node.kind == spmd::OperatorKind::Output ||
+                        signature.inputs[k] == (dimension ? spmd::gather(*dimension) : spmd::full));
+      }
+      if (node.kind == spmd::OperatorKind::Data) fits = signature.outputs[0] == spmd::gather(0);
+      if (node.kind == spmd::OperatorKind::Parameter) fits = signature.outputs[0] == spmd::replicate;
+      if (!fits) continue;
+      division.signatures.push_back(signature);
+      break;
+    }
+  }
+  return plan_of(sample.graph, division, sample.shares, "duplex", 2);
+}
+
+TEST(OperatorPlan, NamesWhatIsWrongWithItsBuckets)
+{
+  const Case sample;
+  const Plan plan = data_parallel(sample);
+  ASSERT_THAT(faults_of_operators(plan, sample.workload), IsEmpty());
+  const auto number_of = [&](const std::string& name) {
+    const auto node = std::find_if(sample.graph.operators.begin(), sample.graph.operators.end(),
+                                   [&](const auto& each) { return each.name == name; });
+    return static_cast<std::size_t>(node - sample.graph.operators.begin());
+  };
+  const auto faults = [&](const std::vector<std::string>& ends) {
+    Plan other = plan;
+    for (const auto& name : ends) other.sync.bucket_ends.push_back(number_of(name));
+    return faults_of_operators(other, sample.workload);
+  };
+  EXPECT_THAT(faults({"layer1.w1", "layer0.qkv.weight"}), IsEmpty());
+  EXPECT_THAT(faults({"layer0.qkv", "layer0.qkv.weight"}),
+              ElementsAre("sync.bucket_ends: layer0.qkv is not a parameter that each device has; write one whose "
+                          "gradient is added up"));
+  EXPECT_THAT(faults({"layer0.qkv.bias", "layer1.w1", "layer0.qkv.weight"}),
+              ElementsAre("sync.bucket_ends: layer1.w1 comes too late; list the ends in the order in which backward "
+                          "makes gradients"));
+  EXPECT_THAT(faults({"layer1.w1"}), ElementsAre("sync.bucket_ends: no bucket has layer1.gate; end the last one with "
+                                                 "layer0.qkv.weight"));
+  const auto read = [&](const std::string& sync) {
+    return message_of([&] {
+      plan_from_json(replaced(plan_to_json(plan), "\"predicted\":", "\"sync\": " + sync + ", \"predicted\":"),
+                     "plan.json");
+    });
+  };
+  EXPECT_THAT(read("{\"bucket_ends\": [\"w9\"]}"),
+              HasSubstr("sync.bucket_ends[0]: \"w9\" is not in splits; write the name of a parameter"));
+  EXPECT_THAT(read("{\"bucket_ends\": []}"),
+              HasSubstr("sync.bucket_ends: none; leave it out, so that each gradient is added up by itself"));
+  EXPECT_THAT(
+      read("{\"bucket_ends\": [\"layer0.qkv.weight\"], \"adds_replicas\": false}"),
+      HasSubstr("sync.bucket_ends: no gradients are added up with adds_replicas: false; leave one of them out"));
+  EXPECT_THAT(read("{\"algorithm\": \"ring\"}"), HasSubstr("sync.algorithm: unknown key"));
+}
+
+TEST(OperatorPlan, KeepsItsRouting)
+{
+  Plan plan = Case().plan;
+  plan.routing = spmd::Routing{4, true};
+  const std::string text = plan_to_json(plan);
+  EXPECT_THAT(text, HasSubstr("\"routing\": {\n    \"capacity_samples\": 4,\n    \"by_index\": true\n  }"));
+  EXPECT_EQ(plan_from_json(text, "plan.json").routing, plan.routing);
+  EXPECT_THAT(
+      message_of([&] { plan_from_json(replaced(text, "\"capacity_samples\": 4", "\"samples\": 4"), "plan.json"); }),
+      HasSubstr("routing.capacity_samples: missing"));
 }
 
 }  // namespace

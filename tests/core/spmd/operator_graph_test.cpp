@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <set>
@@ -226,6 +227,68 @@ TEST(PublishedGraph, CountsThreeFlopsPerMultiplyAddAndSomePerElement)
     expect("layer1.expert1", 3 * B * E * C * d * f);
     expect("layer1.combine", 3 * B * s * d * E * C);
     expect("head.sum", B * s * d);
+  }
+}
+
+const Tensor& tensor_of(const OperatorGraph& graph, const std::string& name, std::size_t output = 0)
+{
+  const auto node = std::find_if(graph.operators.begin(), graph.operators.end(),
+                                 [&](const Operator& each) { return each.name == name; });
+  return graph.tensors[node->outputs.at(output)];
+}
+
+TEST(Routing, SharesTheSlotsOfSeveralSamplesAsDeepSpeedDoes)
+{
+  MoeSizes sizes = t_moe(4);
+  sizes.routing.capacity_samples = 32;
+  EXPECT_EQ(capacity_of(sizes), 640U);
+  const OperatorGraph graph = graph_of(sizes, 4);
+  EXPECT_EQ(graph.parameters(), 453'098'496U);
+  EXPECT_NEAR(gflop(graph, 4), 2423, 0.5);
+  for (const char* name : {"layer1.dispatch", "layer1.combine"}) {
+    for (const auto& node : graph.operators) {
+      if (node.name != name) continue;
+      EXPECT_NEAR(node.forward.value / 4 / 1e9, 171.8, 0.05);
+    }
+  }
+  EXPECT_THAT(tensor_of(graph, "layer1.dispatch").shape, ElementsAre(4, 16, 640, 1024));
+  EXPECT_THAT(tensor_of(graph, "layer1.gating").shape, ElementsAre(128, 256, 16, 640));
+  EXPECT_THAT(tensor_of(graph, "layer1.combine").shape, ElementsAre(128, 256, 1024));
+  sizes.experts = 4096;
+  sizes.capacity_factor = 1;
+  EXPECT_EQ(capacity_of(sizes), 4U);  // at least
+}
+
+TEST(Routing, CountsTheClassTokenOfGroupsAndRoundsUp)
+{
+  MoeSizes sizes = vit(8, 1);
+  sizes.routing.capacity_samples = 32;
+  EXPECT_EQ(capacity_of(sizes), 163U);  // 1.25 * 32 * 65 / 16 = 162.5
+  sizes.rounds_up = false;
+  EXPECT_EQ(capacity_of(sizes), 163U);
+}
+
+TEST(Routing, ByIndexCopiesAllTokensWithoutWorkAndCountsThemFirst)
+{
+  MoeSizes sizes = bert(8, 2);
+  sizes.routing = {32, true};
+  const OperatorGraph graph = graph_of(sizes, 8);
+  const double tokens = 2 * 32 * 8 * 128;
+  const Tensor& slots = tensor_of(graph, "layer1.dispatch");
+  EXPECT_EQ(elements_of(slots), tokens * 768);
+  EXPECT_THAT(slots.shape, ElementsAre(8, 8, 1024, 768));
+  const Tensor& counts = tensor_of(graph, "layer1.gating", 2);
+  EXPECT_THAT(counts.shape, ElementsAre(8, 8));
+  EXPECT_EQ(counts.size, Bytes(8 * 8 * 8));
+  EXPECT_FALSE(graph.has_gradient(graph.operators[counts.producer].outputs[2]));
+  EXPECT_TRUE(graph.has_gradient(graph.operators[counts.producer].outputs[1]));
+  for (const auto& node : graph.operators) {
+    const bool is_copy = node.kind == OperatorKind::Dispatch || node.kind == OperatorKind::Combine;
+    if (is_copy) {
+      EXPECT_EQ(node.forward + node.backward, Flops(0)) << node.name;
+    } else if (node.kind == OperatorKind::Expert) {
+      EXPECT_EQ(node.forward, Flops(2 * tokens * 768 * 3072)) << node.name;
+    }
   }
 }
 

@@ -55,7 +55,7 @@ void for_random_plans(int count, const std::string& more, Visit visit)
 
 TEST(OperatorProgram, IsSoundForRandomDivisionsSharesAndSchedules)
 {
-  for (const std::string more : {"", "clip_norm: 1\n"}) {
+  for (const std::string more : {"", "clip_norm: 1\n", "capacity_samples: 3\n", "by_index: true\n"}) {
     for_random_plans(60, more, [](const Plan& plan, const Workload& workload) {
       ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
       const auto program = make_program(plan, workload);
@@ -324,6 +324,62 @@ TEST(OperatorProgram, ReformsParametersOnceAStepAndOtherTensorsForEachMicroBatch
       ASSERT_EQ(count, is_parameter ? 1 : plan.goal.microbatches);
     }
   });
+}
+
+TEST(OperatorProgram, IsSoundWithBucketsAndWithoutSums)
+{
+  std::mt19937_64 random(13);
+  for (const std::string more : {"", "clip_norm: 1\n"}) {
+    for_random_plans(60, more, [&](Plan plan, const Workload& workload) {
+      const auto rates = [](const Program& program) { return uniform_rates(program.ranks(), 0, 1e9); };
+      const auto each = make_program(plan, workload);
+      add_random_buckets(plan, workload, random);
+      ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
+      const auto joined = make_program(plan, workload);
+      ASSERT_THAT(faults_of(*joined), IsEmpty());
+      for (std::size_t rank = 0; rank < each->ranks(); ++rank) {
+        EXPECT_EQ(joined->resident(rank, Tier::Device), each->resident(rank, Tier::Device));
+      }
+      play_program(*joined, rates(*joined), 3);
+      plan.sync = {.adds_replicas = false};
+      const auto none = make_program(plan, workload);
+      ASSERT_THAT(faults_of(*none), IsEmpty());
+    });
+  }
+}
+
+TEST(OperatorProgram, AddsUpEachBucketWhenBackwardHasMadeItsLastGradient)
+{
+  std::mt19937_64 random(17);
+  int buckets = 0;
+  for_random_plans(60, "", [&](Plan plan, const Workload& workload) {
+    add_random_buckets(plan, workload, random);
+    const OperatorPlan divided = operator_plan_of(plan, workload);
+    const auto program = make_program(plan, workload);
+    if (program->ranks() == 1) return;
+    std::size_t next = 0;
+    for (std::uint64_t i = 0; i < program->length(0, 1); ++i) {
+      const Instruction each = program->at(0, 1, i);
+      if (each.payload != Payload::ParameterGradient || each.opcode != Opcode::AllReduce) continue;
+      ASSERT_LT(next, divided.buckets.size());
+      const auto& bucket = divided.buckets[next++];
+      Bytes size;
+      for (const std::size_t reform : bucket) size += divided.graph.tensors[divided.reforms[reform].tensor].size;
+      EXPECT_EQ(each.place, bucket.back());
+      EXPECT_EQ(each.stage, divided.reforms[bucket.back()].part);
+      EXPECT_EQ(each.size, size);
+      EXPECT_EQ(each.first_layer, divided.division.parts[divided.reforms[bucket.back()].part]);
+      EXPECT_EQ(each.last_layer, divided.division.end_of(divided.reforms[bucket.front()].part) - 1);
+      ASSERT_EQ(each.waits.size(), 1U);
+      const Instruction last = program->at(0, compute_lane, each.waits.begin()->count - 1);
+      EXPECT_EQ(last.opcode, Opcode::Backward);
+      EXPECT_EQ(last.stage, each.stage);
+      ++buckets;
+    }
+    EXPECT_EQ(next, divided.buckets.size());
+    EXPECT_EQ(next, plan.sync.bucket_ends.size());
+  });
+  EXPECT_GT(buckets, 50);
 }
 
 }  // namespace

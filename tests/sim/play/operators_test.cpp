@@ -56,6 +56,7 @@ double largest_difference(std::uint64_t seed, bool has_rates_and_interference)
       for (auto& stage : plan.stages) stage.replicas.front().shards[i].type = type;
     }
   }
+  if (seed % 3 > 0) add_random_buckets(plan, workload, random);
   const auto program = schedules::make_program(plan, workload);
   constexpr std::uint64_t steps = 3;
   const auto played = play_program(*program, nominal_rates(plan, workload, cluster), steps);
