@@ -145,6 +145,7 @@ class OperatorPasses::Impl {
   at::Tensor reformed_freely(const at::Tensor& value, const PlacedReform& reform) const;
   at::Tensor reformed(ReformKind kind, std::size_t tensor, at::Tensor value, Form from, Form to,
                       const Meeting& meeting) const;
+  void add_up_replicas(std::size_t last, const Meeting& meeting);
   void take_back_parameter(std::uint64_t step, const PlacedReform& reform, const Meeting& meeting);
   void add_gradient(const Key& key, const at::Tensor& gradient, Stream& stream);
   OperatorSettings settings_of(const Place& place) const;
@@ -381,6 +382,7 @@ void OperatorPasses::Impl::reform(std::uint64_t step, const Instruction& instruc
     case Payload::Parameter:
       return values_.put({step, 0, tensor, true}, forward(parameters_[tensor].detach()).requires_grad_(), stream);
     case Payload::ParameterGradient:
+      if (reform.from.kind == Form::Kind::Replicate) return add_up_replicas(instruction.place, meeting);
       return take_back_parameter(step, reform, meeting);
     default:
       break;
@@ -394,16 +396,30 @@ void OperatorPasses::Impl::reform(std::uint64_t step, const Instruction& instruc
   add_gradient(place.key(tensor, false), taken, stream);
 }
 
-/// The gradient of a parameter from that of the reformed one: over the replicas, or to its slices.
+/// Adds up the gradients of a bucket over the replicas. `last`: the reform that ends it.
+void OperatorPasses::Impl::add_up_replicas(std::size_t last, const Meeting& meeting)
+{
+  const auto bucket = std::find_if(plan_.buckets.begin(), plan_.buckets.end(),
+                                   [&](const std::vector<std::size_t>& reforms) { return reforms.back() == last; });
+  ensure(bucket != plan_.buckets.end(), "a sum of gradients ends a bucket");
+  Tensors sums;
+  for (const std::size_t index : *bucket) {
+    const at::Tensor& parameter = parameters_[plan_.reforms[index].tensor];
+    const at::Tensor& addend = parameter.grad();
+    sums.push_back(addend.defined() ? addend.clone(at::MemoryFormat::Contiguous) : at::zeros_like(parameter));
+  }
+  meeting.stream.record().wait();
+  meeting.collectives.sum(meeting.instruction, sums);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    parameters_[plan_.reforms[(*bucket)[i]].tensor].mutable_grad() = sums[i];
+  }
+}
+
+/// The gradient of the slices of a parameter from that of the gathered one.
 void OperatorPasses::Impl::take_back_parameter(std::uint64_t step, const PlacedReform& reform, const Meeting& meeting)
 {
   const at::Tensor& parameter = parameters_[reform.tensor];
   at::Tensor& gradient = parameter.mutable_grad();
-  if (reform.from.kind == Form::Kind::Replicate) {
-    const at::Tensor addend = gradient.defined() ? gradient : at::zeros_like(parameter);
-    gradient = reformed(reform.backward, reform.tensor, addend, spmd::reduce, spmd::full, meeting);
-    return;
-  }
   const at::Tensor gathered = values_.take({step, 0, reform.tensor, true}, meeting.stream);
   const at::Tensor whole = gathered.grad().defined() ? gathered.grad() : at::zeros_like(gathered);
   const at::Tensor taken =

@@ -61,7 +61,8 @@ class OperatorPasses {
   void forward(std::uint64_t step, const Instruction& pass, Stream& stream);
   /// @param loss_scale factor of the loss
   void backward(std::uint64_t step, const Instruction& pass, double loss_scale, Stream& stream);
-  /// Makes a reform, the index of which in the plan is the instruction's place, or its conjugate.
+  /// Makes a reform, the index of which in the plan is the instruction's place, or its conjugate; of the gradients of
+  /// replicas, those of a bucket, of which it is the last.
   void reform(std::uint64_t step, const Instruction& instruction, const Collectives& collectives, Stream& stream);
   /// This rank's addend of the mean loss over the micro-batches of a step, since the last call: a float64 scalar on
   /// its device.

@@ -5,6 +5,7 @@
 #include "tests/exec/model/forward_passes.hpp"
 #include "tests/support/small_models.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

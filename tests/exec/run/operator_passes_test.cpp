@@ -388,7 +388,8 @@ TEST_P(OperatorPassesOf, ARandomDivisionHaveTheLossesAndParametersOfOneDevice)
         const auto shares = is_equal ? equal_shares(devices) : unequal_shares(devices, random);
         const auto division = testing_support::random_division(model.graph, spmd::Rules::Corrected, random);
         const std::string& schedule = schedules[random() % schedules.size()];
-        const Plan plan = testing_support::plan_of(model.graph, division, shares, schedule, microbatches);
+        Plan plan = testing_support::plan_of(model.graph, division, shares, schedule, microbatches);
+        if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
         const Way way = random() % 3 == 0 ? Way::Tcp : Way::InProcess;
         SCOPED_TRACE(fmt::format("{} micro-batches on {} {} devices, {}, dropout {}, {}", microbatches, devices,
                                  is_equal ? "equal" : "unequal", schedule, dropout,
@@ -499,7 +500,13 @@ std::uint64_t bytes_by_formulas(const Model& model, const Program& program, cons
     const bool is_back = is_of_gradients(instruction);
     const Form from = is_back ? gradient_form(reform.to) : reform.from;
     const Form to = is_back ? gradient_form(reform.from) : reform.to;
-    const std::uint64_t whole = numbers_of(tensor, spmd::full, rank);
+    std::uint64_t whole = numbers_of(tensor, spmd::full, rank);
+    for (const auto& bucket : plan.buckets) {
+      if (instruction.payload != Payload::ParameterGradient || bucket.back() != instruction.place) continue;
+      for (std::size_t i = 0; i + 1 < bucket.size(); ++i) {
+        whole += numbers_of(plan.reforms[bucket[i]].tensor, spmd::full, rank);
+      }
+    }
     std::uint64_t numbers = 0;
     if (instruction.opcode == Opcode::AllReduce) {
       for (const auto& step : steps_of(Opcode::AllReduce, rank, devices, whole, Algorithm::Ring)) {
@@ -551,7 +558,8 @@ TEST(OperatorPasses, SendTheBytesOfTheFormulasAndOfTheProgramOverTcp)
     for (const bool is_equal : {true, false}) {
       const auto shares = is_equal ? equal_shares(3) : unequal_shares(3, random);
       const auto division = testing_support::random_division(model.graph, spmd::Rules::Corrected, random);
-      const Plan plan = testing_support::plan_of(model.graph, division, shares, "duplex", 2);
+      Plan plan = testing_support::plan_of(model.graph, division, shares, "duplex", 2);
+      if (!is_equal) testing_support::add_random_buckets(plan, workload, random);
       const auto program = schedules::make_program(plan, model.workload);
       const OperatorPlan divided = operator_plan_of(plan, model.workload);
       const Trained found = trained_by(model, plan, model.first_values, Way::Tcp);

@@ -73,7 +73,9 @@ Plan random_plan(const Workload& workload, const std::vector<double>& shares, st
 {
   const auto graph = *operator_graph_of(workload);
   const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random);
-  return testing_support::plan_of(graph, division, shares, schedule, count);
+  Plan plan = testing_support::plan_of(graph, division, shares, schedule, count);
+  if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
+  return plan;
 }
 
 /// Relative to the largest loss: the first one of the plain trunk is the rounding of a zero.
