@@ -135,6 +135,21 @@ TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
   }
 }
 
+TEST(Divisions, TakeTheCostOfTheSearchWhereCollectivesTakeNoTime)
+{
+  for (const auto& plain : small_moes()) {
+    const Workload workload = at_rates(plain);
+    for (const std::size_t count : {1, 2}) {
+      for (const std::uint64_t microbatches : {1, 2, 4}) {
+        const Cluster devices =
+            of_type_gpu(cluster(std::vector<double>(count, 1e9), {Seconds(0), BytesPerSecond(1e25)}));
+        const double step = allocate("spmd", workload, devices, duplex(microbatches), {}).objective->value;
+        EXPECT_NEAR(step, cost_of_search(workload, devices, microbatches), 1e-9 * step);
+      }
+    }
+  }
+}
+
 TEST(Divisions, OfADeviceAtHalfTheSpeedOfItsTypeTakeTwiceAsLong)
 {
   const Workload workload = at_rates(small_moes().front());
