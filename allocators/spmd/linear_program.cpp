@@ -38,8 +38,7 @@ std::optional<std::vector<double>> LinearProgram::minimize() const
     upper.push_back(row.is_equation ? row.bound : COIN_DBL_MAX);
   }
   // Adds up elements at the same place.
-  CoinPackedMatrix matrix(true, rows.data(), columns.data(), factors.data(),
-                          static_cast<CoinBigIndex>(factors.size()));
+  CoinPackedMatrix matrix(true, rows.data(), columns.data(), factors.data(), static_cast<CoinBigIndex>(factors.size()));
   // Without this, variables that stand in no row, and rows without variables, are left out.
   matrix.setDimensions(static_cast<int>(rows_.size()), static_cast<int>(costs_.size()));
   ClpSimplex simplex;

@@ -49,8 +49,8 @@ constexpr std::uint64_t patches_of(const MoeSizes& sizes)
   return (sizes.image / sizes.patch) * (sizes.image / sizes.patch);
 }
 
-/// Slots of an expert for a group of samples: capacity_factor · top_k · tokens / experts, rounded. Of one sample, a class
-/// token does not count; of several, rounded up and at least 4. By index: the tokens of an expert, rounded up.
+/// Slots of an expert for a group of samples: capacity_factor · top_k · tokens / experts, rounded. Of one sample, a
+/// class token does not count; of several, rounded up, at least 4. By index: the tokens of an expert, rounded up.
 std::uint64_t capacity_of(const MoeSizes& sizes);
 
 }  // namespace isobar::spmd

@@ -374,7 +374,9 @@ TEST(PricedFor, HasTheStagesOfOneClusterWithTheClaimsOfAnother)
       EXPECT_NE(priced.objective, wrong.objective);
       // The best plan for the truth is not slower.
       const Plan right = allocate("exact", workload, cluster, goal, {});
-      if (is_chain(priced)) EXPECT_GE(priced.objective->value, right.objective->value * (1 - 1e-9));
+      if (is_chain(priced)) {
+        EXPECT_GE(priced.objective->value, right.objective->value * (1 - 1e-9));
+      }
       // And a plan is the same where the belief is true.
       const Plan again = priced_for(right, workload, cluster);
       EXPECT_NEAR(again.objective->value, right.objective->value, 1e-12 * right.objective->value);

@@ -132,6 +132,11 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const MoeSizes&
     throw InputError(fmt::format("workload {}", shown(setup.workload.name)),
                      "parity: true has the published operators, which are only searched; leave it out to execute");
   }
+  if (sizes.routing != spmd::Routing{}) {
+    throw InputError(
+        fmt::format("workload {}", shown(setup.workload.name)),
+        "experts of layers that execute have slots for each sample; leave capacity_samples and by_index out");
+  }
   if (sizes.by_operator) {
     throw InputError(fmt::format("workload {}", shown(setup.workload.name)),
                      "unit: operator has layers that only plans that divide operators execute; leave it out");

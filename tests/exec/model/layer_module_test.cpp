@@ -339,6 +339,21 @@ TEST(MakeLayerModule, RefusesThePublishedOperatorsOfMixturesOfExperts)
                                               "searched; leave it out to execute")));
 }
 
+TEST(MakeLayerModule, RefusesSlotsOfSeveralSamplesAndTokensByIndex)
+{
+  for (const auto* key : {"capacity_samples: 2", "by_index: true"}) {
+    const auto workload = workload_from_text(
+        fmt::format("{{model: moe, trunk: plain, layers: 2, hidden: 8, heads: 2, sequence: 4, experts: 2, micro_batch: "
+                    "4, {}}}",
+                    key),
+        "x.yaml");
+    EXPECT_THAT(
+        [&] { make_layer_module(workload, 1, 1, "cpu"); },
+        ThrowsMessage<InputError>(StrEq("workload x: experts of layers that execute have slots for each sample; "
+                                        "leave capacity_samples and by_index out")));
+  }
+}
+
 TEST(MakeLayerModule, RefusesRotaryPositionsOfAnOddWidth)
 {
   auto workload = small_model(shipped_workload("llama_8b"));
