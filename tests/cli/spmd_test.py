@@ -92,7 +92,7 @@ class Spmd(CommandTest):
     def test_the_rule_of_shares_is_one_of_three_and_for_spmd(self):
         command = "plan", *self.inputs, "--set", "unit=operator", "--set", "parity=false", "--allocator"
         self.assertEqual(self.fault_of(*command, "spmd", "--shares", "fair"),
-                         '--shares: "fair" is not one of best, even, speed')
+                         '--shares: "fair" is none of best, even, speed')
         self.assertEqual(self.fault_of(*command, "ddp", "--shares", "even"),
                          "--shares: works only with allocator spmd, not with ddp")
         steps = {}
@@ -152,17 +152,17 @@ class Spmd(CommandTest):
         printed = self.run_isobar("plan", *self.inputs, "--allocator", "deepspeed-moe", "-o", plan)
         self.assertIn(note, printed.stderr)
         self.assertIn("devices add up the gradients of replicated parameters in 1 bucket\n", printed.stdout)
-        self.assertEqual(json.loads(open(plan).read())["routing"], {"capacity_samples": 8, "by_index": False})
+        self.assertEqual(json.loads(pathlib.Path(plan).read_text())["routing"], {"capacity_samples": 8, "by_index": False})
         compared = self.run_isobar("compare", *self.inputs, "--allocators", "spmd,deepspeed-moe")
         self.assertIn(note, compared.stderr)
         grouped = self.inputs[0], self.write("grouped.yaml", WORKLOAD.replace(
             "parity: true", "unit: operator\ncapacity_samples: 8"))
         printed = self.run_isobar("plan", *grouped, "--allocator", "deepspeed-moe", "-o", plan)
         self.assertNotIn("slots", printed.stderr)
-        self.assertNotIn("routing", json.loads(open(plan).read()))
+        self.assertNotIn("routing", json.loads(pathlib.Path(plan).read_text()))
         self.assertEqual(self.fault_of("plan", *grouped, "--allocator", "ddp", "--global-batch", 4),
                          "--global-batch: capacity_samples: 8 do not divide the 4 of a micro-batch")
-        text = open(self.make_plan(*self.inputs, allocator="fastmoe-published")).read()
+        text = pathlib.Path(self.make_plan(*self.inputs, allocator="fastmoe-published")).read_text()
         wrong = self.write("wrong.json", text.replace('"capacity_samples": 8', '"capacity_samples": 3'))
         self.assertEqual(self.fault_of("simulate", *self.inputs, "--plan", wrong),
                          f"{wrong}: routing: capacity_samples: 3 do not divide the 16 of a micro-batch")
@@ -181,7 +181,7 @@ class Spmd(CommandTest):
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "spmd", "--schedule", "zero-bubble-h1"),
                          "schedule: zero-bubble-h1 splits backward passes, and devices that divide operators compute "
                          "whole ones; use duplex, gpipe, 1f1b or sequential")
-        plan = json.loads(open(self.make_plan(*inputs, allocator="ddp")).read())
+        plan = json.loads(pathlib.Path(self.make_plan(*inputs, allocator="ddp")).read_text())
         del plan["stages"][0]["splits"]["layer0.qkv"]
         wrong = self.write("wrong.json", json.dumps(plan))
         self.assertIn("stages[0].splits: 62 signatures for 63 layers; give each a signature, in their order",

@@ -17,6 +17,7 @@ inline std::vector<std::filesystem::path> shipped_workloads()
   std::vector<std::filesystem::path> files;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads")) {
+    if (entry.is_directory()) continue;
     const auto model = read_workload(entry.path()).model;
     const bool has_modules =
         !std::holds_alternative<std::monostate>(model) && !std::holds_alternative<spmd::MoeSizes>(model);

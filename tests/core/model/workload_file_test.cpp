@@ -518,6 +518,7 @@ TEST(ShippedWorkloads, CanAllBeRead)
   std::size_t files = 0;
   for (const auto& entry :
        std::filesystem::directory_iterator(std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads")) {
+    if (entry.is_directory()) continue;
     const auto workload = read_workload(entry.path());
     EXPECT_TRUE(is_chain(workload)) << entry;
     EXPECT_EQ(workload.name, entry.path().stem());
@@ -525,6 +526,31 @@ TEST(ShippedWorkloads, CanAllBeRead)
     ++files;
   }
   EXPECT_EQ(files, 23u);
+}
+
+TEST(ShippedWorkloads, HaveTheParametersOfHidupsModels)
+{
+  // Of HiDup with 32 samples a device: parameters, and GFLOP of a forward pass on each.
+  struct Model {
+    std::string name;
+    std::uint64_t devices;
+    std::uint64_t parameters;
+    double gigaflops;
+  };
+  for (const auto& [name, devices, parameters, gigaflops] :
+       {Model{"tmoe_4", 4, 453'098'496, 1424.59}, Model{"tmoe_8", 8, 855'800'832, 1425.39},
+        Model{"bert_sgmoe_8", 8, 239'984'128, 934.36}, Model{"vit_sgmoe_8", 8, 339'948'298, 358.08}}) {
+    const auto workload =
+        read_workload(std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads/hidup" / (name + ".yaml"));
+    std::uint64_t counted = 0;
+    Flops forward;
+    for (const auto& layer : workload.layers) {
+      counted += layer.parameters;
+      forward += layer.forward;
+    }
+    EXPECT_EQ(counted, parameters) << name;
+    EXPECT_NEAR(forward.value / static_cast<double>(devices) / 1e9, gigaflops, 1e-4 * gigaflops) << name;
+  }
 }
 
 const std::string listed = R"(model: layers

@@ -177,17 +177,18 @@ const std::vector<Shipped>& shipped()
   return platforms;
 }
 
-/// Platforms that no command makes.
-const std::vector<std::string>& written_by_hand()
+/// Platforms that isobar does not make: written by hand, or by tools/hidup_platforms.py.
+const std::vector<std::string>& made_otherwise()
 {
-  static const std::vector<std::string> names = {"stronghold_v100", "two_t4_nvme"};
+  static const std::vector<std::string> names = {"hap_16v100_48p100", "hidup_1x4",       "hidup_2x4",
+                                                 "hidup_8x8",         "stronghold_v100", "two_t4_nvme"};
   return names;
 }
 
 /// The names of all shipped platforms.
 std::vector<std::string> all_names()
 {
-  std::vector<std::string> names = written_by_hand();
+  std::vector<std::string> names = made_otherwise();
   for (const auto& platform : shipped()) names.push_back(platform.name);
   return names;
 }
@@ -301,12 +302,55 @@ TEST(ShippedPlatforms, NameTheirSourcesAndTheirCommandAtTheTop)
     const auto comment = std::find_if(document.begin(), document.end(),
                                       [](const auto& node) { return node.type() == pugi::node_comment; });
     ASSERT_NE(comment, document.end()) << name;
-    if (std::ranges::count(written_by_hand(), name) > 0) continue;
+    if (std::ranges::count(made_otherwise(), name) > 0) continue;
     const auto made_by = document.child("platform").child("zone").child("prop");
     EXPECT_STREQ(made_by.attribute("id").value(), "made_by") << name;
     EXPECT_THAT(made_by.attribute("value").value(), testing::StartsWith("isobar platform ")) << name;
   }
 }
+
+/// A platform of tools/hidup_platforms.py.
+struct Testbed {
+  std::string name;
+  std::size_t nodes;
+  std::size_t devices_of_node;
+  BytesPerSecond between;  ///< nodes
+};
+
+class HidupTestbed : public testing::TestWithParam<Testbed> {};
+
+TEST_P(HidupTestbed, HasNodesOfDevicesThatShareALink)
+{
+  const auto& expected = GetParam();
+  const auto platform = Platform::load(root / fmt::format("platforms/{}.xml", expected.name));
+  const auto& cluster = platform.cluster();
+  ASSERT_EQ(cluster.devices.size(), expected.nodes * expected.devices_of_node);
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) {
+    const auto& device = cluster.devices[i];
+    EXPECT_EQ(device.site, fmt::format("node-{}", i / expected.devices_of_node));
+    EXPECT_EQ(device.name, fmt::format("{}.{}", device.site, i % expected.devices_of_node));
+    EXPECT_GT(device.interference, 1);
+  }
+  const auto inside = cluster.path(0, 1);
+  EXPECT_NEAR(inside.latency.value, 14.1e-6, 1e-9);
+  EXPECT_NEAR(inside.bandwidth.value, 112.8e9, 1);
+  if (expected.nodes == 1) return;
+  const std::size_t last = cluster.devices.size() - 1;
+  const auto across = cluster.path(0, last);
+  EXPECT_NEAR(across.latency.value, 1.6e-6, 1e-9);
+  EXPECT_NEAR(across.bandwidth.value, expected.between.value, 1e-5 * expected.between.value);
+  const auto links = cluster.network->links(0, last);
+  const auto others = cluster.network->links(1, last - 1);
+  const auto is_shared = [&](const std::string& link) { return std::ranges::count(others, link) > 0; };
+  EXPECT_EQ(std::ranges::count_if(links, is_shared), 2) << "out of the first node, and into the last";
+}
+
+INSTANTIATE_TEST_SUITE_P(, HidupTestbed,
+                         testing::Values(Testbed{"hidup_1x4", 1, 4, {}},
+                                         Testbed{"hidup_2x4", 2, 4, BytesPerSecond(10.4e9)},
+                                         Testbed{"hidup_8x8", 8, 8, BytesPerSecond(9.71e9 / 8)},
+                                         Testbed{"hap_16v100_48p100", 8, 8, BytesPerSecond(10.4e9 / 8)}),
+                         [](const auto& instance) { return instance.param.name; });
 
 TEST(ShippedPlatforms, HaveTheMachineOfStrongholdsCalibration)
 {
