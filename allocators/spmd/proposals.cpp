@@ -151,8 +151,18 @@ Proposals propose_divisions(const HybridProblem& problem)
   const DivisionProblem division(problem);
   Proposals proposals;
   for (const Devices& devices : groups_of(problem)) {
-    const auto plan = find_spmd_plan(division.step, problem.workload, problem.cluster, devices, division.options);
-    if (plan) proposals.plans.push_back(plan_of(*plan, devices, problem));
+    const auto propose = [&](const spmd::SpmdOptions& options) {
+      const auto plan = find_spmd_plan(division.step, problem.workload, problem.cluster, devices, options);
+      if (plan) proposals.plans.push_back(plan_of(*plan, devices, problem));
+      return plan && plan->turns > 0;
+    };
+    if (!propose(division.options)) continue;
+    // The shares of least cost may not be those of the shortest step, as its program plays it.
+    for (const ShareRule rule : {ShareRule::Even, ShareRule::Speed}) {
+      spmd::SpmdOptions options = division.options;
+      options.shares = rule;
+      propose(options);
+    }
   }
   if (proposals.plans.empty()) proposals.reason = "no way to divide the operators fits in the memory of the devices";
   proposals.plans.push_back(plan_of_ddp(problem));

@@ -80,6 +80,11 @@ TEST(Divisions, OfUnequalDevicesAreNoWorseThanThoseByShares)
       for (const char* name : {"dp-ev", "dp-cp"}) {
         EXPECT_LE(searched, allocate(name, workload, devices, duplex(1), {}).objective->value * 1.01) << name;
       }
+      for (const ShareRule rule : {ShareRule::Even, ShareRule::Speed}) {
+        SearchLimits limits;
+        limits.shares = rule;
+        EXPECT_LE(searched, allocate("spmd", workload, devices, duplex(1), limits).objective->value) << name_of(rule);
+      }
     }
   }
 }
