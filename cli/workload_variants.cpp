@@ -92,7 +92,7 @@ Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& p
   if (!plan.routing || plan.routing == routing_of(workload))
     return at_micro_batch(inputs, micro_batch, place + "micro_batch");
   const std::string where = place + "routing";
-  if (inputs.profile_fingerprint) {
+  if (inputs.has_measured_layers) {
     throw InputError(where, fmt::format("{} was measured with that of the workload; leave --profile out",
                                         inputs.profile_fingerprint->name));
   }

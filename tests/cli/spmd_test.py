@@ -124,11 +124,12 @@ class Spmd(CommandTest):
              "operator_rates": {"T4": {"flops_per_s": 8e9, "memory_bandwidth_bytes_per_s": 1e8}}}))
         devices = self.write("devices.yaml", '"*": {device: T4, interference: 1.14}\n')
         measured = *inputs, "--devices", devices, "--profile", rates
-        plan = self.make_plan(*measured, allocator="spmd")
-        self.assertEqual(json.loads(pathlib.Path(plan).read_text())["inputs"]["profile"]["name"], rates)
-        self.assertIn("every claim holds", self.run_isobar("verify", *measured, plan).stdout)
-        result = self.json_of("simulate", *measured, "--plan", plan)
-        self.assertGreaterEqual(result["step_time_s"], result["step_bound_s"] * (1 - 1e-9))
+        for allocator in ("spmd", "horovod", "deepspeed-moe", "fastmoe"):
+            plan = self.make_plan(*measured, allocator=allocator)
+            self.assertEqual(json.loads(pathlib.Path(plan).read_text())["inputs"]["profile"]["name"], rates)
+            self.assertIn("every claim holds", self.run_isobar("verify", *measured, plan).stdout)
+            result = self.json_of("simulate", *measured, "--plan", plan)
+            self.assertGreaterEqual(result["step_time_s"], result["step_bound_s"] * (1 - 1e-9))
         rows = self.run_isobar("compare", *measured, "--allocators", "spmd,ddp", "--global-batch", 16).stdout
         self.assertIn("spmd", rows)
         fault = self.fault_of("plan", self.inputs[0], BERT24, "--allocator", "even", "--profile", rates)
