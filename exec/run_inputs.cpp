@@ -110,7 +110,7 @@ Workload as_planned(Workload workload, const Plan& plan, const std::string& plan
                                               "samples; other sizes need a generator, such as model: gpt",
                                               shown(workload.name), workload.micro_batch));
     }
-    if (plan.profile) {
+    if (plan.profile && !divides_operators(plan)) {  // operators have rates, which are for any micro-batch
       throw InputError(plan_file, fmt::format("micro_batch: {}, but {} was measured with micro-batches of {} samples",
                                               *plan.micro_batch, shown(plan.profile->name), workload.micro_batch));
     }

@@ -447,6 +447,16 @@ class Run(CommandTest):
             self.assert_close(self.losses_by(operators, plan, "--spawn", "--steps", steps, *options),
                               expected[max(0, steps - 2):steps])
 
+    def test_rates_of_operators_hold_for_any_micro_batch(self):
+        platform, _ = self.small_inputs()
+        operators = self.write("operators.yaml", BERT_MOE + "unit: operator\n")
+        rates = self.write("rates.json", '{"schema": "isobar-profile/1", "operator_rates": {"T4": {"flops_per_s": 8e9}}}')
+        plan = self.make_plan(platform, operators, "--profile", rates, "--microbatches", 1, "--global-batch", 24,
+                              allocator="ddp")
+        with open(plan) as file:
+            self.assertEqual(json.load(file)["micro_batch"], 24)
+        self.assertEqual(len(self.losses_by(operators, plan, "--in-process", "--steps", 2, "--unvalidated")), 2)
+
     def test_mistakes_with_divided_operators_are_named(self):
         platform, _ = self.small_inputs()
         operators = self.write("operators.yaml", BERT_MOE + "unit: operator\n")
