@@ -42,6 +42,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/program/trace.hpp
     core/spmd/device_rates.hpp
     core/spmd/moe_sizes.hpp
+    core/shared_link.hpp
     core/transfer_times.hpp
     core/units.hpp
     results/comparison.hpp

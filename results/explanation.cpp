@@ -286,6 +286,12 @@ class FasterLink : public Network {
     return network_->path_with(from, to, link_, relaxation);
   }
   std::vector<std::string> links(std::size_t from, std::size_t to) const override { return network_->links(from, to); }
+  std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const override
+  {
+    auto links = network_->shared_links(from, to);
+    for (auto& link : links) link.bandwidth = link.bandwidth * (link.name == link_ ? relaxation : 1);
+    return links;
+  }
 
  private:
   std::shared_ptr<const Network> network_;

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
 #include "core/program/walk.hpp"
 
 #include <algorithm>
@@ -136,25 +137,28 @@ class PathFinder {
   {
     const Channel& channel = program_.channels()[program_.lanes(lane.rank)[lane.lane].channel.value()];
     std::vector<Bytes> sizes;
+    std::vector<std::size_t> ranks;
+    std::vector<Bytes> results;
     std::vector<std::string> sites;
     for (const End& end : channel.ends) {
-      sizes.push_back(program_.at(end.rank, end.lane, position).size);
+      const Instruction& of_end = program_.at(end.rank, end.lane, position);
+      ranks.push_back(end.rank);
+      sizes.push_back(of_end.size);
+      results.push_back(of_end.result);
       if (!rates_.sites.empty()) sites.push_back(rates_.sites.at(end.rank));
     }
-    for (const Round& round : rounds_of(at.opcode, sizes, channel.algorithm, sites)) {
-      const auto duration_of = [&](const Flow& flow) {
-        const auto times = transfer_times(channel.ends[flow.from].rank, channel.ends[flow.to].rank, flow.size());
-        return static_cast<double>(flow.messages) * times.latency + times.data;
-      };
-      const auto longest = std::max_element(
-          round.begin(), round.end(), [&](const Flow& a, const Flow& b) { return duration_of(a) < duration_of(b); });
-      if (longest == round.end()) continue;
-      const std::size_t from = channel.ends[longest->from].rank;
-      const std::size_t to = channel.ends[longest->to].rank;
-      const TransferTimes times = transfer_times(from, to, longest->size());
-      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Data, times.data);
-      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Latency,
-                   static_cast<double>(longest->messages) * times.latency);
+    if (has_equal_parts(results)) results.clear();
+    const EndNetwork network = network_between(std::move(ranks), network_);
+    for (const Round& round : rounds_of(at.opcode, sizes, channel.algorithm, sites, results)) {
+      const auto ends = ends_of_flows(round, network);
+      const auto last = std::max_element(ends.begin(), ends.end());
+      if (last == ends.end()) continue;
+      const Flow& flow = round[static_cast<std::size_t>(last - ends.begin())];
+      const std::size_t from = channel.ends[flow.from].rank;
+      const std::size_t to = channel.ends[flow.to].rank;
+      const Seconds latency = static_cast<double>(flow.messages) * transfer_times(from, to, flow.size()).latency;
+      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Data, *last - latency);
+      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Latency, latency);
     }
   }
 
@@ -171,7 +175,8 @@ class PathFinder {
 
   const Program& program_;
   const PlayerRates& rates_;
-  std::vector<std::vector<std::vector<Played>>> played_;  // by rank, lane and position
+  const EndNetwork network_ = {rates_.transfer, rates_.shared_links};  // between ranks
+  std::vector<std::vector<std::vector<Played>>> played_;               // by rank, lane and position
   PlayedPath path_;
 };
 

@@ -5,6 +5,7 @@
 #include "core/plan/step_recurrence.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
+#include "core/program/round_time.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -210,15 +211,17 @@ class Step {
     const Cluster& cluster = cost_.cluster();
     std::vector<std::string> sites;
     for (const std::size_t device : devices) sites.push_back(cluster.devices[device].site);
+    EndNetwork network;
+    network.transfer = [&](std::size_t from, std::size_t to, Bytes bytes) {
+      const Path path = cluster.path(devices[from], devices[to]);
+      return TransferTimes{path.latency, path.data_time(bytes)};
+    };
+    network.shared_links = [&](std::size_t from, std::size_t to) {
+      return cluster.network->shared_links(devices[from], devices[to]);
+    };
     Seconds all;
     for (const Round& round : rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites)) {
-      Seconds longest;
-      for (const Flow& flow : round) {
-        const Path path = cluster.path(devices[flow.from], devices[flow.to]);
-        const Seconds time = static_cast<double>(flow.messages) * path.latency + path.data_time(flow.size());
-        longest = std::max(longest, time);
-      }
-      all += longest;
+      all += round_time(round, network);
     }
     return all;
   }

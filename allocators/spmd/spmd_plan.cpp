@@ -36,6 +36,9 @@ SpmdDevices devices_of(const Cluster& cluster, const std::vector<std::size_t>& d
     const Path& path = paths[from * count + to];
     return TransferTimes{path.latency, path.data_time(size)};
   };
+  result.group.shared_links = [devices, network = cluster.network](std::size_t from, std::size_t to) {
+    return network->shared_links(devices[from], devices[to]);
+  };
   return result;
 }
 

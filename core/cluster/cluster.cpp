@@ -20,6 +20,11 @@ Path Network::path_with(std::size_t from, std::size_t to, const std::string& /*l
   return path(from, to);
 }
 
+std::vector<SharedLink> Network::shared_links(std::size_t /*from*/, std::size_t /*to*/) const
+{
+  return {};
+}
+
 MatrixNetwork::MatrixNetwork(std::size_t endpoints, std::vector<Path> paths)
     : endpoints_(endpoints), paths_(std::move(paths))
 {
@@ -70,6 +75,10 @@ class PartOfNetwork : public Network {
   Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const override
   {
     return whole_->path_with(endpoints_[from], endpoints_[to], link, factor);
+  }
+  std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const override
+  {
+    return whole_->shared_links(endpoints_[from], endpoints_[to]);
   }
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/dtype.hpp"
+#include "core/shared_link.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -90,6 +91,9 @@ class Network {
   /// The path if `link` had `factor` times its bandwidth, with the same latencies and windows. The default
   /// implementation, for networks without known links, returns the unchanged path.
   virtual Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const;
+  /// The links of a transfer whose bandwidth others share, each once. The names live as long as the network. The
+  /// default implementation, for networks in which no two transfers share a link, returns none.
+  virtual std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const;
 };
 
 /// A network given by a table of paths, for clusters built in code and for tests. No two pairs share a link.

@@ -25,6 +25,12 @@ class ScaledNetwork : public Network {
   {
     return scaled(network_->path_with(from, to, link, factor), factors_);
   }
+  std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const override
+  {
+    auto links = network_->shared_links(from, to);
+    for (auto& link : links) link.bandwidth = link.bandwidth * factors_.bandwidth;
+    return links;
+  }
 
  private:
   std::shared_ptr<const Network> network_;

@@ -71,6 +71,9 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
     const Path path = network->path(endpoint_of_rank.at(from), endpoint_of_rank.at(to));
     return TransferTimes{path.latency, path.data_time(size)};
   };
+  rates.shared_links = [endpoint_of_rank, network = cluster.network](std::size_t from, std::size_t to) {
+    return network->shared_links(endpoint_of_rank.at(from), endpoint_of_rank.at(to));
+  };
   return rates;
 }
 

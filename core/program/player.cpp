@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
 #include "core/program/walk.hpp"
 
 #include <fmt/format.h>
@@ -429,15 +430,13 @@ class ProgramPlayer : public WalkVisitor {
     if (!rates_.sites.empty()) {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
     }
+    std::vector<std::size_t> ranks;
+    for (const Turn* turn : turns) ranks.push_back(turn->at.rank);
+    const EndNetwork network = network_between(std::move(ranks), network_);
     channel.collective_duration = 0;
     for (const Round& round :
          rounds_of(opcode, channel.sizes, program_.channels()[number].algorithm, sites, channel.results)) {
-      double longest = 0;
-      for (const Flow& flow : round) {
-        const TransferTimes times = transfer_times(*turns[flow.from], *turns[flow.to], flow.size());
-        longest = std::max(longest, static_cast<double>(flow.messages) * times.latency.value + times.data.value);
-      }
-      channel.collective_duration += longest;
+      channel.collective_duration += round_time(round, network).value;
     }
     return channel.collective_duration;
   }
@@ -451,6 +450,7 @@ class ProgramPlayer : public WalkVisitor {
 
   const Program& program_;
   const PlayerRates& rates_;
+  const EndNetwork network_ = {rates_.transfer, rates_.shared_links};  // between ranks
   const PlayedSink& sink_;
   const BusyTimes& busy_;
   bool notes_busy_times_;

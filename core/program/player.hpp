@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/program/program.hpp"
+#include "core/shared_link.hpp"
 #include "core/transfer_times.hpp"
 #include "core/units.hpp"
 
@@ -41,6 +42,8 @@ struct PlayerRates {
   /// The times of a transfer of `size` bytes from one rank to another; none: transfers take no time. Called once per
   /// channel and size, not per message.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
+  /// The links of such a transfer that others share; none: no two share one. Only flows of a round do.
+  std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
   std::vector<std::string> sites = {};      ///< by rank, for hierarchical collectives; may be empty without them
   std::vector<MachineRates> machines = {};  ///< by rank; may be empty for a program that uses devices alone
   std::vector<double> interference = {};    ///< by rank, Device::interference; may be empty: 1
@@ -79,7 +82,7 @@ using PlayedSink = std::function<void(const Turn& turn, Seconds begin, Seconds e
 inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22;
 
 /// Computes when each instruction of a program begins and ends, as the simulator plays it if no two transfers share a
-/// link and no two lanes of a rank share a device. Plays any program, `periods` times.
+/// link, but for the flows of a round, and no two lanes of a rank share a device. Plays any program, `periods` times.
 ///
 /// - A computation begins when its lane is free and its waits are over. It takes work / speed. On a device, it is
 /// `interference` times slower while a collective of its rank is under way.
@@ -87,8 +90,8 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 ///   instruction. Message k, ready at r_k, arrives at A_k = max(r_k + latency, A_{k-1}) + data, which ends both
 ///   instructions (docs/costs.md). Sizes are not rounded to whole bytes.
 /// - A collective begins when all ends have reached it and their waits are over. Its rounds follow each other
-///   (rounds_of). A round takes the time of its longest flow: messages x latency + data. Then all ends complete it and
-///   reach their next instruction.
+///   (rounds_of), and end with their last flows (round_time.hpp). Then all ends complete it and reach their next
+///   instruction.
 /// - A lane goes from its last instruction of a period to the first of the next one as within a period, unless another
 ///   lane of its rank has not ended the period before.
 /// - A copy or disk access begins when its lane is free and its waits are over, and takes its lane's CopyRate. So do

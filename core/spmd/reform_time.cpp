@@ -1,8 +1,7 @@
 #include "core/spmd/reform_time.hpp"
 
 #include "core/program/collective.hpp"
-
-#include <algorithm>
+#include "core/program/round_time.hpp"
 
 namespace isobar::spmd {
 
@@ -47,14 +46,10 @@ std::vector<Bytes> results_of_ends(Opcode opcode, const Pieces& pieces, std::siz
 Seconds collective_time(Opcode opcode, const std::vector<Bytes>& sizes, const DeviceGroup& group,
                         const std::vector<Bytes>& results)
 {
+  const EndNetwork network{group.transfer, group.shared_links};
   Seconds time;
   for (const Round& round : rounds_of(opcode, sizes, group.algorithm, group.sites, results)) {
-    Seconds longest;
-    for (const Flow& flow : round) {
-      const TransferTimes times = group.transfer(flow.from, flow.to, flow.size());
-      longest = std::max(longest, static_cast<double>(flow.messages) * times.latency + times.data);
-    }
-    time += longest;
+    time += round_time(round, network);
   }
   return time;
 }

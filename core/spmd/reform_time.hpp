@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/program/program.hpp"
+#include "core/shared_link.hpp"
 #include "core/spmd/pieces.hpp"
 #include "core/spmd/reform.hpp"
 #include "core/transfer_times.hpp"
@@ -16,8 +17,10 @@ namespace isobar::spmd {
 
 /// The devices that divide a graph, numbered in the order of their collectives, and what lies between them.
 struct DeviceGroup {
-  /// The times of a message without contention.
+  /// The times of a message, alone.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer;
+  /// The links of a message that others share; none: no two share one.
+  std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
   Algorithm algorithm = Algorithm::Ring;
   std::vector<std::string> sites = {};  ///< of each device, for hierarchical collectives
 };
@@ -35,8 +38,8 @@ std::vector<Bytes> sizes_of_ends(Opcode opcode, const Pieces& pieces, std::size_
 /// as of other collectives (Instruction::result).
 std::vector<Bytes> results_of_ends(Opcode opcode, const Pieces& pieces, std::size_t tensor, Form from, Form to);
 
-/// The time of a collective without contention: the sum over its rounds of the longest flow, messages · latency + data.
-/// So a program plays it (player.hpp), and without contention the simulator. O(flows).
+/// The time of a collective that has the network for itself: the sum of those of its rounds (round_time.hpp). So a
+/// program plays it (player.hpp), and the simulator.
 Seconds collective_time(Opcode opcode, const std::vector<Bytes>& sizes, const DeviceGroup& group,
                         const std::vector<Bytes>& results = {});
 

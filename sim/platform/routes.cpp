@@ -49,13 +49,26 @@ Seconds Routes::latency(const sg4::Host& from, const sg4::Host& to, std::vector<
   return Seconds(now);
 }
 
+BytesPerSecond Routes::nominal_bandwidth(const sg4::Link* link) const
+{
+  const auto nominal = nominal_.find(link);
+  return nominal == nominal_.end() ? BytesPerSecond(link->get_bandwidth()) : nominal->second.bandwidth;
+}
+
 /// Bandwidth that a transfer over the route gets from a link.
 BytesPerSecond Routes::share(const Route& route, const sg4::Link* link) const
 {
-  const auto nominal = nominal_.find(link);
-  const BytesPerSecond bandwidth =
-      nominal == nominal_.end() ? BytesPerSecond(link->get_bandwidth()) : nominal->second.bandwidth;
-  return bandwidth / loads_of(route.links, link);
+  return nominal_bandwidth(link) / loads_of(route.links, link);
+}
+
+std::vector<SharedLink> Routes::shared_links(const Route& route) const
+{
+  std::vector<SharedLink> shared;
+  for (auto link = route.links.begin(); link != route.links.end(); ++link) {
+    if (!(*link)->is_shared() || std::find(route.links.begin(), link, *link) != link) continue;
+    shared.push_back({(*link)->get_name(), nominal_bandwidth(*link), loads_of(route.links, *link)});
+  }
+  return shared;
 }
 
 Seconds Routes::latency_now(const Route& route) const

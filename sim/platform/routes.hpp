@@ -42,6 +42,8 @@ class Routes {
   Seconds latency_now(const Route& route) const;
   /// The bandwidth that a route would have if the link `name` had `factor` times its bandwidth.
   BytesPerSecond bandwidth_with(const Route& route, const std::string& name, double factor) const;
+  /// The links of a route that other transfers share, each once. The names are the platform's.
+  std::vector<SharedLink> shared_links(const Route& route) const;
   /// Whether the link has a profile for its bandwidth or latency.
   bool has_profile(const simgrid::s4u::Link& link) const { return nominal_.count(&link) > 0; }
 
@@ -52,6 +54,7 @@ class Routes {
   };
   Seconds latency(const simgrid::s4u::Host& from, const simgrid::s4u::Host& to,
                   std::vector<simgrid::s4u::Link*>& links) const;
+  BytesPerSecond nominal_bandwidth(const simgrid::s4u::Link* link) const;
   BytesPerSecond share(const Route& route, const simgrid::s4u::Link* link) const;
 
   std::unordered_map<const simgrid::s4u::Link*, Nominal> nominal_;  // of links with a profile

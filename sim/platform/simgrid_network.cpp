@@ -16,6 +16,9 @@ namespace {
 /// Endpoints up to which paths are cached (270 MB): the most devices that a search takes, and a data server.
 constexpr std::size_t most_cached_endpoints = 4'097;
 
+/// Likewise shared links (50 MB).
+constexpr std::size_t most_cached_shared = 513;
+
 constexpr Path unknown = {Seconds(-1), BytesPerSecond(0)};
 
 }  // namespace
@@ -48,6 +51,16 @@ Path SimGridNetwork::path_with(std::size_t from, std::size_t to, const std::stri
   if (from == to) return path(from, to);
   const auto found = route(from, to);
   return {found.latency, std::min(routes_->bandwidth_with(found, link, factor), found.rate_cap)};
+}
+
+std::vector<SharedLink> SimGridNetwork::shared_links(std::size_t from, std::size_t to) const
+{
+  if (from == to) return {};
+  if (hosts_.size() > most_cached_shared) return routes_->shared_links(route(from, to));
+  if (shared_links_.empty()) shared_links_.resize(hosts_.size() * hosts_.size());
+  auto& links = shared_links_[from * hosts_.size() + to];
+  if (!links) links = routes_->shared_links(route(from, to));
+  return *links;
 }
 
 Route SimGridNetwork::route(std::size_t from, std::size_t to) const

@@ -1,0 +1,188 @@
+#include "core/program/round_time.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+
+namespace isobar {
+
+namespace {
+
+/// Levels and times that differ by less are equal.
+constexpr double rounding = 1e-12;
+constexpr double never = std::numeric_limits<double>::infinity();
+
+/// The flows of a round on their way.
+class SharedRound {
+ public:
+  SharedRound(const Round& round, const EndNetwork& network)
+  {
+    std::unordered_map<std::string_view, std::size_t> number_of;
+    flows_.reserve(round.size());
+    for (const Flow& flow : round) {
+      const TransferTimes alone = network.transfer(flow.from, flow.to, flow.size());
+      FlowState& state = flows_.emplace_back();
+      state.begin = static_cast<double>(flow.messages) * alone.latency.value;
+      state.end = state.begin + alone.data.value;
+      if (!(alone.data > Seconds(0))) continue;
+      state.left = flow.size().value;
+      state.most = state.left / alone.data.value;
+      state.weight = alone.latency > Seconds(0) ? 1 / alone.latency.value : 1;
+      for (const SharedLink& link : network.shared_links(flow.from, flow.to)) {
+        const auto [place, is_new] = number_of.try_emplace(link.name, links_.size());
+        if (is_new) links_.push_back({link.bandwidth.value});
+        state.loads.push_back({place->second, link.passes});
+        links_[place->second].most += link.passes * state.most;
+      }
+    }
+  }
+
+  std::vector<Seconds> ends()
+  {
+    if (is_contended()) play();
+    std::vector<Seconds> ends;
+    ends.reserve(flows_.size());
+    for (const auto& flow : flows_) ends.emplace_back(flow.end);
+    return ends;
+  }
+
+ private:
+  struct LinkLoad {
+    std::size_t link = 0;
+    double passes = 1;
+  };
+  struct FlowState {
+    double begin = 0;  // of its data
+    double end = 0;    // alone, until it is known
+    double left = 0;   // bytes
+    double most = 0;   // bytes per second
+    double weight = 1;
+    double rate = 0;
+    std::vector<LinkLoad> loads;
+  };
+  struct LinkState {
+    double bandwidth = 0;
+    double most = 0;    // that all flows would take
+    double free = 0;    // while rates are given
+    double weight = 0;  // of the flows that have no rate yet
+  };
+
+  bool is_contended() const
+  {
+    return std::any_of(links_.begin(), links_.end(),
+                       [](const LinkState& link) { return link.most > link.bandwidth * (1 + rounding); });
+  }
+
+  void play()
+  {
+    std::vector<FlowState*> waiting;  // the next one last
+    for (auto& flow : flows_) {
+      if (flow.left > 0) waiting.push_back(&flow);
+    }
+    std::stable_sort(waiting.begin(), waiting.end(),
+                     [](const FlowState* a, const FlowState* b) { return a->begin > b->begin; });
+    std::vector<FlowState*> active;
+    double now = 0;
+    while (!waiting.empty() || !active.empty()) {
+      while (!waiting.empty() && (active.empty() || waiting.back()->begin <= now * (1 + rounding))) {
+        now = std::max(now, waiting.back()->begin);
+        active.push_back(waiting.back());
+        waiting.pop_back();
+      }
+      share(active);
+      double next = waiting.empty() ? never : waiting.back()->begin;
+      for (const auto* flow : active) next = std::min(next, now + flow->left / flow->rate);
+      std::erase_if(active, [&](FlowState* flow) {
+        const double end = now + flow->left / flow->rate;
+        flow->left -= (next - now) * flow->rate;
+        if (end > next * (1 + rounding)) return false;
+        flow->end = end;
+        return true;
+      });
+      now = next;
+    }
+  }
+
+  /// Gives the flows their rates.
+  void share(const std::vector<FlowState*>& active)
+  {
+    for (auto& link : links_) {
+      link.free = link.bandwidth;
+      link.weight = 0;
+    }
+    for (const auto* flow : active) {
+      for (const auto& load : flow->loads) links_[load.link].weight += load.passes * flow->weight;
+    }
+    std::vector<FlowState*> left = active;
+    while (!left.empty()) {
+      double level = never;  // the rate of a flow of weight 1 at which a link or flow is full
+      for (const auto* flow : left) {
+        level = std::min(level, flow->most / flow->weight);
+        for (const auto& load : flow->loads) level = std::min(level, level_of(links_[load.link]));
+      }
+      const double limit = level * (1 + rounding);
+      const auto is_full = [&](const FlowState* flow) {
+        return flow->most / flow->weight <= limit ||
+               std::any_of(flow->loads.begin(), flow->loads.end(),
+                           [&](const LinkLoad& load) { return level_of(links_[load.link]) <= limit; });
+      };
+      const auto rest = std::stable_partition(left.begin(), left.end(), [&](auto* flow) { return !is_full(flow); });
+      for (auto full = rest; full != left.end(); ++full) {
+        FlowState& flow = **full;
+        flow.rate = std::min(flow.most, level * flow.weight);
+        for (const auto& load : flow.loads) {
+          links_[load.link].free -= load.passes * flow.rate;
+          links_[load.link].weight -= load.passes * flow.weight;
+        }
+      }
+      left.erase(rest, left.end());
+    }
+  }
+
+  static double level_of(const LinkState& link) { return std::max(link.free, 0.0) / link.weight; }
+
+  std::vector<FlowState> flows_;
+  std::vector<LinkState> links_;
+};
+
+}  // namespace
+
+EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whole)
+{
+  EndNetwork network;
+  if (whole.transfer) {
+    network.transfer = [ends, &whole](std::size_t from, std::size_t to, Bytes size) {
+      return whole.transfer(ends.at(from), ends.at(to), size);
+    };
+  }
+  if (whole.shared_links) {
+    network.shared_links = [ends = std::move(ends), &whole](std::size_t from, std::size_t to) {
+      return whole.shared_links(ends.at(from), ends.at(to));
+    };
+  }
+  return network;
+}
+
+std::vector<Seconds> ends_of_flows(const Round& round, const EndNetwork& network)
+{
+  if (!network.transfer) return std::vector<Seconds>(round.size());
+  if (network.shared_links) return SharedRound(round, network).ends();
+  std::vector<Seconds> ends;
+  ends.reserve(round.size());
+  for (const Flow& flow : round) {
+    const TransferTimes alone = network.transfer(flow.from, flow.to, flow.size());
+    ends.push_back(static_cast<double>(flow.messages) * alone.latency + alone.data);
+  }
+  return ends;
+}
+
+Seconds round_time(const Round& round, const EndNetwork& network)
+{
+  Seconds last;
+  for (const Seconds end : ends_of_flows(round, network)) last = std::max(last, end);
+  return last;
+}
+
+}  // namespace isobar

@@ -1,0 +1,37 @@
+#pragma once
+
+#include "core/program/collective.hpp"
+#include "core/shared_link.hpp"
+#include "core/transfer_times.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <functional>
+#include <vector>
+
+namespace isobar {
+
+/// What lies between the ends of a collective.
+struct EndNetwork {
+  /// The times of a message of `size` bytes from one end to another, alone; none: it takes no time.
+  std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
+  /// The links on its way that others share; none: no two flows share one.
+  std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
+};
+
+/// What lies between some ends of a network. Refers to `whole`, which must outlive it.
+EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whole);
+
+/// When each flow of a round has ended, since the round began, as the simulator plays it if nothing else is under way.
+///
+/// A flow first takes messages x latency, and then its data. Flows whose data are on the way at one time share their
+/// links by weighted max-min fairness: no rate can grow unless one that is smaller, relative to its weight, shrinks.
+/// The weight is 1 / latency of a message (1 without latency), as in SimGrid's CM02. No flow is faster than alone.
+/// O(flows · links) for flows that share no bandwidth; else for each time at which a flow begins or ends, and each
+/// rate.
+std::vector<Seconds> ends_of_flows(const Round& round, const EndNetwork& network);
+
+/// When the last of them has: 0 for no flows.
+Seconds round_time(const Round& round, const EndNetwork& network);
+
+}  // namespace isobar
