@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Regenerates the studies of results/hidup: runs their sweeps, or continues them, and writes rows, tables and figures.
 
-    tools/hidup_study.py [--isobar PROGRAM] [--database FILE.db] [STUDY...]
+    tools/hidup_study.py [--isobar PROGRAM] [--bench PROGRAM] [--database FILE.db] [STUDY...]
+
+Sweeps have no wall times. The study "search" takes them from a benchmark (-DISOBAR_BUILD_BENCH=ON).
 """
 
 import argparse
 import csv
+import json
 import math
 import pathlib
 import subprocess
@@ -135,6 +138,37 @@ def shares_study(rows):
                                                "faster by halves"], lines)
 
 
+SEARCHES = {"search/bert_code": "published graph, code", "search_with_our_costs/bert_whole": "ours, one micro-batch",
+            "search_with_our_costs/bert_halves": "ours, two micro-batches"}
+
+
+def search_rows(bench):
+    """The times of searches for BERT-SGMoE: the least of five, on one core."""
+    names = "|".join(name + "/" for name in SEARCHES)
+    made = subprocess.run([bench, f"--benchmark_filter={names}", "--benchmark_format=json", "--benchmark_repetitions=5"],
+                          check=True, capture_output=True, text=True).stdout
+    least_time = {}
+    for run in json.loads(made)["benchmarks"]:
+        if run["run_type"] != "iteration":
+            continue
+        name, layers, devices = run["run_name"].rsplit("/", 2)
+        key = (name, int(layers.split(":")[1]), int(devices.split(":")[1]), int(run["labels"]))
+        least_time[key] = min(least_time.get(key, math.inf), run["cpu_time"])
+    return [{"search": name, "layers": layers, "devices": devices, "labels": labels, "ms": f"{time:.3f}"}
+            for (name, layers, devices, labels), time in least_time.items()]
+
+
+def search_study(rows):
+    found = {(row["search"], int(row["layers"]), int(row["devices"])): row for row in rows}
+    lines = []
+    for layers, devices in dict.fromkeys((layers, devices) for _, layers, devices in found):
+        cells = [found[name, layers, devices] for name in SEARCHES]
+        lines.append([str(layers), str(devices)] + [f"{float(cell['ms']):.1f}" for cell in cells]
+                     + [cell["labels"] for cell in cells])
+    return table("Search time: BERT-SGMoE", ["layers", "devices"] + [f"{title}, ms" for title in SEARCHES.values()]
+                 + [f"{title}, labels" for title in SEARCHES.values()], lines)
+
+
 def chart(rows, value, name, title):
     """An SVG of the least step of each allocator, both axes logarithmic."""
     steps = least(rows, value, allocator)
@@ -174,7 +208,7 @@ def chart(rows, value, name, title):
 
 
 STUDIES = {"devices": devices_study, "bandwidth": bandwidth_study, "batch": batch_study, "dtype": dtype_study,
-           "noise": noise_study, "rates": rates_study, "shares": shares_study}
+           "noise": noise_study, "rates": rates_study, "shares": shares_study, "search": search_study}
 CHARTS = {"bandwidth": (gigabits, "Gbit/s between two nodes of 4 V100", "Step of T-MoE by bandwidth"),
           "batch": (lambda row: samples(row) // 8, "samples for each of 8 V100", "Step of BERT-SGMoE by batch")}
 
@@ -188,9 +222,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--isobar", default="build/release/bin/isobar",
                         help="the command isobar (default: %(default)s)")
+    parser.add_argument("--bench", default="build/release/tests/bench/isobar_spmd_bench",
+                        help="the benchmark of searches (default: %(default)s)")
     parser.add_argument("--database", help="continue this database of sweeps and keep it (default: a temporary one)")
     parser.add_argument("studies", nargs="*", metavar="STUDY", default=[],
-                        help=f"the sweeps to run: {', '.join(STUDIES)} (default: all)")
+                        help=f"the studies to run: {', '.join(STUDIES)} (default: all)")
     options = parser.parse_args()
     unknown = [name for name in options.studies if name not in STUDIES]
     if unknown:
@@ -198,6 +234,12 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         database = options.database or pathlib.Path(folder) / "hidup.db"
         for study in options.studies or STUDIES:
+            if study == "search":
+                with (FOLDER / "search.csv").open("w", newline="") as file:
+                    writer = csv.DictWriter(file, ["search", "layers", "devices", "labels", "ms"], lineterminator="\n")
+                    writer.writeheader()
+                    writer.writerows(search_rows(ROOT / options.bench))
+                continue
             subprocess.run([options.isobar, "sweep", f"results/hidup/{study}.yaml", "--database", database,
                             "--csv", f"results/hidup/{study}.csv"], cwd=ROOT, check=True)
     text = "\n".join(make(rows_of(study)) for study, make in STUDIES.items())

@@ -3,10 +3,11 @@
 #include "allocators/spmd/linear_program.hpp"
 
 #include <algorithm>
+#include <compare>
 #include <map>
 #include <numeric>
 #include <set>
-#include <tuple>
+#include <utility>
 
 namespace isobar::allocators::spmd {
 
@@ -161,42 +162,60 @@ class ShareProgram {
     const auto [place, is_new] = collectives_.try_emplace({*opcode, size}, 0);
     if (is_new) {
       place->second = program_.add_variable();
-      if (*opcode == Opcode::AllGather) {
-        require_gathering(place->second, size);
-      } else {
-        require_exchange(place->second, size);
-      }
+      require_time(place->second, unit * now.value, *opcode == Opcode::AllGather ? gathering(size) : exchange(size));
     }
     return {0, {{place->second, 1}}};
   }
 
-  void require_gathering(Variable time, Bytes size)
+  /// What the flows of a collective take: fixed + share of a device of the kind · per_share.
+  struct FlowTime {
+    double fixed = 0;
+    double per_share = 0;
+    std::size_t kind = 0;
+
+    auto operator<=>(const FlowTime&) const = default;
+  };
+
+  std::set<FlowTime> gathering(Bytes size) const
   {
     const std::size_t count = divided_.devices().count();
-    std::set<std::tuple<double, double, std::size_t>> known;
+    std::set<FlowTime> flows;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t receiver = (i + 1) % count;
       const TransferTimes whole = divided_.devices().group.transfer(i, receiver, size);
-      const double latency = unit * static_cast<double>(count - 1) * whole.latency.value;
-      const double data = unit * whole.data.value;
-      if (!known.insert({latency, data, divided_.kind_of(receiver)}).second) continue;
-      program_.require_at_least(latency + data, {{time, 1}, {shares_[divided_.kind_of(receiver)], data}});
+      const double latencies = static_cast<double>(count - 1) * whole.latency.value;
+      flows.insert({latencies + whole.data.value, -whole.data.value, divided_.kind_of(receiver)});
     }
+    return flows;
   }
 
-  void require_exchange(Variable time, Bytes size)
+  /// Of each round.
+  std::set<FlowTime> exchange(Bytes size) const
   {
     const std::size_t count = divided_.devices().count();
-    std::set<std::tuple<double, double, std::size_t>> known;
+    std::set<FlowTime> flows;
     for (std::size_t from = 0; from < count; ++from) {
       for (std::size_t to = 0; to < count; ++to) {
         if (to == from) continue;
         const TransferTimes whole = divided_.devices().group.transfer(from, to, size);
-        const double latency = unit * whole.latency.value;
-        const double data = unit * whole.data.value / static_cast<double>(count);
-        if (!known.insert({latency, data, divided_.kind_of(from)}).second) continue;
-        program_.require_at_least(latency, {{time, 1}, {shares_[divided_.kind_of(from)], -data}});
+        flows.insert({whole.latency.value, whole.data.value / static_cast<double>(count), divided_.kind_of(from)});
       }
+    }
+    return flows;
+  }
+
+  /// A collective lasts as long as its longest flow does, times what makes it last `now` with the shares so far: its
+  /// rounds, and flows that share links.
+  void require_time(Variable time, double now, const std::set<FlowTime>& flows)
+  {
+    double longest = 0;
+    for (const auto& flow : flows) {
+      const double share = divided_.shares()[divided_.kinds()[flow.kind].first];
+      longest = std::max(longest, flow.fixed + flow.per_share * share);
+    }
+    const double factor = longest > 0 ? now / longest : 0;
+    for (const auto& flow : flows) {
+      program_.require_at_least(factor * flow.fixed, {{time, 1}, {shares_[flow.kind], -factor * flow.per_share}});
     }
   }
 

@@ -91,8 +91,8 @@ class Network {
   /// The path if `link` had `factor` times its bandwidth, with the same latencies and windows. The default
   /// implementation, for networks without known links, returns the unchanged path.
   virtual Path path_with(std::size_t from, std::size_t to, const std::string& link, double factor) const;
-  /// The links of a transfer whose bandwidth others share, each once. The names live as long as the network. The
-  /// default implementation, for networks in which no two transfers share a link, returns none.
+  /// The links of a transfer, each once. The names live as long as the network. The default implementation, for
+  /// networks in which no two transfers share a link, returns none.
   virtual std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const;
 };
 

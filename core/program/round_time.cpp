@@ -32,9 +32,12 @@ class SharedRound {
       state.weight = alone.latency > Seconds(0) ? 1 / alone.latency.value : 1;
       for (const SharedLink& link : network.shared_links(flow.from, flow.to)) {
         const auto [place, is_new] = number_of.try_emplace(link.name, links_.size());
-        if (is_new) links_.push_back({link.bandwidth.value});
+        if (is_new) links_.push_back({link.bandwidth.value, link.is_fat_pipe});
         state.loads.push_back({place->second, link.passes});
-        links_[place->second].most += link.passes * state.most;
+        LinkState& of_link = links_[place->second];
+        of_link.most += link.passes * state.most;
+        of_link.least_weight = std::min(of_link.least_weight, state.weight);
+        of_link.most_weight = std::max(of_link.most_weight, state.weight);
       }
     }
   }
@@ -64,15 +67,20 @@ class SharedRound {
   };
   struct LinkState {
     double bandwidth = 0;
-    double most = 0;    // that all flows would take
+    bool is_fat_pipe = false;
+    double most = 0;  // that all flows would take
+    double least_weight = never;
+    double most_weight = 0;
     double free = 0;    // while rates are given
-    double weight = 0;  // of the flows that have no rate yet
+    double weight = 0;  // of the flows that have no rate yet: their sum, of a fat pipe the largest
   };
 
   bool is_contended() const
   {
-    return std::any_of(links_.begin(), links_.end(),
-                       [](const LinkState& link) { return link.most > link.bandwidth * (1 + rounding); });
+    return std::any_of(links_.begin(), links_.end(), [](const LinkState& link) {
+      return link.is_fat_pipe ? link.least_weight < link.most_weight * (1 - rounding)
+                              : link.most > link.bandwidth * (1 + rounding);
+    });
   }
 
   void play()
@@ -108,15 +116,10 @@ class SharedRound {
   /// Gives the flows their rates.
   void share(const std::vector<FlowState*>& active)
   {
-    for (auto& link : links_) {
-      link.free = link.bandwidth;
-      link.weight = 0;
-    }
-    for (const auto* flow : active) {
-      for (const auto& load : flow->loads) links_[load.link].weight += load.passes * flow->weight;
-    }
+    for (auto& link : links_) link.free = link.bandwidth;
     std::vector<FlowState*> left = active;
     while (!left.empty()) {
+      weigh(left);
       double level = never;  // the rate of a flow of weight 1 at which a link or flow is full
       for (const auto* flow : left) {
         level = std::min(level, flow->most / flow->weight);
@@ -133,11 +136,22 @@ class SharedRound {
         FlowState& flow = **full;
         flow.rate = std::min(flow.most, level * flow.weight);
         for (const auto& load : flow.loads) {
-          links_[load.link].free -= load.passes * flow.rate;
-          links_[load.link].weight -= load.passes * flow.weight;
+          LinkState& link = links_[load.link];
+          if (!link.is_fat_pipe) link.free -= load.passes * flow.rate;
         }
       }
       left.erase(rest, left.end());
+    }
+  }
+
+  void weigh(const std::vector<FlowState*>& flows)
+  {
+    for (auto& link : links_) link.weight = 0;
+    for (const auto* flow : flows) {
+      for (const auto& load : flow->loads) {
+        LinkState& link = links_[load.link];
+        link.weight = link.is_fat_pipe ? std::max(link.weight, flow->weight) : link.weight + load.passes * flow->weight;
+      }
     }
   }
 

@@ -15,7 +15,7 @@ namespace isobar {
 struct EndNetwork {
   /// The times of a message of `size` bytes from one end to another, alone; none: it takes no time.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
-  /// The links on its way that others share; none: no two flows share one.
+  /// The links on its way; none: no two flows share one.
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
 };
 
@@ -26,9 +26,10 @@ EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whol
 ///
 /// A flow first takes messages x latency, and then its data. Flows whose data are on the way at one time share their
 /// links by weighted max-min fairness: no rate can grow unless one that is smaller, relative to its weight, shrinks.
-/// The weight is 1 / latency of a message (1 without latency), as in SimGrid's CM02. No flow is faster than alone.
-/// O(flows · links) for flows that share no bandwidth; else for each time at which a flow begins or ends, and each
-/// rate.
+/// The weight is 1 / latency of a message (1 without latency), as in SimGrid's CM02. No flow is faster than alone. A
+/// flow that fills a fat pipe leaves the others in it only their weights' part of its bandwidth, as there.
+/// O(flows · links) for flows that take no bandwidth from each other; else for each time at which a flow begins or
+/// ends, and each rate.
 std::vector<Seconds> ends_of_flows(const Round& round, const EndNetwork& network);
 
 /// When the last of them has: 0 for no flows.

@@ -19,7 +19,7 @@ namespace isobar::spmd {
 struct DeviceGroup {
   /// The times of a message, alone.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer;
-  /// The links of a message that others share; none: no two share one.
+  /// The links of a message; none: no two share one.
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
   Algorithm algorithm = Algorithm::Ring;
   std::vector<std::string> sites = {};  ///< of each device, for hierarchical collectives

@@ -65,8 +65,9 @@ std::vector<SharedLink> Routes::shared_links(const Route& route) const
 {
   std::vector<SharedLink> shared;
   for (auto link = route.links.begin(); link != route.links.end(); ++link) {
-    if (!(*link)->is_shared() || std::find(route.links.begin(), link, *link) != link) continue;
-    shared.push_back({(*link)->get_name(), nominal_bandwidth(*link), loads_of(route.links, *link)});
+    if (std::find(route.links.begin(), link, *link) != link) continue;
+    shared.push_back(
+        {(*link)->get_name(), nominal_bandwidth(*link), loads_of(route.links, *link), !(*link)->is_shared()});
   }
   return shared;
 }

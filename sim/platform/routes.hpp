@@ -42,7 +42,7 @@ class Routes {
   Seconds latency_now(const Route& route) const;
   /// The bandwidth that a route would have if the link `name` had `factor` times its bandwidth.
   BytesPerSecond bandwidth_with(const Route& route, const std::string& name, double factor) const;
-  /// The links of a route that other transfers share, each once. The names are the platform's.
+  /// The links of a route, each once. The names are the platform's.
   std::vector<SharedLink> shared_links(const Route& route) const;
   /// Whether the link has a profile for its bandwidth or latency.
   bool has_profile(const simgrid::s4u::Link& link) const { return nominal_.count(&link) > 0; }

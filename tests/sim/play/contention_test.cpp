@@ -1,0 +1,112 @@
+#include "core/base/child_process.hpp"
+#include "core/plan/nominal_rates.hpp"
+#include "core/program/player.hpp"
+#include "tests/support/simulated.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+// Flows of a collective that share links, as simulated and as the player predicts them (core/program/round_time.hpp).
+namespace isobar::sim {
+namespace {
+
+/// Nodes of some devices each. Those of a node share its bus and its two links to a backbone that all nodes share.
+/// Latencies and bandwidths are random; some links are not shared, some latencies are 0.
+struct RandomNodes {
+  explicit RandomNodes(unsigned seed) : random(seed)
+  {
+    const std::size_t nodes = 1 + random() % 3;
+    file.link("backbone", bandwidth(), latency(), policy());
+    for (std::size_t node = 0; node < nodes; ++node) {
+      file.link(fmt::format("bus{}", node), bandwidth(), latency(), policy());
+      for (const char* direction : {"out", "in"}) {
+        file.link(fmt::format("{}{}", direction, node), bandwidth(), latency(), policy());
+      }
+      for (std::size_t i = 1 + random() % 4; i > 0; --i) {
+        file.device(fmt::format("d{}", node_of.size()), "1Gf");
+        node_of.push_back(node);
+      }
+    }
+    for (std::size_t from = 0; from < node_of.size(); ++from) {
+      for (std::size_t to = 0; to < node_of.size(); ++to) {
+        if (from != to) file.route(fmt::format("d{}", from), fmt::format("d{}", to), links(node_of[from], node_of[to]));
+      }
+    }
+  }
+
+  std::string bandwidth() { return fmt::format("{}Bps", 1000000 * (1 + random() % 200)); }
+  std::string latency() { return random() % 5 == 0 ? "0s" : fmt::format("{}us", 1 + random() % 10000); }
+  std::string policy() { return random() % 4 == 0 ? "sharing_policy=\"FATPIPE\"" : ""; }
+
+  static std::vector<std::string> links(std::size_t from, std::size_t to)
+  {
+    if (from == to) return {fmt::format("bus{}", from)};
+    return {fmt::format("bus{}", from), fmt::format("out{}", from), "backbone", fmt::format("in{}", to),
+            fmt::format("bus{}", to)};
+  }
+
+  std::mt19937_64 random;
+  PlatformFile file;
+  std::vector<std::size_t> node_of;  // of each device
+};
+
+/// The times of a random collective, as simulated and as played.
+std::string times_of(Opcode opcode, Algorithm algorithm, unsigned seed)
+{
+  RandomNodes nodes(seed);
+  const std::size_t devices = nodes.node_of.size();
+  ListedProgram program(devices);
+  std::vector<std::size_t> all(devices);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  program.collective(opcode, all, Bytes(static_cast<double>(devices * (1 + nodes.random() % 1000000))), {}, algorithm);
+  const Platform platform = nodes.file.load();
+  const Plan plan = one_layer_per_device(names(devices), ChainSchedule::Sequential, 1);
+  const auto rates = nominal_rates(plan, equal_layers(devices, Bytes(1), Bytes(1)), platform.cluster());
+  const Seconds played = play_program(program, rates).periods[0].end;
+  const auto simulated = simulate(platform, program, at_one_gigaflop(names(devices)), 1, nullptr).step_times.at(0);
+  PlayerRates alone = rates;
+  alone.shared_links = {};
+  const Seconds without = play_program(program, alone).periods[0].end;
+  return fmt::format("{:.17g} {:.17g} {:.17g}", simulated.value, played.value, without.value);
+}
+
+TEST(SharedLinks, GiveTheFlowsOfACollectiveTheSameTimesSimulatedAndPlayed)
+{
+  constexpr unsigned seeds = 25;
+  std::vector<std::function<std::string()>> work;
+  std::vector<std::string> of;
+  for (const auto opcode : {Opcode::AllReduce, Opcode::AllGather, Opcode::AllToAll, Opcode::Broadcast}) {
+    for (const auto algorithm : {Algorithm::Ring, Algorithm::Tree, Algorithm::Direct, Algorithm::Server}) {
+      if (opcode != Opcode::AllReduce && algorithm != Algorithm::Ring) continue;
+      for (unsigned seed = 0; seed < seeds; ++seed) {
+        work.emplace_back([=] { return times_of(opcode, algorithm, seed); });
+        of.push_back(fmt::format("{} {}, seed {}", name_of(opcode), name_of(algorithm), seed));
+      }
+    }
+  }
+  const auto results = run_in_children(work, 2, Seconds(60));
+  std::size_t contended = 0;
+  for (std::size_t i = 0; i < work.size(); ++i) {
+    ASSERT_FALSE(results[i].failure) << of[i] << ": " << results[i].failure->text;
+    std::istringstream text(results[i].output);
+    double simulated = 0;
+    double played = 0;
+    double alone = 0;
+    text >> simulated >> played >> alone;
+    EXPECT_NEAR(played, simulated, 1e-9 * simulated) << of[i];
+    EXPECT_GE(played, alone * (1 - 1e-12)) << of[i];
+    if (played > 1.01 * alone) ++contended;
+  }
+  EXPECT_GT(contended, work.size() / 4);
+}
+
+}  // namespace
+}  // namespace isobar::sim
