@@ -7,6 +7,7 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
+#include "core/program/round_time.hpp"
 #include "core/spmd/pieces.hpp"
 
 #include <fmt/format.h>
@@ -363,15 +364,17 @@ class OperatorChecker {
     }
     const bool divides = opcode == Opcode::ReduceScatter || opcode == Opcode::AllToAll;
     if (is_even || !divides) results.clear();
+    EndNetwork network;
+    network.transfer = [&](std::size_t from, std::size_t to, Bytes size) {
+      const Path path = cluster_.path(index_of_rank_[from], index_of_rank_[to]);
+      return TransferTimes{path.latency, path.data_time(size)};
+    };
+    network.shared_links = [&](std::size_t from, std::size_t to) {
+      return cluster_.network->shared_links(index_of_rank_[from], index_of_rank_[to]);
+    };
     double seconds = 0;
     for (const Round& round : rounds_of(opcode, sizes, Algorithm::Ring, {}, results)) {
-      double longest = 0;
-      for (const Flow& flow : round) {
-        const Path path = cluster_.path(index_of_rank_[flow.from], index_of_rank_[flow.to]);
-        longest = std::max(longest, static_cast<double>(flow.messages) * path.latency.value +
-                                        flow.size().value / path.bandwidth.value);
-      }
-      seconds += longest;
+      seconds += round_time(round, network).value;
     }
     return seconds;
   }
