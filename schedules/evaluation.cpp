@@ -1,5 +1,6 @@
 #include "schedules/evaluation.hpp"
 
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -66,11 +67,12 @@ std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workloa
   const std::uint64_t ranks = devices_of(plan).size();
   std::vector<std::vector<PlacedShard>> parts_of_rank(ranks);
   for (const auto& placed : placed_shards(plan)) parts_of_rank[placed.rank].push_back(placed);
-  const auto patterns = microbatch_patterns(plan);
+  const bool divides_microbatches = has_replicas(plan) && !divides_operators(plan);
+  const auto patterns = divides_microbatches ? microbatch_patterns(plan) : std::vector<MicrobatchPattern>();
   std::vector<Order> orders;
   for (const auto& parts : parts_of_rank) {
-    orders.push_back(has_replicas(plan) ? forwards_of_replicas(parts, patterns, ranks, plan.goal.microbatches)
-                                        : forwards_in_groups(parts.size(), ranks, plan.goal.microbatches));
+    orders.push_back(divides_microbatches ? forwards_of_replicas(parts, patterns, ranks, plan.goal.microbatches)
+                                          : forwards_in_groups(parts.size(), ranks, plan.goal.microbatches));
   }
   return make_program(plan, workload, std::move(orders));
 }

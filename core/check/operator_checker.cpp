@@ -119,7 +119,7 @@ class OperatorChecker {
   double part_of(std::size_t tensor, Form form, std::size_t rank) const
   {
     if (form.kind != Form::Kind::Gather) return 1;
-    const auto pieces = spmd::divided(units_[tensor].at(form.dimension), divided_.shares);
+    const auto pieces = spmd::divided(units_[tensor].at(form.dimension), divided_.groups.front().shares);
     return static_cast<double>(pieces[rank]) / static_cast<double>(units_[tensor][form.dimension]);
   }
 

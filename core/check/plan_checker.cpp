@@ -196,6 +196,7 @@ class Checker {
       fault("stages[{}]: no replicas; a stage has devices that run it", number_[index]);
       return false;
     }
+    const bool takes_samples = divides_operators(plan_.stages[index]);  // each replica, of every micro-batch
     std::uint64_t taken = 0;
     for (std::size_t i = 0; i < replicas.size(); ++i) {
       const auto& [microbatches, shards] = replicas[i];
@@ -207,12 +208,12 @@ class Checker {
         fault("{}.share: {}; the one shard of a replica has share 1", place_of_shard(index, i, 0),
               shards.front().share);
       }
-      if (replicas.size() > 1 && microbatches == 0) {
+      if (replicas.size() > 1 && microbatches == 0 && !takes_samples) {
         fault("stages[{}].replicas[{}].microbatches: 0; each of several replicas takes some", number_[index], i);
       }
       taken += microbatches;
     }
-    if (replicas.size() > 1 && taken != plan_.goal.microbatches) {
+    if (replicas.size() > 1 && !takes_samples && taken != plan_.goal.microbatches) {
       fault("stages[{}].replicas: take {}, and the step has {}; give each micro-batch to one", number_[index],
             counted(taken, "micro-batch", "es"), plan_.goal.microbatches);
     }

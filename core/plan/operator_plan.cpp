@@ -2,11 +2,13 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/spmd/operator_time.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 #include <variant>
 
@@ -22,9 +24,11 @@ class DivisionReader {
   spmd::Division read()
   {
     spmd::Division division;
-    for (const auto& stage : plan_.stages) {
-      division.parts.push_back(stage.first_layer);
-      for (const auto& split : stage.splits) read(split, division);
+    const auto groups = pipeline_stages(plan_);
+    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
+      if (i > 0 && groups[i] != groups[i - 1]) division.groups.push_back(i);
+      division.parts.push_back(plan_.stages[i].first_layer);
+      for (const auto& split : plan_.stages[i].splits) read(split, division);
     }
     if (faults_.empty() && division.signatures.size() != graph_.operators.size()) {
       faults_.push_back(fmt::format("splits: {}; the workload has {} operators", division.signatures.size(),
@@ -57,23 +61,26 @@ class DivisionReader {
   std::vector<std::string> faults_;
 };
 
-const Replica& replica_of(const Plan& plan)
-{
-  return plan.stages.front().replicas.front();
-}
-
-bool has_same_shards(const Replica& a, const Replica& b)
-{
-  return std::equal(
-      a.shards.begin(), a.shards.end(), b.shards.begin(), b.shards.end(),
-      [](const Shard& one, const Shard& other) { return one.device == other.device && one.share == other.share; });
-}
-
-std::vector<double> shares_of(const Plan& plan)
+std::vector<double> shares_of(const Replica& replica)
 {
   std::vector<double> shares;
-  for (const auto& shard : replica_of(plan).shards) shares.push_back(shard.share);
+  for (const auto& shard : replica.shards) shares.push_back(shard.share);
   return shares;
+}
+
+/// What is wrong with the samples that the replicas of a plan take, without a place.
+std::optional<std::string> fault_of_samples(const Plan& plan, const Workload& workload)
+{
+  const std::uint64_t replicas = plan.stages.front().replicas.size();
+  const std::uint64_t samples = workload.micro_batch;
+  if (samples % replicas != 0) {
+    return fmt::format("{}, which cannot have as many of the {} of a micro-batch; their number divides it",
+                       counted(replicas, "replica"), counted(samples, "sample"));
+  }
+  const std::uint64_t group = std::get<spmd::MoeSizes>(workload.model).routing.capacity_samples;
+  if (samples / replicas % group == 0) return std::nullopt;
+  return fmt::format("{} with {} of a micro-batch each; the slots of experts are for {} (capacity_samples)",
+                     counted(replicas, "replica"), counted(samples / replicas, "sample"), group);
 }
 
 /// What is wrong with the ends of buckets, without a place.
@@ -186,6 +193,47 @@ bool divides_operators(const Plan& plan)
   return !plan.stages.empty() && divides_operators(plan.stages.front());
 }
 
+std::optional<StageFault> fault_of_dividing_devices(const std::vector<Stage>& stages)
+{
+  std::map<std::string, std::size_t> stage_of;  // of a device: the first that it is in
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    const auto& replicas = stages[i].replicas;
+    if (replicas.size() != stages[0].replicas.size()) {
+      return StageFault{i, "replicas",
+                        fmt::format("{}, and stages[0] has {}; each takes its samples through all stages",
+                                    replicas.size(), stages[0].replicas.size())};
+    }
+    const bool is_part = i > 0 && has_same_devices(stages[i - 1], stages[i]);
+    for (std::size_t k = 0; k < replicas.size(); ++k) {
+      const auto fault = [&](const std::string& key, const std::string& text) {
+        return StageFault{i, fmt::format("replicas[{}].{}", k, key), text};
+      };
+      if (replicas.size() > 1 && replicas[k].microbatches > 0) {
+        return fault("microbatches", "each replica takes samples of every micro-batch; leave it out");
+      }
+      const auto& shards = replicas[k].shards;
+      // Parts are on their devices as the one before.
+      const auto& alike = is_part ? stages[i - 1].replicas[k].shards : replicas.front().shards;
+      if (shards.size() != alike.size()) {
+        return fault("shards", fmt::format("{}, and replicas[0] has {}; all divide operators alike", shards.size(),
+                                           alike.size()));
+      }
+      for (std::size_t q = 0; q < shards.size(); ++q) {
+        const std::string shard = fmt::format("shards[{}]", q);
+        if (shards[q].share != alike[q].share) {
+          return fault(shard + ".share", fmt::format("{}, and replicas[0] has {}; all divide operators alike",
+                                                     shards[q].share, alike[q].share));
+        }
+        const bool is_new = is_part || stage_of.emplace(shards[q].device, i).second;
+        if (is_new) continue;
+        return fault(shard + ".device",
+                     fmt::format("{} a second time; each shard has a device of its own", shown(shards[q].device)));
+      }
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& workload)
 {
   std::vector<std::string> faults;
@@ -198,12 +246,18 @@ std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& w
   if (!workload.recompute.empty()) add("splits: divides operators, which keep their activations; leave recompute out");
   if (plan.data_server) add("splits: divides operators on devices that have their data; leave data_server out");
   for (const auto& stage : plan.stages) {
-    const bool is_alike = divides_operators(stage) && stage.replicas.size() == 1 &&
-                          has_same_shards(stage.replicas.front(), replica_of(plan));
-    if (is_alike && stage.splits.size() == stage.last_layer - stage.first_layer + 1) continue;
-    add("splits: every operator of the plan has a signature, on the same devices");
+    if (divides_operators(stage) && stage.splits.size() == stage.last_layer - stage.first_layer + 1) continue;
+    add("splits: every operator of the plan has a signature");
     return faults;
   }
+  if (const auto fault = fault_of_dividing_devices(plan.stages)) {
+    faults.push_back(fmt::format("stages[{}].{}: {}", pipeline_stages(plan)[fault->stage], fault->key, fault->text));
+    return faults;
+  }
+  if (plan.sync.sharded != Sharding::None || plan.sync.bucket > Bytes(0)) {
+    faults.push_back("sync: sharded and bucket_bytes are for stages of whole layers; leave them out");
+  }
+  if (const auto fault = fault_of_samples(plan, workload)) add("replicas: " + *fault);
   DivisionReader reader(plan, *graph);
   const spmd::Division division = reader.read();
   for (const auto& fault : reader.faults()) add(fault);
@@ -220,31 +274,59 @@ std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& w
 OperatorPlan operator_plan_of(const Plan& plan, const Workload& workload)
 {
   OperatorPlan read;
-  auto graph = operator_graph_of(workload);
-  ensure(graph.has_value(), "a plan that divides operators has a workload of operators");
-  read.graph = std::move(*graph);
+  ensure(operator_graph_of(workload).has_value(), "a plan that divides operators has a workload of operators");
+  read.graph = operator_graph_of(workload, workload.micro_batch / plan.stages.front().replicas.size());
   read.rules = spmd::rules_of(std::get<spmd::MoeSizes>(workload.model));
   read.division = DivisionReader(plan, read.graph).read();
   read.reforms = spmd::reforms_of(read.graph, read.division, read.rules);
-  read.shares = shares_of(plan);
+  read.replicas = plan.stages.front().replicas.size();
+  std::size_t ranks = 0;
+  for (std::size_t i = 0; i < read.division.groups.size(); ++i) {
+    const std::size_t first = read.division.groups[i];
+    read.groups.push_back(
+        {first, read.division.end_of_group(i), ranks, shares_of(plan.stages[first].replicas.front())});
+    ranks += read.replicas * read.groups.back().shares.size();
+  }
   if (plan.sync.adds_replicas) read.buckets = buckets_of(plan.sync, read.graph, read.reforms);
   return read;
 }
 
+std::size_t OperatorPlan::group_of(std::size_t part) const
+{
+  return division.group_of(part);
+}
+
+OperatorPlace OperatorPlan::place_of(std::size_t rank) const
+{
+  std::size_t group = groups.size();
+  while (groups[--group].first_rank > rank) continue;
+  const std::size_t devices = groups[group].shares.size();
+  const std::size_t number = rank - groups[group].first_rank;
+  return {group, number / devices, number % devices};
+}
+
 std::vector<Stage> stages_of(const spmd::OperatorGraph& graph, const spmd::Division& division,
-                             const std::vector<Shard>& shards)
+                             const std::vector<GroupDevices>& groups)
 {
   std::vector<Stage> stages;
+  auto group = groups.begin();
   for (std::size_t part = 0; part < division.parts.size(); ++part) {
+    if (part == group->end_part) ++group;
     Stage& stage = stages.emplace_back();
     stage.first_layer = division.parts[part];
     stage.last_layer = division.end_of(part) - 1;
-    stage.replicas = {{0, shards}};
+    for (const auto& shards : group->replicas) stage.replicas.push_back({0, shards});
     for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
       stage.splits.push_back({graph.operators[i].name, spmd::text_of(division.signatures[i])});
     }
   }
   return stages;
+}
+
+std::vector<Stage> stages_of(const spmd::OperatorGraph& graph, const spmd::Division& division,
+                             const std::vector<Shard>& shards)
+{
+  return stages_of(graph, division, std::vector<GroupDevices>{{division.parts.size(), {shards}}});
 }
 
 }  // namespace isobar

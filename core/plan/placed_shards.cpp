@@ -49,19 +49,21 @@ const Shard& shard_of(const Plan& plan, const PlacedShard& placed)
   return plan.stages.at(placed.stage).replicas.at(placed.replica).shards.at(placed.shard);
 }
 
+bool has_same_devices(const Stage& a, const Stage& b)
+{
+  return std::equal(a.replicas.begin(), a.replicas.end(), b.replicas.begin(), b.replicas.end(),
+                    [](const Replica& one, const Replica& other) {
+                      return std::equal(
+                          one.shards.begin(), one.shards.end(), other.shards.begin(), other.shards.end(),
+                          [](const Shard& shard, const Shard& of_other) { return shard.device == of_other.device; });
+                    });
+}
+
 std::vector<std::size_t> pipeline_stages(const Plan& plan)
 {
-  const auto is_on_same_devices = [](const Stage& a, const Stage& b) {
-    return std::equal(a.replicas.begin(), a.replicas.end(), b.replicas.begin(), b.replicas.end(),
-                      [](const Replica& one, const Replica& other) {
-                        return std::equal(
-                            one.shards.begin(), one.shards.end(), other.shards.begin(), other.shards.end(),
-                            [](const Shard& shard, const Shard& of_other) { return shard.device == of_other.device; });
-                      });
-  };
   std::vector<std::size_t> stages;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const bool is_part = i > 0 && is_on_same_devices(plan.stages[i - 1], plan.stages[i]);
+    const bool is_part = i > 0 && has_same_devices(plan.stages[i - 1], plan.stages[i]);
     stages.push_back(i == 0 ? 0 : stages.back() + (is_part ? 0 : 1));
   }
   return stages;

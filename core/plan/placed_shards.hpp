@@ -23,6 +23,9 @@ struct PlacedShard {
 std::vector<PlacedShard> placed_shards(const Plan& plan);
 const Shard& shard_of(const Plan& plan, const PlacedShard& placed);
 
+/// Whether the replicas of two stages have the same devices.
+bool has_same_devices(const Stage& a, const Stage& b);
+
 /// For each stage of a plan, the stage of its pipelines: neighbouring stages on the same devices are parts of one.
 std::vector<std::size_t> pipeline_stages(const Plan& plan);
 

@@ -117,8 +117,11 @@ Json to_json_2(const Stage& stage, std::uint64_t microbatches)
       if (shard.site && has_shared_stages({stage})) object["site"] = *shard.site;
       shards.push_back(std::move(object));
     }
-    const auto taken = replica.microbatches > 0 ? replica.microbatches : microbatches;
-    replicas.push_back({{"microbatches", taken}, {"shards", std::move(shards)}});
+    Json object = Json::object();
+    const bool takes_samples = divides_operators(stage) && stage.replicas.size() > 1;
+    if (!takes_samples) object["microbatches"] = replica.microbatches > 0 ? replica.microbatches : microbatches;
+    object["shards"] = std::move(shards);
+    replicas.push_back(std::move(object));
   }
   Json object = {{"first_layer", stage.first_layer}, {"last_layer", stage.last_layer}};
   Json splits = Json::object();

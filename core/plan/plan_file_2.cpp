@@ -58,9 +58,15 @@ Shard read_shard(MappingReader& shard, std::size_t shards, bool may_be_empty, co
   return device;
 }
 
-Replica read_replica(MappingReader& replica, bool may_be_empty, FaultList& faults)
+/// Reads a replica; one that takes samples of every micro-batch has no number of micro-batches.
+Replica read_replica(MappingReader& replica, bool may_be_empty, bool takes_samples, FaultList& faults)
 {
-  const auto own = read_count(replica, "microbatches", 1, most_repetitions);
+  std::optional<std::uint64_t> own;
+  if (!takes_samples) {
+    own = read_count(replica, "microbatches", 1, most_repetitions);
+  } else if (replica.optional("microbatches") != nullptr) {
+    replica.add_fault("microbatches", "each replica takes samples of every micro-batch; leave it out");
+  }
   const auto shards = items_of(replica, "shards");
   if (shards == 0U) replica.add_fault("shards", "0 shards; a replica has at least one");
   return {own.value_or(0), read_objects<Shard>(replica, "shards", faults, [&](MappingReader& shard) {
@@ -237,10 +243,6 @@ std::vector<Stage> read_division(MappingReader& reader, const Stage& stage, Faul
     reader.add_fault(key,
                      "the shards divide each operator by its signature and keep it on their devices; leave it out");
   }
-  if (stage.replicas.size() > 1) {
-    reader.add_fault("replicas",
-                     fmt::format("{}; shards that divide operators are one replica", stage.replicas.size()));
-  }
   const auto splits = read_mapping<std::vector<NamedSplit>>(reader, "splits", faults, [&](MappingReader& names) {
     std::vector<NamedSplit> read;
     for (const auto& name : names.keys()) {
@@ -259,7 +261,8 @@ std::vector<Stage> read_division(MappingReader& reader, const Stage& stage, Faul
     reader.add_fault("splits", fmt::format("{} for {}; give each a signature, in their order",
                                            counted(splits.size(), "signature"), counted(layers, "layer")));
   }
-  const auto fault = faults.empty() ? fault_of_shards({stage}) : std::nullopt;
+  auto fault = faults.empty() ? fault_of_dividing_devices({stage}) : std::nullopt;
+  if (faults.empty() && !fault) fault = fault_of_shards({stage});
   if (fault) reader.add_fault(fault->key, fault->text);
   if (!faults.empty()) return {};
   auto parts = parts_of(stage, cuts);
@@ -278,8 +281,9 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
   stage.first_layer = reader.required_count("first_layer");
   stage.last_layer = reader.required_count("last_layer");
   const bool has_signatures = names_signatures(reader);
+  const bool takes_samples = has_signatures && items_of(reader, "replicas") > 1U;
   stage.replicas = read_objects<Replica>(reader, "replicas", faults, [&](MappingReader& replica) {
-    return read_replica(replica, has_signatures, faults);
+    return read_replica(replica, has_signatures, takes_samples, faults);
   });
   if (stage.replicas.empty() && items_of(reader, "replicas")) {
     reader.add_fault("replicas", "0 replicas; a stage has at least one");
@@ -322,10 +326,23 @@ std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::stri
   });
 }
 
+/// How replicas add up what they have; ring, if it is not said.
+Algorithm read_algorithm(MappingReader& reader)
+{
+  std::vector<std::string> names;
+  for (const auto algorithm : sync_algorithms) names.emplace_back(name_of(algorithm));
+  const auto name = reader.optional_choice("algorithm", names);
+  for (const auto algorithm : sync_algorithms) {
+    if (name == name_of(algorithm)) return algorithm;
+  }
+  return Algorithm::Ring;
+}
+
 /// Reads how devices that divide operators add up the gradients of the parameters that each of them has.
 Sync read_sync_of_division(MappingReader& reader, const std::vector<Stage>& stages, FaultList& faults)
 {
   Sync sync;
+  if (has_replicas(stages)) sync.algorithm = read_algorithm(reader);
   sync.adds_replicas = reader.optional_boolean("adds_replicas").value_or(true);
   if (reader.optional("bucket_ends") == nullptr) return sync;
   if (!sync.adds_replicas) {
@@ -411,12 +428,7 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
   if (!has_replicas(stages)) plan.add_fault("sync", "no stage has several replicas; leave it out");
   return read_mapping<Sync>(plan, "sync", faults, [&](MappingReader& reader) {
     Sync sync;
-    std::vector<std::string> names;
-    for (const auto algorithm : sync_algorithms) names.emplace_back(name_of(algorithm));
-    const auto name = reader.optional_choice("algorithm", names);
-    for (const auto algorithm : sync_algorithms) {
-      if (name == name_of(algorithm)) sync.algorithm = algorithm;
-    }
+    sync.algorithm = read_algorithm(reader);
     if (const auto sharded = reader.optional_choice("sharded", sharding_names())) {
       sync.sharded = sharding_from_name(*sharded).value();
     }

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 namespace isobar::spmd {
@@ -18,7 +19,7 @@ constexpr std::string_view arrow = "->";
 class Reader {
  public:
   Reader(const OperatorGraph& graph, const Division& division, Rules rules)
-      : graph_(graph), division_(division), rules_(rules), reformed_(graph.tensors.size())
+      : graph_(graph), division_(division), rules_(rules)
   {
   }
 
@@ -83,8 +84,12 @@ class Reader {
     if (output >= division_.signatures[maker].outputs.size()) return;  // its maker has a fault
     const Form made = division_.signatures[maker].outputs[output];
     const Form needed = division_.signatures[index].inputs[input];
+    const std::size_t part = division_.part_of(index);
+    const std::size_t made_in = division_.part_of(maker);
+    const std::size_t group = division_.group_of(part);
+    if (!can_pass(index, tensor, division_.group_of(made_in), group, made)) return;
     if (made == needed) return;
-    auto& reformed = reformed_[tensor];
+    auto& reformed = reformed_[{tensor, group}];
     if (reformed) {
       if (*reformed == needed) return;
       return fault(index, "reads {} as {}; it is {}, and is {} after its one reform", graph_.tensors[tensor].name,
@@ -95,8 +100,6 @@ class Reader {
       return fault(index, "reads {} as {}; it is {}, and no reform leads there", graph_.tensors[tensor].name,
                    name_of(needed), name_of(made));
     }
-    const std::size_t part = division_.part_of(index);
-    const std::size_t made_in = division_.part_of(maker);
     if (made_in == part && !is_source(graph_.operators[maker].kind)) {
       return fault(index, "reads {} as {} in the part that makes it as {}; begin a part between them",
                    graph_.tensors[tensor].name, name_of(needed), name_of(made));
@@ -105,10 +108,29 @@ class Reader {
     reforms_.push_back({tensor, part, made_in, made, needed, row->forward, row->backward, graph_.is_parameter(tensor)});
   }
 
+  /// Whether an operator of `group` can have a tensor that another one makes as `made`; otherwise with a fault.
+  bool can_pass(std::size_t index, std::size_t tensor, std::size_t from, std::size_t group, Form made)
+  {
+    const bool is_data = is_source(graph_.operators[graph_.tensors[tensor].producer].kind);
+    const std::string& name = graph_.tensors[tensor].name;
+    if (from == group || (is_data && !graph_.is_parameter(tensor))) return true;
+    if (graph_.is_parameter(tensor)) {
+      fault(index, "reads {}, which is in another stage; a parameter is in the stage that reads it", name);
+    } else if (group > from + 1) {
+      fault(index, "reads {}, which is made {} stages before; the next stage is the last one that reads a tensor", name,
+            group - from);
+    } else if (made.kind != Form::Kind::Gather) {
+      fault(index, "reads {}, which the stage before makes {}; only slices pass between stages", name, name_of(made));
+    } else {
+      return true;
+    }
+    return false;
+  }
+
   const OperatorGraph& graph_;
   const Division& division_;
   Rules rules_;
-  std::vector<std::optional<Form>> reformed_;  // by tensor
+  std::map<std::pair<std::size_t, std::size_t>, std::optional<Form>> reformed_;  // by tensor and group
   std::vector<PlacedReform> reforms_;
   std::vector<std::string> faults_;
 };
@@ -143,6 +165,11 @@ std::optional<std::vector<Form>> forms_from_text(std::string_view text)
 std::size_t Division::part_of(std::size_t node) const
 {
   return static_cast<std::size_t>(std::upper_bound(parts.begin(), parts.end(), node) - parts.begin()) - 1;
+}
+
+std::size_t Division::group_of(std::size_t part) const
+{
+  return static_cast<std::size_t>(std::upper_bound(groups.begin(), groups.end(), part) - groups.begin()) - 1;
 }
 
 std::vector<PlacedReform> reforms_of(const OperatorGraph& graph, const Division& division, Rules rules)

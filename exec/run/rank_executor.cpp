@@ -109,7 +109,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
 /// What a shard holds of the parameters among the operators of a part.
 std::vector<HeldParameter> RankExecutor::held_parameters(const Stage& stage, std::size_t shard) const
 {
-  const TensorBlocks blocks(divided_->graph, divided_->shares);
+  const TensorBlocks blocks(divided_->graph, divided_->groups.front().shares);
   std::vector<HeldParameter> held;
   for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
     HeldParameter& own = held.emplace_back();

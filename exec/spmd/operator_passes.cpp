@@ -172,7 +172,7 @@ OperatorPasses::Impl::Impl(const OperatorPlan& plan, const Workload& workload, T
     : plan_(plan),
       workload_(workload),
       options_(options),
-      blocks_(plan.graph, plan.shares),
+      blocks_(plan.graph, plan.groups.front().shares),
       parameters_(plan.graph.tensors.size()),
       forms_(plan.graph.tensors.size()),
       reforms_(plan.graph.tensors.size()),

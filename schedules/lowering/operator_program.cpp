@@ -35,7 +35,7 @@ std::uint64_t place_of(const Instruction& collective, std::uint64_t task, bool i
 OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders)
     : plan_(operator_plan_of(plan, workload))
 {
-  const std::size_t ranks = plan_.shares.size();
+  const std::size_t ranks = plan_.groups.front().shares.size();
   ensure(orders.size() == ranks, "an order for each device");
   ensure(std::all_of(orders.begin(), orders.end(), [&](const Order& order) { return order == orders.front(); }),
          "devices that divide operators have the same order");
@@ -49,7 +49,7 @@ OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, con
   add_tasks(orders.front());
   if (ranks > 1) add_collectives(orders.front());
   if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync(orders.front());
-  const spmd::Pieces pieces(plan_.graph, plan_.shares);
+  const spmd::Pieces pieces(plan_.graph, plan_.groups.front().shares);
   const auto& shards = plan.stages.front().replicas.front().shards;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const auto* rates = operator_rates_of(workload, shards[rank].type.value_or(""));
@@ -72,7 +72,7 @@ Instruction OperatorProgram::instruction_of(std::size_t part, Opcode opcode, Lan
 
 std::optional<Opcode> OperatorProgram::opcode_of(ReformKind kind) const
 {
-  return plan_.shares.size() == 1 ? std::nullopt : spmd::opcode_of(kind);
+  return plan_.groups.front().shares.size() == 1 ? std::nullopt : spmd::opcode_of(kind);
 }
 
 void OperatorProgram::add_tasks(const Order& order)

@@ -89,7 +89,7 @@ TEST(OperatorPlan, ReadsAndWritesThePartsOfRandomDivisions)
       const auto divided = operator_plan_of(read, workload);
       EXPECT_EQ(divided.division.parts, division.parts);
       EXPECT_EQ(divided.division.signatures, division.signatures);
-      EXPECT_EQ(divided.shares, shares);
+      EXPECT_EQ(divided.groups.front().shares, shares);
     }
   }
 }

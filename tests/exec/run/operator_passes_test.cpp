@@ -185,7 +185,7 @@ class TrainingRank : public RankWork {
       }
       transport_.exchange(channel_of(instruction), instruction, outgoing, incoming);
     };
-    const TensorBlocks blocks(plan.graph, plan.shares);
+    const TensorBlocks blocks(plan.graph, plan.groups.front().shares);
     for (std::size_t i = 0; i < plan.graph.operators.size(); ++i) {
       const auto& node = plan.graph.operators[i];
       if (node.kind != OperatorKind::Parameter) continue;
@@ -485,8 +485,8 @@ std::uint64_t bytes_of_element(const Model& model, std::size_t tensor)
 /// Bytes that a rank sends for the collectives of one step, by the formulas of docs/spmd.md.
 std::uint64_t bytes_by_formulas(const Model& model, const Program& program, const OperatorPlan& plan, std::size_t rank)
 {
-  const TensorBlocks blocks(plan.graph, plan.shares);
-  const std::size_t devices = plan.shares.size();
+  const TensorBlocks blocks(plan.graph, plan.groups.front().shares);
+  const std::size_t devices = plan.groups.front().shares.size();
   const auto numbers_of = [&](std::size_t tensor, Form form, std::size_t device) {
     std::uint64_t count = 1;
     for (const auto side : blocks.of(tensor, form, device).size) count *= static_cast<std::uint64_t>(side);

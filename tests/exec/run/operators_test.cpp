@@ -218,7 +218,7 @@ TEST(Executor, HoldsAsMuchOfDividedParametersAsItsShare)
   std::mt19937_64 random(7);
   const Plan plan = random_plan(pair.operators, {0.5, 0.5}, microbatches, random);
   const OperatorPlan divided = operator_plan_of(plan, pair.operators);
-  const spmd::Pieces pieces(divided.graph, divided.shares);
+  const spmd::Pieces pieces(divided.graph, divided.groups.front().shares);
   const auto program = schedules::make_program(plan, pair.operators);
   const auto measured = run_by(Way::InProcess, pair.operators, plan, *program, options_for(2));
   for (std::size_t rank = 0; rank < 2; ++rank) {

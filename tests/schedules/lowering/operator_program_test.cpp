@@ -199,7 +199,7 @@ TEST(OperatorProgram, HasTheTimesOfItsOperatorsAtTheRatesOfTheirDevices)
     }
     const auto program = make_program(plan, workload);
     const auto divided = operator_plan_of(plan, workload);
-    const spmd::Pieces pieces(divided.graph, divided.shares);
+    const spmd::Pieces pieces(divided.graph, divided.groups.front().shares);
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
       const auto& its = rates.at(rank % 2 == 0 ? "slow" : "fast");
       std::vector<spmd::OperatorTimes> times(divided.division.parts.size());
