@@ -7,6 +7,7 @@
 #include "core/units.hpp"
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 namespace isobar::allocators {
@@ -23,7 +24,7 @@ class OperatorCosts {
   /// bottleneck: the most that a device computes for a micro-batch · sequential: one micro-batch alone, its parts and
   /// collectives one after another · pipeline: of these, by the usual formula.
   Predicted formulas() const;
-  /// No order of these passes ends a step earlier: all that a device computes, or all collectives.
+  /// No order of these passes ends a step earlier: all that a device computes, or all collectives of a lane.
   Seconds least_step() const;
 
  private:
@@ -32,8 +33,11 @@ class OperatorCosts {
   std::vector<Seconds> updates_;                 // by rank
   std::vector<std::vector<Seconds>> forwards_;   // by rank and part
   std::vector<std::vector<Seconds>> backwards_;  // by rank and part
-  Seconds communication_;                        // of a step
-  Seconds first_communication_;                  // of one micro-batch, with what happens once a step
+  std::vector<std::size_t> first_part_;          // by rank
+  // Collectives, but those of gradient facts:
+  std::vector<std::map<LaneId, Seconds>> lanes_;  // by rank: of a step
+  std::vector<Seconds> once_;                     // by rank: of one micro-batch, with what happens once a step
+  Seconds facts_;
 };
 
 }  // namespace isobar::allocators

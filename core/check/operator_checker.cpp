@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -74,7 +75,22 @@ double work_of_pass(TimedBy timed, double flops, double touched, const spmd::Dev
   return std::max(computed, touched / rates.memory_bandwidth->value * rates.flops.value);
 }
 
-/// A collective that a plan needs, by what each rank has before and afterwards.
+/// Devices that divide some parts: those of each replica.
+struct Group {
+  std::size_t first_part = 0;
+  std::size_t end_part = 0;
+  std::vector<double> shares;
+  std::vector<std::vector<std::size_t>> replicas;  // ranks
+};
+
+/// Where a rank is.
+struct Place {
+  std::size_t group = 0;
+  std::size_t replica = 0;
+  std::size_t position = 0;
+};
+
+/// A collective that a replica of a group needs, by what each of its ranks has before and afterwards.
 struct Collective {
   Opcode opcode{};
   Payload payload{};
@@ -94,8 +110,10 @@ class OperatorChecker {
         divided_(operator_plan_of(plan, workload)),
         units_(spmd::units_of_dimensions(divided_.graph)),
         devices_(devices_of(plan)),
+        replicas_(plan.stages.front().replicas.size()),
         microbatches_(static_cast<double>(plan.goal.microbatches))
   {
+    list_groups();
     for (const auto& name : devices_) index_of_rank_.push_back(cluster.device_index(name).value());
   }
 
@@ -103,10 +121,9 @@ class OperatorChecker {
   {
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) add_work(rank);
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) compare_work(rank);
-    if (devices_.size() > 1) {
-      list_collectives();
-      compare_collectives();
-    }
+    list_collectives();
+    compare_collectives();
+    compare_sums();
     if (!claims_.empty()) return claims_.take();
     const PlayedProgram played = play_program(program_, nominal_rates(plan_, workload_, cluster_));
     check_memory(played);
@@ -115,25 +132,49 @@ class OperatorChecker {
   }
 
  private:
-  /// The part of a tensor's elements that a rank has in a form.
-  double part_of(std::size_t tensor, Form form, std::size_t rank) const
+  void list_groups()
   {
-    if (form.kind != Form::Kind::Gather) return 1;
-    const auto pieces = spmd::divided(units_[tensor].at(form.dimension), divided_.groups.front().shares);
-    return static_cast<double>(pieces[rank]) / static_cast<double>(units_[tensor][form.dimension]);
+    std::map<std::string, std::size_t> rank_of;
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) rank_of[devices_[rank]] = rank;
+    places_.resize(devices_.size());
+    for (std::size_t part = 0; part < plan_.stages.size(); ++part) {
+      const auto& replicas = plan_.stages[part].replicas;
+      const std::size_t first = rank_of.at(replicas.front().shards.front().device);
+      if (!groups_.empty() && groups_.back().replicas.front().front() == first) {
+        groups_.back().end_part = part + 1;
+        continue;
+      }
+      Group& group = groups_.emplace_back(Group{part, part + 1, {}, {}});
+      for (const auto& shard : replicas.front().shards) group.shares.push_back(shard.share);
+      for (std::size_t r = 0; r < replicas.size(); ++r) {
+        auto& ranks = group.replicas.emplace_back();
+        for (std::size_t q = 0; q < replicas[r].shards.size(); ++q) {
+          ranks.push_back(rank_of.at(replicas[r].shards[q].device));
+          places_[ranks.back()] = {groups_.size() - 1, r, q};
+        }
+      }
+    }
   }
 
-  /// The part of an operator that a rank computes: that of any tensor which the signature divides.
-  double part_of_work(std::size_t node, std::size_t rank) const
+  /// The part of a tensor's elements that a device of a group has in a form.
+  double part_of(std::size_t tensor, Form form, const Place& place) const
+  {
+    if (form.kind != Form::Kind::Gather) return 1;
+    const auto pieces = spmd::divided(units_[tensor].at(form.dimension), groups_[place.group].shares);
+    return static_cast<double>(pieces[place.position]) / static_cast<double>(units_[tensor][form.dimension]);
+  }
+
+  /// The part of an operator that a device computes: that of any tensor which the signature divides.
+  double part_of_work(std::size_t node, const Place& place) const
   {
     const auto& each = divided_.graph.operators[node];
     const auto& signature = divided_.division.signatures[node];
     double part = 1;
     for (std::size_t k = 0; k < each.outputs.size(); ++k) {
-      part = std::min(part, part_of(each.outputs[k], signature.outputs[k], rank));
+      part = std::min(part, part_of(each.outputs[k], signature.outputs[k], place));
     }
     for (std::size_t k = 0; k < each.inputs.size(); ++k) {
-      part = std::min(part, part_of(each.inputs[k], signature.inputs[k], rank));
+      part = std::min(part, part_of(each.inputs[k], signature.inputs[k], place));
     }
     return part;
   }
@@ -142,20 +183,24 @@ class OperatorChecker {
   {
     auto& works = works_.emplace_back(divided_.division.parts.size());
     const auto rates = workload_.operator_rates.find(cluster_.devices[index_of_rank_[rank]].type);
+    const Place& place = places_[rank];
+    const Group& group = groups_[place.group];
+    const auto replicas = static_cast<double>(replicas_);
     double resident = 0;
-    for (std::size_t i = 0; i < divided_.graph.operators.size(); ++i) {
-      const double part = part_of_work(i, rank);
+    for (std::size_t i = plan_.stages[group.first_part].first_layer; i <= plan_.stages[group.end_part - 1].last_layer;
+         ++i) {
+      const double part = part_of_work(i, place);
       const Layer& layer = workload_.layers[i];
       PartWork& work = works[divided_.division.part_of(i)];
       const auto parameters = part * static_cast<double>(layer.parameters);
       const auto update = layer.update.value_or(
           Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer)));
       if (rates == workload_.operator_rates.end()) {
-        work.forward += part * layer.forward.value;
-        work.backward += part * layer.backward.value;
+        work.forward += part * layer.forward.value / replicas;  // of the replica's samples
+        work.backward += part * layer.backward.value / replicas;
         work.update += part * update.value;
       } else {
-        add_timed_work(work, i, part, rank, rates->second);
+        add_timed_work(work, i, part, place, rates->second);
         const ParameterBytes held = parameter_bytes(workload_.dtype, workload_.optimizer);
         const double moved = parameters * (held.all() + held.parameter + held.optimizer);
         const double seconds = rates->second.memory_bandwidth ? moved / rates->second.memory_bandwidth->value : 0;
@@ -167,7 +212,7 @@ class OperatorChecker {
   }
 
   /// Adds what a device of these rates could compute in the time of an operator's passes.
-  void add_timed_work(PartWork& work, std::size_t node, double part, std::size_t rank, const spmd::DeviceRates& rates)
+  void add_timed_work(PartWork& work, std::size_t node, double part, const Place& place, const spmd::DeviceRates& rates)
   {
     if (part == 0) return;
     const auto& each = divided_.graph.operators[node];
@@ -175,10 +220,10 @@ class OperatorChecker {
     double touched = 0;
     for (std::size_t k = 0; k < each.inputs.size(); ++k) {
       const bool is_table = each.kind == spmd::OperatorKind::Embedding && k == 1;
-      if (!is_table) touched += bytes_of(each.inputs[k], signature.inputs[k], rank);
+      if (!is_table) touched += bytes_of(each.inputs[k], signature.inputs[k], place);
     }
     for (std::size_t k = 0; k < each.outputs.size(); ++k) {
-      touched += bytes_of(each.outputs[k], signature.outputs[k], rank);
+      touched += bytes_of(each.outputs[k], signature.outputs[k], place);
     }
     const TimedBy timed = timed_by(each.kind);
     const double forward = each.forward.value;
@@ -203,7 +248,14 @@ class OperatorChecker {
                     expected[pass]);
     }
     const std::uint64_t all = plan_.goal.microbatches;
+    const Group& group = groups_[places_[rank].group];
     for (std::size_t part = 0; part < times.size(); ++part) {
+      const bool is_own = part >= group.first_part && part < group.end_part;
+      if (!is_own && times[part] == std::array<std::uint64_t, 3>{}) continue;
+      if (!is_own) {
+        claims_.fault("part {}: {} computes it, and is not a device of its stage", part, shown(devices_[rank]));
+        continue;
+      }
       if (times[part] == std::array<std::uint64_t, 3>{all, all, 1}) continue;
       claims_.fault("part {}: {} computes {} forwards, {} backwards and {} updates; a step has {}, {} and 1", part,
                     shown(devices_[rank]), times[part][0], times[part][1], times[part][2], all, all);
@@ -214,20 +266,27 @@ class OperatorChecker {
                   shown(devices_[rank]), held, resident_[rank]);
   }
 
-  /// The bytes of a tensor that a rank has in a form; of addends and whole tensors all.
-  double bytes_of(std::size_t tensor, Form form, std::size_t rank) const
+  /// The bytes of a tensor that a device has in a form; of addends and whole tensors all.
+  double bytes_of(std::size_t tensor, Form form, const Place& place) const
   {
-    return part_of(tensor, form, rank) * divided_.graph.tensors[tensor].size.value;
+    return part_of(tensor, form, place) * divided_.graph.tensors[tensor].size.value;
   }
 
-  /// The same of each rank.
-  std::vector<double> bytes_of(std::size_t tensor, Form form) const
+  /// The same of each device of a replica.
+  std::vector<double> bytes_of_all(std::size_t tensor, Form form, std::size_t group) const
   {
     std::vector<double> bytes;
-    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      bytes.push_back(bytes_of(tensor, form, rank));
+    for (std::size_t i = 0; i < groups_[group].shares.size(); ++i) {
+      bytes.push_back(bytes_of(tensor, form, {group, 0, i}));
     }
     return bytes;
+  }
+
+  std::size_t group_of_part(std::size_t part) const
+  {
+    std::size_t group = 0;
+    while (groups_[group].end_part <= part) ++group;
+    return group;
   }
 
   /// Which collective makes one form of another; none where each rank can do it alone.
@@ -243,12 +302,15 @@ class OperatorChecker {
 
   void list_collectives()
   {
+    collectives_.resize(groups_.size());
     for (const auto& reform : divided_.reforms) {
+      const std::size_t group = group_of_part(reform.part);
+      if (groups_[group].shares.size() == 1) continue;
+      const auto bytes = [&](Form form) { return bytes_of_all(reform.tensor, form, group); };
       const std::uint64_t times = reform.is_parameter ? 1 : plan_.goal.microbatches;
       if (const auto opcode = collective_between(reform.from, reform.to)) {
         const Payload payload = reform.is_parameter ? Payload::Parameter : Payload::Activation;
-        collectives_.push_back(
-            {*opcode, payload, times, bytes_of(reform.tensor, reform.from), bytes_of(reform.tensor, reform.to)});
+        collectives_[group].push_back({*opcode, payload, times, bytes(reform.from), bytes(reform.to)});
       }
       const bool is_replica = reform.from.kind == Form::Kind::Replicate;
       if (is_replica || !divided_.graph.has_gradient(reform.tensor)) continue;
@@ -257,28 +319,55 @@ class OperatorChecker {
       const Form to = gradient_form(reform.from);
       const Payload payload = reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient;
       if (const auto opcode = collective_between(from, to)) {
-        collectives_.push_back({*opcode, payload, times, bytes_of(reform.tensor, from), bytes_of(reform.tensor, to)});
+        collectives_[group].push_back({*opcode, payload, times, bytes(from), bytes(to)});
       }
     }
-    if (plan_.sync.adds_replicas) list_sums_of_replicas();
+    if (plan_.sync.adds_replicas) list_sums_of_parameters();
   }
 
-  /// Gradients of replicas are addends of the whole. Those up to the end of a bucket are added up together.
-  void list_sums_of_replicas()
+  /// Gradients of replicated parameters are addends of the whole. Those up to the end of a bucket are added up
+  /// together.
+  void list_sums_of_parameters()
   {
     double bytes = 0;
     for (const std::size_t index : replicas_in_backward(divided_.graph, divided_.reforms)) {
+      const std::size_t group = group_of_part(divided_.reforms[index].part);
+      if (groups_[group].shares.size() == 1) continue;
       const spmd::Tensor& tensor = divided_.graph.tensors[divided_.reforms[index].tensor];
       const auto& ends = plan_.sync.bucket_ends;
       bytes += tensor.size.value;
       if (!ends.empty() && std::find(ends.begin(), ends.end(), tensor.producer) == ends.end()) continue;
-      const std::vector<double> whole(devices_.size(), std::exchange(bytes, 0));
-      collectives_.push_back({Opcode::AllReduce, Payload::ParameterGradient, 1, whole, whole});
+      const std::vector<double> whole(groups_[group].shares.size(), std::exchange(bytes, 0));
+      collectives_[group].push_back({Opcode::AllReduce, Payload::ParameterGradient, 1, whole, whole});
     }
   }
 
-  /// Compares the number of collectives, and the bytes that ranks have before and after them, by kind.
+  /// The lane on which a rank meets exactly these ranks for more than gradient facts; none without one.
+  std::optional<LaneId> lane_of(std::size_t rank, const std::vector<std::size_t>& ranks) const
+  {
+    const auto& lanes = program_.lanes(rank);
+    for (std::size_t lane = 1; lane < lanes.size(); ++lane) {
+      const auto id = static_cast<LaneId>(lane);
+      const auto& ends = program_.channels()[lanes[lane].channel.value()].ends;
+      const bool is_same = std::equal(ends.begin(), ends.end(), ranks.begin(), ranks.end(),
+                                      [](const End& end, std::size_t other) { return end.rank == other; });
+      const bool has_facts =
+          program_.length(rank, id) > 0 && program_.at(rank, id, 0).payload == Payload::GradientFacts;
+      if (is_same && !has_facts) return id;
+    }
+    return std::nullopt;
+  }
+
   void compare_collectives()
+  {
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      if (groups_[group].shares.size() == 1) continue;
+      for (const auto& ranks : groups_[group].replicas) compare_collectives(group, ranks);
+    }
+  }
+
+  /// Compares the number of collectives of a replica, and the bytes that its ranks have before and after them, by kind.
+  void compare_collectives(std::size_t group, const std::vector<std::size_t>& ranks)
   {
     using Kind = std::pair<Opcode, Payload>;
     struct Total {
@@ -288,33 +377,33 @@ class OperatorChecker {
     };
     std::map<Kind, Total> needed;
     std::map<Kind, Total> found;
-    for (const auto& each : collectives_) {
-      for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+    for (const auto& each : collectives_[group]) {
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
         Total& total = needed[{each.opcode, each.payload}];
         total.times += each.times;
-        total.before += static_cast<double>(each.times) * each.before[rank];
-        total.after += static_cast<double>(each.times) * each.after[rank];
+        total.before += static_cast<double>(each.times) * each.before[i];
+        total.after += static_cast<double>(each.times) * each.after[i];
       }
     }
-    const auto lanes = static_cast<LaneId>(program_.lanes(0).size());
-    for (LaneId lane = 1; lane < lanes; ++lane) {
-      for (std::uint64_t i = 0; i < program_.length(0, lane); ++i) {
-        std::vector<Instruction> met;
-        for (std::size_t rank = 0; rank < devices_.size(); ++rank) met.push_back(program_.at(rank, lane, i));
-        if (met.front().payload == Payload::GradientFacts) continue;
-        const bool is_even =
-            std::all_of(met.begin(), met.end(), [](const auto& each) { return each.result == Bytes(0); });
-        for (const Instruction& instruction : met) {
-          const double before = instruction.size.value;
-          const double equal =
-              instruction.opcode == Opcode::ReduceScatter ? before / static_cast<double>(devices_.size()) : before;
-          Total& total = found[{instruction.opcode, instruction.payload}];
-          ++total.times;
-          total.before += before;
-          total.after += is_even ? equal : instruction.result.value;
-        }
+    const auto first_lane = lane_of(ranks.front(), ranks);
+    const std::uint64_t length = first_lane ? program_.length(ranks.front(), *first_lane) : 0;
+    for (std::uint64_t i = 0; i < length; ++i) {
+      std::vector<Instruction> met;
+      for (const std::size_t rank : ranks) met.push_back(program_.at(rank, lane_of(rank, ranks).value(), i));
+      const bool is_even =
+          std::all_of(met.begin(), met.end(), [](const auto& each) { return each.result == Bytes(0); });
+      for (const Instruction& instruction : met) {
+        const double before = instruction.size.value;
+        const double equal =
+            instruction.opcode == Opcode::ReduceScatter ? before / static_cast<double>(ranks.size()) : before;
+        Total& total = found[{instruction.opcode, instruction.payload}];
+        ++total.times;
+        total.before += before;
+        total.after += is_even ? equal : instruction.result.value;
       }
     }
+    const std::string where =
+        collectives_.size() * replicas_ == 1 ? "" : fmt::format("the replica of {}: ", shown(devices_[ranks.front()]));
     for (const auto& [kind, total] : needed) {
       const auto& [opcode, payload] = kind;
       const Total other = found[kind];
@@ -322,13 +411,114 @@ class OperatorChecker {
       const bool is_same = total.times == other.times && same(total.before, other.before) &&
                            (!divides || same(total.after, other.after));
       if (is_same) continue;
-      claims_.fault("its program has {} of {} {} times with {:.9g} B; its reforms need {} with {:.9g} B",
+      claims_.fault("{}its program has {} of {} {} times with {:.9g} B; its reforms need {} with {:.9g} B", where,
                     name_of(opcode), name_of(payload), other.times, other.before, total.times, total.before);
     }
     for (const auto& [kind, total] : found) {
       if (needed.contains(kind)) continue;
-      claims_.fault("its program has {} of {}; no reform needs it", name_of(kind.first), name_of(kind.second));
+      claims_.fault("{}its program has {} of {}; no reform needs it", where, name_of(kind.first), name_of(kind.second));
     }
+  }
+
+  /// The gradients of a part's parameters, of which every replica has an addend, as a device of a group has them.
+  double bytes_of_gradients(std::size_t part, const Place& place) const
+  {
+    double bytes = 0;
+    for (std::size_t i = plan_.stages[part].first_layer; i <= plan_.stages[part].last_layer; ++i) {
+      const auto& node = divided_.graph.operators[i];
+      if (node.kind != spmd::OperatorKind::Parameter) continue;
+      bytes += bytes_of(node.outputs.front(), divided_.division.signatures[i].outputs.front(), place);
+    }
+    return bytes;
+  }
+
+  /// The ranks at the position of a rank in all replicas.
+  std::vector<std::size_t> counterparts(const Place& place) const
+  {
+    std::vector<std::size_t> ranks;
+    for (const auto& replica : groups_[place.group].replicas) ranks.push_back(replica[place.position]);
+    return ranks;
+  }
+
+  /// Checks that replicas add up the gradients of each part once, after these exist and before its Update.
+  void compare_sums()
+  {
+    if (replicas_ == 1) return;
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      const Place& place = places_[rank];
+      const auto lane = lane_of(rank, counterparts(place));
+      const std::uint64_t length = lane ? program_.length(rank, *lane) : 0;
+      std::map<std::size_t, std::vector<std::uint64_t>> found;  // positions of each part's
+      for (std::uint64_t i = 0; i < length; ++i) found[program_.at(rank, *lane, i).stage].push_back(i);
+      for (std::size_t part = 0; part < plan_.stages.size(); ++part) {
+        const Group& group = groups_[place.group];
+        const bool is_own = part >= group.first_part && part < group.end_part;
+        const double bytes = is_own ? bytes_of_gradients(part, place) : 0;
+        if (found[part].size() != (bytes > 0 ? 1U : 0U)) {
+          claims_.fault("part {}: {} adds up its gradients with other replicas {} times; it has {:.9g} B of them", part,
+                        shown(devices_[rank]), found[part].size(), bytes);
+        } else if (bytes > 0) {
+          check_sum(part, bytes, rank, *lane, found[part].front());
+        }
+      }
+    }
+  }
+
+  void check_sum(std::size_t part, double bytes, std::size_t rank, LaneId lane, std::uint64_t position)
+  {
+    const Instruction sum = program_.at(rank, lane, position);
+    const auto& name = devices_[rank];
+    if (sum.opcode != Opcode::AllReduce || sum.payload != Payload::ParameterGradient || !same(sum.size.value, bytes)) {
+      claims_.fault("part {}: replicas of {} have {} of {} with {:.9g} B; its gradients are {:.9g} B", part,
+                    shown(name), name_of(sum.opcode), name_of(sum.payload), sum.size.value, bytes);
+    }
+    const auto waits_for = [](const Instruction& instruction, LaneId other, std::uint64_t count) {
+      return std::any_of(instruction.waits.begin(), instruction.waits.end(), [&](const Wait& wait) {
+        return wait.lane == other && wait.periods_back == 0 && wait.count >= count;
+      });
+    };
+    std::uint64_t made = 0;     // instructions of the compute lane until the last backward of the part
+    std::uint64_t updated = 0;  // until its Update
+    for (std::uint64_t i = 0; i < program_.length(rank, compute_lane); ++i) {
+      const Instruction each = program_.at(rank, compute_lane, i);
+      if (each.stage != part) continue;
+      if (each.opcode == Opcode::Backward) made = i + 1;
+      if (each.opcode == Opcode::Update) updated = i + 1;
+    }
+    std::uint64_t brought = 0;  // collectives until the last one of a gradient of its parameters
+    const Place& place = places_[rank];
+    const auto others = lane_of(rank, groups_[place.group].replicas[place.replica]);
+    const bool has_others = groups_[place.group].shares.size() > 1 && others;
+    for (std::uint64_t i = 0; has_others && i < program_.length(rank, *others); ++i) {
+      const Instruction each = program_.at(rank, *others, i);
+      if (each.payload == Payload::ParameterGradient && brings(each, part)) brought = i + 1;
+    }
+    const bool is_late_enough =
+        waits_for(sum, compute_lane, made) && (brought == 0 || waits_for(sum, *others, brought));
+    if (!is_late_enough) {
+      claims_.fault("part {}: replicas of {} add up its gradients before all of them exist", part, shown(name));
+    }
+    if (updated == 0 || waits_for(program_.at(rank, compute_lane, updated - 1), lane, position + 1)) return;
+    claims_.fault("part {}: {} updates it before the replicas have added up its gradients", part, shown(name));
+  }
+
+  /// Whether a collective within a replica brings a gradient of a parameter that a part makes or reads: of the reform
+  /// that it names, or of one of the bucket that this one ends.
+  bool brings(const Instruction& collective, std::size_t part) const
+  {
+    const auto order = replicas_in_backward(divided_.graph, divided_.reforms);
+    const auto& ends = plan_.sync.bucket_ends;
+    const auto is_of_part = [&](std::size_t reform) { return divided_.reforms[reform].made_in == part; };
+    if (collective.stage == part || is_of_part(collective.place)) return true;
+    auto last = std::find(order.begin(), order.end(), collective.place);
+    if (last == order.end() || ends.empty()) return false;
+    while (last != order.begin()) {
+      const std::size_t before = *--last;
+      const std::size_t parameter = divided_.graph.tensors[divided_.reforms[before].tensor].producer;
+      if (std::find(ends.begin(), ends.end(), parameter) != ends.end()) return false;
+      if (is_of_part(before)) return true;
+    }
+    return false;
   }
 
   static bool same(double a, double b) { return a == b || agree(a, b); }
@@ -350,48 +540,80 @@ class OperatorChecker {
     }
   }
 
-  /// How long a collective takes alone, in rounds of flows over the platform's paths.
-  double time_of(Opcode opcode, const std::vector<double>& before, const std::vector<double>& after) const
+  /// How long a collective of these ranks takes alone, in rounds of flows over the platform's paths.
+  double time_of(Opcode opcode, const std::vector<double>& before, const std::vector<double>& after,
+                 const std::vector<std::size_t>& ranks, Algorithm algorithm = Algorithm::Ring) const
   {
     if (plan_.goal.has_free_transfers()) return 0;
     std::vector<Bytes> sizes;
     std::vector<Bytes> results;
+    std::vector<std::string> sites;
     bool is_even = true;
-    for (std::size_t rank = 0; rank < before.size(); ++rank) {
-      sizes.emplace_back(before[rank]);
-      results.emplace_back(after[rank]);
-      is_even = is_even && before[rank] == before.front() && after[rank] == after.front();
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      sizes.emplace_back(before[i]);
+      results.emplace_back(after[i]);
+      sites.push_back(cluster_.devices[index_of_rank_[ranks[i]]].site);
+      is_even = is_even && before[i] == before.front() && after[i] == after.front();
     }
     const bool divides = opcode == Opcode::ReduceScatter || opcode == Opcode::AllToAll;
     if (is_even || !divides) results.clear();
+    const auto device = [&](std::size_t end) { return index_of_rank_[ranks[end]]; };
     EndNetwork network;
     network.transfer = [&](std::size_t from, std::size_t to, Bytes size) {
-      const Path path = cluster_.path(index_of_rank_[from], index_of_rank_[to]);
-      return TransferTimes{path.latency, path.data_time(size)};
+      const Path path = cluster_.path(device(from), device(to));
+      return TransferTimes{path.latency, size / path.bandwidth};
     };
     network.shared_links = [&](std::size_t from, std::size_t to) {
-      return cluster_.network->shared_links(index_of_rank_[from], index_of_rank_[to]);
+      return cluster_.network->shared_links(device(from), device(to));
     };
     double seconds = 0;
-    for (const Round& round : rounds_of(opcode, sizes, Algorithm::Ring, {}, results)) {
+    for (const Round& round : rounds_of(opcode, sizes, algorithm, sites, results)) {
       seconds += round_time(round, network).value;
     }
     return seconds;
   }
 
-  void check_claims(const PlayedProgram& played)
+  /// How long the collectives of a rank take.
+  struct Communication {
+    double once = 0;     // of one micro-batch, with those of parameters
+    double longest = 0;  // the most that a lane has in a step
+  };
+
+  Communication communication_of(const Place& place) const
   {
-    const double step = played.periods.front().step_time.value;
-    double once = 0;   // collectives of the first micro-batch, and those of parameters
-    double again = 0;  // of each other one
-    for (const auto& each : collectives_) {
-      const double seconds = time_of(each.opcode, each.before, each.after);
+    const Group& group = groups_[place.group];
+    double once = 0;
+    double again = 0;  // of each micro-batch after the first
+    for (const auto& each : collectives_[place.group]) {
+      const double seconds = time_of(each.opcode, each.before, each.after, group.replicas[place.replica]);
       once += seconds;
       if (each.payload == Payload::Activation || each.payload == Payload::Gradient) again += seconds;
     }
+    double sums = 0;
+    for (std::size_t part = group.first_part; part < group.end_part && replicas_ > 1; ++part) {
+      const std::vector<double> bytes(replicas_, bytes_of_gradients(part, place));
+      if (bytes.front() == 0) continue;
+      sums += time_of(Opcode::AllReduce, bytes, bytes, counterparts(place), plan_.sync.algorithm);
+    }
+    return {once + sums, std::max(once + (microbatches_ - 1) * again, sums)};
+  }
+
+  void check_claims(const PlayedProgram& played)
+  {
+    const double step = played.periods.front().step_time.value;
+    double facts = 0;
     if (devices_.size() > 1 && needs_gradient_sync(workload_)) {
-      const std::vector<double> facts(devices_.size(), gradient_sync_size.value);
-      once += time_of(Opcode::AllReduce, facts, facts);
+      std::vector<std::size_t> all(devices_.size());
+      std::iota(all.begin(), all.end(), std::size_t{0});
+      const std::vector<double> bytes(devices_.size(), gradient_sync_size.value);
+      facts = time_of(Opcode::AllReduce, bytes, bytes, all);
+    }
+    double longest = 0;
+    std::vector<double> once(groups_.size(), 0);
+    for (const Place& place : places_) {
+      const Communication own = communication_of(place);
+      once[place.group] = std::max(once[place.group], own.once);
+      longest = std::max(longest, own.longest);
     }
     double bottleneck = 0;
     double busiest = 0;
@@ -415,8 +637,8 @@ class OperatorChecker {
       bottleneck = std::max(bottleneck, pass);
       busiest = std::max(busiest, microbatches_ * pass + update);
     }
-    const double communication = once + (microbatches_ - 1) * again;
-    const double sequential = passes + once;
+    const double communication = longest + facts;
+    const double sequential = std::accumulate(once.begin(), once.end(), passes) + facts;
     claims_.check("objective_s", plan_.objective, step);
     claims_.check("step_bound_s", plan_.step_bound, std::max(busiest, communication) / cluster_.profile_speedup);
     if (plan_.schedule_bound) {
@@ -451,11 +673,14 @@ class OperatorChecker {
   OperatorPlan divided_;
   std::vector<std::vector<std::uint64_t>> units_;  // of each dimension of each tensor
   std::vector<std::string> devices_;               // by rank
+  std::size_t replicas_;
   double microbatches_;
   std::vector<std::size_t> index_of_rank_;    // in the cluster
   std::vector<std::vector<PartWork>> works_;  // by rank and part
   std::vector<double> resident_;              // by rank
-  std::vector<Collective> collectives_;
+  std::vector<Group> groups_;
+  std::vector<Place> places_;                         // by rank
+  std::vector<std::vector<Collective>> collectives_;  // by group, of each of its replicas
 };
 
 }  // namespace

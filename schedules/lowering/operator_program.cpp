@@ -18,7 +18,7 @@ using spmd::Form;
 using spmd::PlacedReform;
 using spmd::ReformKind;
 
-constexpr LaneId collective_lane = 1;
+constexpr LaneId collective_lane = 1;  // of ranks that have it
 
 /// Where a collective before or after a task lies among others of the lane. After a backward, those come first that the
 /// next one waits for, and sums of whole gradients last.
@@ -35,25 +35,41 @@ std::uint64_t place_of(const Instruction& collective, std::uint64_t task, bool i
 OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders)
     : plan_(operator_plan_of(plan, workload))
 {
-  const std::size_t ranks = plan_.groups.front().shares.size();
+  const std::size_t ranks = plan_.ranks();
   ensure(orders.size() == ranks, "an order for each device");
-  ensure(std::all_of(orders.begin(), orders.end(), [&](const Order& order) { return order == orders.front(); }),
-         "devices that divide operators have the same order");
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    ensure(orders[rank] == orders[plan_.groups[plan_.place_of(rank).group].first_rank],
+           "devices that divide operators together have the same order");
+  }
   bucket_of_.resize(plan_.reforms.size());
   for (std::size_t i = 0; i < plan_.buckets.size(); ++i) bucket_of_[plan_.buckets[i].back()] = i;
   lanes_.assign(ranks, {{"compute", Engine::Device}});
-  if (ranks > 1) {
-    auto& grid = grids_.emplace_back(ranks);
-    std::iota(grid.begin(), grid.end(), std::size_t{0});
+  lanes_of_.resize(ranks);
+  constexpr auto none = ~std::uint64_t{0};
+  for (auto* each : {&first_forward_, &first_backward_, &last_backward_}) {
+    each->assign(plan_.division.parts.size(), none);
   }
-  add_tasks(orders.front());
-  if (ranks > 1) add_collectives(orders.front());
-  if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync(orders.front());
-  const spmd::Pieces pieces(plan_.graph, plan_.groups.front().shares);
-  const auto& shards = plan.stages.front().replicas.front().shards;
+  groups_.resize(plan_.groups.size());
+  std::vector<spmd::Pieces> pieces;
+  for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
+    const OperatorGroup& group = plan_.groups[i];
+    const Order& order = orders[group.first_rank];
+    pieces.emplace_back(plan_.graph, group.shares);
+    if (group.rank_of(plan_.replicas, 0) - group.first_rank > 1) {
+      auto& grid = grids_.emplace_back(group.rank_of(plan_.replicas, 0) - group.first_rank);
+      std::iota(grid.begin(), grid.end(), group.first_rank);
+    }
+    add_tasks(i, order);
+    if (group.shares.size() > 1) add_collectives(i, order);
+    if (plan_.replicas > 1 && trains_) add_sums(i, order, plan, pieces.back());
+  }
+  if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync(orders);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
-    const auto* rates = operator_rates_of(workload, shards[rank].type.value_or(""));
-    tables_.push_back(table_of(workload, pieces, rank, rates));
+    const OperatorPlace place = plan_.place_of(rank);
+    const auto& stage = plan.stages[first_part(place.group)];
+    const auto& shard = stage.replicas[place.replica].shards[place.position];
+    const auto* rates = operator_rates_of(workload, shard.type.value_or(""));
+    tables_.push_back(table_of(workload, pieces[place.group], place, rates));
   }
 }
 
@@ -70,54 +86,55 @@ Instruction OperatorProgram::instruction_of(std::size_t part, Opcode opcode, Lan
   return instruction;
 }
 
-std::optional<Opcode> OperatorProgram::opcode_of(ReformKind kind) const
+std::optional<Opcode> OperatorProgram::opcode_of(ReformKind kind, std::size_t group) const
 {
-  return plan_.groups.front().shares.size() == 1 ? std::nullopt : spmd::opcode_of(kind);
+  return plan_.groups[group].shares.size() == 1 ? std::nullopt : spmd::opcode_of(kind);
 }
 
-void OperatorProgram::add_tasks(const Order& order)
+void OperatorProgram::add_tasks(std::size_t group, const Order& order)
 {
-  const std::size_t parts = plan_.division.parts.size();
+  const std::size_t end = plan_.groups[group].end_part;
   constexpr auto none = ~std::uint64_t{0};
-  for (auto* microbatches : {&first_forward_, &first_backward_, &last_backward_}) microbatches->assign(parts, none);
+  auto& compute = groups_[group].compute;
   for (std::uint64_t i = 0; i < order.length(); ++i) {
     const Task task = order.at(i);
-    ensure(task.part < parts && (task.opcode == Opcode::Forward || task.opcode == Opcode::Backward),
+    const std::size_t part = first_part(group) + task.part;
+    ensure(part < end && (task.opcode == Opcode::Forward || task.opcode == Opcode::Backward),
            "devices that divide operators compute whole passes of their parts");
-    compute_.push_back(instruction_of(task.part, task.opcode, compute_lane, task.microbatch));
+    compute.push_back(instruction_of(part, task.opcode, compute_lane, task.microbatch));
     const bool is_forward = task.opcode == Opcode::Forward;
-    auto& first = (is_forward ? first_forward_ : first_backward_)[task.part];
+    auto& first = (is_forward ? first_forward_ : first_backward_)[part];
     if (first == none) first = task.microbatch;
     if (is_forward) continue;
-    last_backward_[task.part] = task.microbatch;
+    last_backward_[part] = task.microbatch;
     trains_ = true;
   }
   if (!trains_) return;
-  for (std::size_t part = parts; part-- > 0;) {
-    compute_.push_back(instruction_of(part, Opcode::Update, compute_lane, 0));
+  for (std::size_t part = end; part-- > first_part(group);) {
+    compute.push_back(instruction_of(part, Opcode::Update, compute_lane, 0));
   }
 }
 
 std::uint64_t OperatorProgram::update_position(const Order& order, std::size_t part) const
 {
-  return order.length() + (plan_.division.parts.size() - 1 - part);
+  return order.length() + (plan_.groups[plan_.group_of(part)].end_part - 1 - part);
 }
 
-std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, const Order& order,
+std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, std::size_t group, const Order& order,
                                                           std::uint64_t position) const
 {
   const PlacedReform& reform = plan_.reforms[index];
   const Task task = order.at(position);
   const bool is_forward = task.opcode == Opcode::Forward;
-  if (reform.part != task.part) return std::nullopt;
-  const std::uint64_t once = (is_forward ? first_forward_ : last_backward_)[task.part];
+  if (reform.part != first_part(group) + task.part) return std::nullopt;
+  const std::uint64_t once = (is_forward ? first_forward_ : last_backward_)[reform.part];
   if (reform.is_parameter && task.microbatch != once) return std::nullopt;
   if (!is_forward && !plan_.graph.has_gradient(reform.tensor)) return std::nullopt;
   const bool is_replica = reform.from.kind == Form::Kind::Replicate;
   if (!is_forward && is_replica && !bucket_of_[index]) return std::nullopt;
-  const auto opcode = opcode_of(is_forward ? reform.forward : reform.backward);
+  const auto opcode = opcode_of(is_forward ? reform.forward : reform.backward, group);
   if (!opcode) return std::nullopt;
-  Instruction collective = instruction_of(task.part, *opcode, collective_lane, task.microbatch);
+  Instruction collective = instruction_of(reform.part, *opcode, collective_lane, task.microbatch);
   collective.place = static_cast<std::uint32_t>(index);
   if (!is_forward) {
     collective.payload = reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient;
@@ -138,7 +155,7 @@ std::optional<Instruction> OperatorProgram::collective_of(std::size_t index, con
   return collective;
 }
 
-void OperatorProgram::add_collectives(const Order& order)
+void OperatorProgram::add_collectives(std::size_t group, const Order& order)
 {
   struct Placed {
     std::uint64_t place = 0;
@@ -149,13 +166,21 @@ void OperatorProgram::add_collectives(const Order& order)
   for (std::uint64_t i = 0; i < order.length(); ++i) {
     const bool is_after = order.at(i).opcode != Opcode::Forward;
     for (std::size_t k = 0; k < plan_.reforms.size(); ++k) {
-      if (auto collective = collective_of(k, order, i))
+      if (auto collective = collective_of(k, group, order, i))
         placed.push_back({place_of(*collective, i, is_after), is_after ? bucket_of_[k].value_or(k) : k, *collective});
     }
   }
   std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
     return std::pair(a.place, a.number) < std::pair(b.place, b.number);
   });
+  if (placed.empty()) return;
+  const OperatorGroup& devices = plan_.groups[group];
+  GroupLanes& lanes = groups_[group];
+  for (std::size_t replica = 0; replica < plan_.replicas; ++replica) {
+    std::vector<std::size_t> ranks(devices.shares.size());
+    std::iota(ranks.begin(), ranks.end(), devices.rank_of(replica, 0));
+    connect(spmd::reform_lane, &RankLanes::collectives, ranks);
+  }
 
   // How many there are once those of a part and micro-batch have ended.
   using Passage = std::pair<std::size_t, std::uint64_t>;
@@ -164,59 +189,114 @@ void OperatorProgram::add_collectives(const Order& order)
   std::vector<std::uint64_t> added(plan_.division.parts.size(), 0);  // gradients of parameters
   for (const auto& each : placed) {
     const Instruction& instruction = each.instruction;
-    collectives_.push_back(instruction);
+    lanes.collectives.push_back(instruction);
+    const std::uint64_t count = lanes.collectives.size();
     if (instruction.payload == Payload::ParameterGradient) {
       for (std::size_t part = instruction.stage; part <= plan_.division.part_of(instruction.last_layer); ++part) {
-        added[part] = collectives_.size();
+        added[part] = count;
       }
     } else {
       const bool is_forward = instruction.payload != Payload::Gradient;
-      (is_forward ? reformed : returned)[{instruction.stage, instruction.microbatch}] = collectives_.size();
+      (is_forward ? reformed : returned)[{instruction.stage, instruction.microbatch}] = count;
     }
   }
   for (std::uint64_t i = 0; i < order.length(); ++i) {
     const Task task = order.at(i);
+    const std::size_t part = first_part(group) + task.part;
     const bool is_forward = task.opcode == Opcode::Forward;
     const auto& counts = is_forward ? reformed : returned;
-    const auto found = counts.find({is_forward ? task.part : task.part + 1, task.microbatch});
-    if (found != counts.end()) compute_[i].waits.add({collective_lane, 0, found->second});
+    const auto found = counts.find({is_forward ? part : part + 1, task.microbatch});
+    if (found != counts.end()) lanes.compute[i].waits.add({collective_lane, 0, found->second});
   }
-  if (!collectives_.empty()) connect(spmd::reform_lane);
-  for (std::size_t part = 0; part < added.size() && trains_; ++part) {
-    compute_[update_position(order, part)].waits.add({collective_lane, 0, added[part]});
-  }
-}
-
-void OperatorProgram::add_facts_sync(const Order& order)
-{
-  const LaneId lane = connect("sync");
-  Instruction facts = instruction_of(0, Opcode::AllReduce, lane, 0);
-  facts.payload = Payload::GradientFacts;
-  facts.size = gradient_sync_size;
-  facts.last_layer = plan_.division.signatures.size() - 1;
-  facts.waits.add({compute_lane, 0, order.length()});
-  if (!collectives_.empty()) facts.waits.add({collective_lane, 0, collectives_.size()});
-  facts_sync_ = {facts};
-  for (std::size_t part = 0; part < plan_.division.parts.size(); ++part) {
-    compute_[update_position(order, part)].waits.add({lane, 0, 1});
+  for (std::size_t part = first_part(group); part < devices.end_part && trains_; ++part) {
+    lanes.compute[update_position(order, part)].waits.add({collective_lane, 0, added[part]});
   }
 }
 
-LaneId OperatorProgram::connect(const std::string& name)
+void OperatorProgram::add_sums(std::size_t group, const Order& order, const Plan& plan, const spmd::Pieces& pieces)
 {
-  const auto lane = static_cast<LaneId>(lanes_.front().size());
+  const OperatorGroup& devices = plan_.groups[group];
+  GroupLanes& lanes = groups_[group];
+  // How many collectives there are once those have ended that bring gradients of parameters made or read in a part.
+  std::vector<std::uint64_t> brought(plan_.division.parts.size(), 0);
+  for (std::size_t i = 0; i < lanes.collectives.size(); ++i) {
+    const Instruction& instruction = lanes.collectives[i];
+    if (instruction.payload != Payload::ParameterGradient) continue;
+    const auto note = [&](std::size_t reform) { brought[plan_.reforms[reform].made_in] = i + 1; };
+    brought[instruction.stage] = i + 1;
+    note(instruction.place);
+    if (const auto bucket = bucket_of_[instruction.place]) {
+      for (const std::size_t reform : plan_.buckets[*bucket]) note(reform);
+    }
+  }
+  lanes.sums.resize(devices.shares.size());
+  lanes.summed.assign(devices.shares.size(), std::vector<std::uint64_t>(plan_.division.parts.size(), 0));
+  for (std::size_t position = 0; position < devices.shares.size(); ++position) {
+    auto& sums = lanes.sums[position];
+    const auto lane = static_cast<LaneId>(lanes_[devices.rank_of(0, position)].size());
+    for (std::size_t part = devices.end_part; part-- > devices.first_part;) {
+      Instruction sum = instruction_of(part, Opcode::AllReduce, lane, 0);
+      sum.payload = Payload::ParameterGradient;
+      for (std::size_t i = sum.first_layer; i <= sum.last_layer; ++i) {
+        const auto& node = plan_.graph.operators[i];
+        if (node.kind != spmd::OperatorKind::Parameter) continue;
+        sum.size += pieces.size(node.outputs[0], plan_.division.signatures[i].outputs[0], position);
+      }
+      if (sum.size == Bytes(0)) continue;
+      const Task last{Opcode::Backward, static_cast<std::uint32_t>(part - devices.first_part), last_backward_[part]};
+      sum.waits.add({compute_lane, 0, order.position_of(last) + 1});
+      sum.waits.add({collective_lane, 0, brought[part]});
+      sums.push_back(sum);
+      lanes.summed[position][part] = sums.size();
+    }
+    if (sums.empty()) continue;
+    std::vector<std::size_t> ranks;
+    for (std::size_t replica = 0; replica < plan_.replicas; ++replica) {
+      ranks.push_back(devices.rank_of(replica, position));
+    }
+    Channel& channel = connect("replicas", &RankLanes::sums, ranks);
+    channel.algorithm = plan.sync.algorithm;
+    for (const auto& replica : plan.stages[devices.first_part].replicas) {
+      channel.sites.push_back(replica.shards[position].site.value_or(""));
+    }
+  }
+}
+
+void OperatorProgram::add_facts_sync(const std::vector<Order>& orders)
+{
+  for (std::size_t i = 0; i < groups_.size(); ++i) {
+    const Order& order = orders[plan_.groups[i].first_rank];
+    GroupLanes& lanes = groups_[i];
+    Instruction facts = instruction_of(first_part(i), Opcode::AllReduce, compute_lane, 0);
+    facts.payload = Payload::GradientFacts;
+    facts.size = gradient_sync_size;
+    facts.last_layer = plan_.division.end_of(plan_.groups[i].end_part - 1) - 1;
+    facts.waits.add({compute_lane, 0, order.length()});
+    facts.waits.add({collective_lane, 0, lanes.collectives.size()});
+    lanes.facts = {facts};
+  }
+  std::vector<std::size_t> ranks(lanes_.size());
+  std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+  connect("sync", &RankLanes::facts, ranks);
+}
+
+Channel& OperatorProgram::connect(const std::string& name, LaneId RankLanes::*lane,
+                                  const std::vector<std::size_t>& ranks)
+{
   Channel& channel = channels_.emplace_back();
-  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
+  for (const std::size_t rank : ranks) {
+    lanes_of_[rank].*lane = static_cast<LaneId>(lanes_[rank].size());
+    channel.ends.push_back({rank, lanes_of_[rank].*lane});
     lanes_[rank].push_back({name, Engine::Network, channels_.size() - 1});
-    channel.ends.push_back({rank, lane});
   }
-  return lane;
+  return channel;
 }
 
 /// With rates, work is the FLOPs that the device would compute at full speed in the time that it takes.
 OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, const spmd::Pieces& pieces,
-                                                     std::size_t rank, const spmd::DeviceRates* rates) const
+                                                     const OperatorPlace& place, const spmd::DeviceRates* rates) const
 {
+  const std::size_t position = place.position;
   const spmd::OperatorGraph& graph = plan_.graph;
   const spmd::Division& division = plan_.division;
   const auto& reforms = plan_.reforms;
@@ -234,7 +314,7 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
     const auto& signature = division.signatures[i];
     const std::size_t part = division.part_of(i);
     PartWork& work = table.parts[part];
-    const double fraction = pieces.part(node, signature, rank);
+    const double fraction = pieces.part(node, signature, position);
     const Flops update = fraction * update_work(workload, workload.layers[i]);
     const auto parameters = static_cast<double>(workload.layers[i].parameters);
     if (rates == nullptr) {
@@ -242,7 +322,7 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
       work.backward += fraction * node.backward;
       work.update += update;
     } else {
-      const auto times = spmd::operator_times(node, spmd::piece_of(node, signature, pieces, rank), *rates);
+      const auto times = spmd::operator_times(node, spmd::piece_of(node, signature, pieces, position), *rates);
       const Bytes touched(fraction * parameters * bytes_of_update(workload));
       work.forward += times.forward * rates->flops;
       work.backward += times.backward * rates->flops;
@@ -257,33 +337,33 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
       const bool leaves = std::any_of(readers[tensor].begin(), readers[tensor].end(),
                                       [&](std::size_t reader) { return division.part_of(reader) != part; });
       if (leaves || is_kept[tensor]) {
-        work.kept += pieces.size(tensor, signature.outputs[k], rank);
+        work.kept += pieces.size(tensor, signature.outputs[k], position);
       }
     }
     if (node.kind == spmd::OperatorKind::Dropout) {
       work.kept += Bytes(fraction * spmd::elements_of(graph.tensors[node.outputs.front()]));
     }
   }
-  add_reforms(table, pieces, rank);
-  add_gradients(table, pieces, rank);
+  add_reforms(table, pieces, place);
+  add_gradients(table, pieces, place);
   return table;
 }
 
 /// Finds what reforms carry, and what reformed tensors take.
-void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const
+void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, const OperatorPlace& place) const
 {
   for (std::size_t i = 0; i < plan_.reforms.size(); ++i) {
     const PlacedReform& reform = plan_.reforms[i];
     const Bytes whole = plan_.graph.tensors[reform.tensor].size;
     ReformSizes& sizes = table.reforms[i];
     PartWork& work = table.parts[reform.part];
-    const Bytes before = pieces.size(reform.tensor, reform.from, rank);
-    const Bytes after = pieces.size(reform.tensor, reform.to, rank);
+    const Bytes before = pieces.size(reform.tensor, reform.from, place.position);
+    const Bytes after = pieces.size(reform.tensor, reform.to, place.position);
     const auto result_of = [&](ReformKind kind, Form from, Form to) {
-      const auto opcode = opcode_of(kind);
+      const auto opcode = opcode_of(kind, place.group);
       const auto results =
           opcode ? spmd::results_of_ends(*opcode, pieces, reform.tensor, from, to) : std::vector<Bytes>();
-      return results.empty() ? Bytes(0) : results[rank];
+      return results.empty() ? Bytes(0) : results[place.position];
     };
     sizes.size = before;
     sizes.result = result_of(reform.forward, reform.from, reform.to);
@@ -295,7 +375,7 @@ void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, 
       }
     }
     sizes.gradient_result = result_of(reform.backward, gradient_form(reform.to), gradient_form(reform.from));
-    if (opcode_of(reform.forward)) {
+    if (opcode_of(reform.forward, place.group)) {
       sizes.acquired = after;
       (reform.is_parameter ? work.gathered : work.reformed) += after;
     } else if (reform.forward == ReformKind::Pad) {
@@ -306,7 +386,7 @@ void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, 
 
 /// Finds which gradients lie between parts: of a tensor that later parts read, from the first that is made of it to the
 /// backward that needs it; of a reformed tensor, from the backward of its last reader to its conjugate.
-void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const
+void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces, const OperatorPlace& place) const
 {
   const spmd::OperatorGraph& graph = plan_.graph;
   const spmd::Division& division = plan_.division;
@@ -332,8 +412,8 @@ void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces
     }
     if (last_reformed) {
       const PlacedReform& placed = reforms[*reform];
-      const Bytes size = pieces.size(tensor, placed.to, rank);
-      const bool is_free = !opcode_of(placed.backward);
+      const Bytes size = pieces.size(tensor, placed.to, place.position);
+      const bool is_free = !opcode_of(placed.backward, place.group);
       if (!placed.is_parameter) {
         table.parts[*last_reformed].gradients_made += size;
         if (is_free) table.parts[placed.part].gradients_taken += size;
@@ -348,13 +428,13 @@ void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces
     if (graph.is_parameter(tensor)) continue;
     const auto& outputs = graph.operators[maker].outputs;
     const auto output = static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), tensor) - outputs.begin());
-    const Bytes size = pieces.size(tensor, division.signatures[maker].outputs[output], rank);
+    const Bytes size = pieces.size(tensor, division.signatures[maker].outputs[output], place.position);
     const bool comes_back = last_reformed.has_value();
     const bool is_made_by_reader =
         last_direct && *last_direct > made_in && (!comes_back || *last_direct >= reforms[*reform].part);
     if (is_made_by_reader) {
       table.parts[*last_direct].gradients_made += size;
-    } else if (comes_back && opcode_of(reforms[*reform].backward)) {
+    } else if (comes_back && opcode_of(reforms[*reform].backward, place.group)) {
       table.reforms[*reform].gradient_acquired = size;
     } else if (comes_back) {
       table.parts[reforms[*reform].part].gradients_made += size;
@@ -373,25 +453,39 @@ Bytes OperatorProgram::resident(std::size_t rank, Tier tier) const
 std::uint64_t OperatorProgram::length(std::size_t rank, LaneId lane) const
 {
   ensure(lane < lanes_.at(rank).size(), "a lane beyond the rank's");
-  return instructions_of(lane).size();
+  return instructions_of(rank, lane).size();
 }
 
-const std::vector<Instruction>& OperatorProgram::instructions_of(LaneId lane) const
+const std::vector<Instruction>& OperatorProgram::instructions_of(std::size_t rank, LaneId lane) const
 {
-  if (lane == compute_lane) return compute_;
-  return lane == collective_lane && !collectives_.empty() ? collectives_ : facts_sync_;
+  const OperatorPlace place = plan_.place_of(rank);
+  const GroupLanes& lanes = groups_[place.group];
+  if (lane == compute_lane) return lanes.compute;
+  if (lane == lanes_of_[rank].collectives) return lanes.collectives;
+  return lane == lanes_of_[rank].sums ? lanes.sums[place.position] : lanes.facts;
 }
 
 Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t position) const
 {
   ensure(position < length(rank, lane), "an instruction beyond the lane's");
   const RankTable& table = tables_[rank];
-  Instruction instruction = instructions_of(lane)[position];
-  if (instruction.payload == Payload::GradientFacts) return instruction;
+  const RankLanes& lanes = lanes_of_[rank];
+  Instruction instruction = instructions_of(rank, lane)[position];
+  instruction.lane = lane;
+  if (lane == lanes.facts && lane != compute_lane) {
+    if (lanes.sums > 0) instruction.waits.add({lanes.sums, 0, length(rank, lanes.sums)});
+    return instruction;
+  }
   if (lane == compute_lane) {
     const PartWork& work = table.parts[instruction.stage];
     if (instruction.opcode == Opcode::Update) {
       instruction.work = work.update;
+      if (lanes.sums > 0) {
+        const OperatorPlace place = plan_.place_of(rank);
+        const std::uint64_t count = groups_[place.group].summed[place.position][instruction.stage];
+        instruction.waits.add({lanes.sums, 0, count});
+      }
+      if (lanes.facts > 0) instruction.waits.add({lanes.facts, 0, 1});
     } else if (instruction.opcode == Opcode::Forward) {
       instruction.work = work.forward;
       if (trains_) instruction.acquires.size = work.kept;
@@ -405,6 +499,7 @@ Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
     }
     return instruction;
   }
+  if (lane == lanes.sums) return instruction;
   const ReformSizes& sizes = table.reforms[instruction.place];
   if (instruction.payload == Payload::Gradient || instruction.payload == Payload::ParameterGradient) {
     instruction.size = sizes.gradient_size;

@@ -17,15 +17,19 @@ namespace isobar::schedules {
 
 /// The Program of a plan whose devices divide operators (core/plan/operator_plan.hpp). Stages are the parts.
 ///
-/// Lanes of each rank:
-/// - "compute": the tasks of the order, then an Update for each part, the last part first.
-/// - "collectives", of several ranks, if there are any: before the forward of a micro-batch through a part its reforms,
-/// and after the
-///   backward the conjugates, which carry gradients back. In the order of the tasks; parameters are reformed before the
-///   first forward through a part, and their gradients are added up after the last backward, after other gradients. A
-///   reform waits for the forward through the part before, those of parameters for their Update a period back; a
+/// Lanes of each rank, where it has them, in this order:
+/// - "compute": the tasks of the order, then an Update for each part of its group, the last part first.
+/// - "collectives", of the ranks of a replica: before the forward of a micro-batch through a part its reforms, and
+/// after
+///   the backward the conjugates, which carry gradients back. In the order of the tasks; parameters are reformed before
+///   the first forward through a part, and their gradients are added up after the last backward, after other gradients.
+///   A reform waits for the forward through the part before, those of parameters for their Update a period back; a
 ///   forward waits for the reforms before it; a conjugate for its backward, and the backward through the part before
 ///   for the conjugates.
+/// - "replicas", of the ranks at a position of all replicas of a group: for each part, the last one first, an AllReduce
+///   of the gradients of the parameters that are made in it, as the rank stores them; none where these are nothing. It
+///   waits for the last backward of the part and the collectives that bring such gradients; the Update of the part
+///   waits for it.
 /// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
 ///
 /// `place` of a collective is the index in OperatorPlan::reforms; of an AllReduce that adds up a bucket of gradients,
@@ -39,7 +43,8 @@ namespace isobar::schedules {
 /// O(parts x micro-batches + ranks x parts) memory.
 class OperatorProgram : public Program {
  public:
-  /// `orders` are the same for all ranks: forwards and backwards, or forwards only, of each part and micro-batch.
+  /// `orders`, by rank, are the same for all ranks of a group: forwards and backwards, or forwards only, of each of its
+  /// parts and micro-batch.
   OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders);
 
   std::size_t ranks() const override { return lanes_.size(); }
@@ -74,23 +79,40 @@ class OperatorProgram : public Program {
     std::vector<ReformSizes> reforms;
     Bytes resident;
   };
+  /// The lanes of the ranks of a group, without work, sizes and memory.
+  struct GroupLanes {
+    std::vector<Instruction> compute;
+    std::vector<Instruction> collectives;
+    std::vector<Instruction> facts;                  // one, or none
+    std::vector<std::vector<Instruction>> sums;      // by position, with their sizes
+    std::vector<std::vector<std::uint64_t>> summed;  // by position and part: how many end with that of the part
+  };
+  /// The lanes of a rank beside "compute"; 0: it has none.
+  struct RankLanes {
+    LaneId collectives = 0;
+    LaneId sums = 0;
+    LaneId facts = 0;
+  };
 
-  void add_tasks(const Order& order);
-  void add_collectives(const Order& order);
-  void add_facts_sync(const Order& order);
-  /// Adds a lane and a channel of all ranks; returns the lane.
-  LaneId connect(const std::string& name);
-  /// The reform of a task at a position of the order, if it is a collective for it.
-  std::optional<Instruction> collective_of(std::size_t reform, const Order& order, std::uint64_t position) const;
+  void add_tasks(std::size_t group, const Order& order);
+  void add_collectives(std::size_t group, const Order& order);
+  void add_sums(std::size_t group, const Order& order, const Plan& plan, const spmd::Pieces& pieces);
+  void add_facts_sync(const std::vector<Order>& orders);
+  /// Adds a channel of these ranks, and a lane to each.
+  Channel& connect(const std::string& name, LaneId RankLanes::*lane, const std::vector<std::size_t>& ranks);
+  /// The reform of a task at a position of the group's order, if it is a collective for it.
+  std::optional<Instruction> collective_of(std::size_t reform, std::size_t group, const Order& order,
+                                           std::uint64_t position) const;
   std::uint64_t update_position(const Order& order, std::size_t part) const;
-  RankTable table_of(const Workload& workload, const spmd::Pieces& pieces, std::size_t rank,
+  RankTable table_of(const Workload& workload, const spmd::Pieces& pieces, const OperatorPlace& place,
                      const spmd::DeviceRates* rates) const;
-  void add_reforms(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const;
-  void add_gradients(RankTable& table, const spmd::Pieces& pieces, std::size_t rank) const;
+  void add_reforms(RankTable& table, const spmd::Pieces& pieces, const OperatorPlace& place) const;
+  void add_gradients(RankTable& table, const spmd::Pieces& pieces, const OperatorPlace& place) const;
   Instruction instruction_of(std::size_t part, Opcode opcode, LaneId lane, std::uint64_t microbatch) const;
-  const std::vector<Instruction>& instructions_of(LaneId lane) const;
-  /// The collective of a reform; none if it is free.
-  std::optional<Opcode> opcode_of(spmd::ReformKind kind) const;
+  const std::vector<Instruction>& instructions_of(std::size_t rank, LaneId lane) const;
+  /// The collective of a reform in a group; none if it is free.
+  std::optional<Opcode> opcode_of(spmd::ReformKind kind, std::size_t group) const;
+  std::size_t first_part(std::size_t group) const { return plan_.groups[group].first_part; }
 
   OperatorPlan plan_;
   std::vector<std::optional<std::size_t>> bucket_of_;  // by reform: the bucket of which it is the last
@@ -98,11 +120,9 @@ class OperatorProgram : public Program {
   std::vector<std::vector<Lane>> lanes_;
   std::vector<Channel> channels_;
   std::vector<std::vector<std::size_t>> grids_;
-  std::vector<RankTable> tables_;  // by rank
-  // Of all ranks, without work, sizes and memory:
-  std::vector<Instruction> compute_;
-  std::vector<Instruction> collectives_;
-  std::vector<Instruction> facts_sync_;  // one, or none
+  std::vector<RankLanes> lanes_of_;  // by rank
+  std::vector<RankTable> tables_;    // by rank
+  std::vector<GroupLanes> groups_;
   // The micro-batch, by part:
   std::vector<std::uint64_t> first_forward_;
   std::vector<std::uint64_t> first_backward_;

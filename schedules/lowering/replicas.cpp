@@ -423,8 +423,8 @@ Order through_parts(const Order& order, std::uint32_t parts)
   return Order(std::move(runs));
 }
 
-/// The orders of devices that all have the same parts: as if there were one device. Under a schedule with one stage on
-/// each device, all parts are one stage.
+/// The orders of groups of devices that have the same parts, each as if it were one device. Under a schedule with one
+/// stage on each device, all parts of a group are one stage.
 std::vector<Order> orders_of_parts(const Plan& plan)
 {
   const Schedule& schedule = require_schedule(plan.goal.schedule.name);
@@ -434,13 +434,30 @@ std::vector<Order> orders_of_parts(const Plan& plan)
                                  "ones; use duplex, gpipe, 1f1b or sequential",
                                  schedule.name));
   }
-  const std::vector<std::string> devices = devices_of(plan);
-  const bool is_one_stage = schedule.folding == Folding::OneEach;
-  const PipelineShape shape{
-      {devices.front()}, std::vector<std::size_t>(is_one_stage ? 1 : plan.stages.size(), 0), plan.goal.microbatches};
-  Order order = schedule.orders(shape, plan.goal.schedule).front();
-  if (is_one_stage) order = through_parts(order, static_cast<std::uint32_t>(plan.stages.size()));
-  return {devices.size(), order};
+  const auto group_of_stage = pipeline_stages(plan);
+  PipelineShape shape;
+  shape.microbatches = plan.goal.microbatches;
+  std::vector<std::uint32_t> parts;  // of each group
+  std::vector<std::size_t> ranks;    // likewise
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const std::size_t group = group_of_stage[i];
+    const bool is_first = i == 0 || group_of_stage[i - 1] != group;
+    if (is_first) {
+      const auto& replicas = plan.stages[i].replicas;
+      shape.devices.push_back(replicas.front().shards.front().device);
+      parts.push_back(0);
+      ranks.push_back(replicas.size() * replicas.front().shards.size());
+    }
+    ++parts.back();
+    if (is_first || schedule.folding != Folding::OneEach) shape.rank_of_stage.push_back(group);
+  }
+  const std::vector<Order> of_group = schedule.orders(shape, plan.goal.schedule);
+  std::vector<Order> orders;
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    const bool is_one_stage = schedule.folding == Folding::OneEach;
+    orders.insert(orders.end(), ranks[i], is_one_stage ? through_parts(of_group[i], parts[i]) : of_group[i]);
+  }
+  return orders;
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "tests/support/divisions.hpp"
 #include "tests/support/instances.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,12 +29,13 @@ std::vector<std::string> faults(const Plan& plan, const Workload& workload, cons
   return faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
 }
 
-Plan random_plan(const Workload& workload, const std::vector<double>& shares, std::mt19937_64& random)
+Plan random_plan(const Workload& workload, const std::vector<double>& shares, std::mt19937_64& random,
+                 std::size_t replicas = 1)
 {
   const auto graph = *operator_graph_of(workload);
   const auto division = random_division(graph, spmd::Rules::Corrected, random);
-  Plan plan =
-      testing_support::plan_of(graph, division, shares, random() % 3 == 0 ? "sequential" : "duplex", 1 + random() % 4);
+  Plan plan = testing_support::plan_of(graph, division, shares, random() % 3 == 0 ? "sequential" : "duplex",
+                                       1 + random() % 4, replicas);
   plan.platform.name = "p.xml";
   plan.workload.name = "w.yaml";
   return plan;
@@ -65,6 +67,34 @@ TEST(PlansThatDivideOperators, MakeClaimsThatTheirCheckerFindsToo)
   }
 }
 
+TEST(PlansThatDivideOperators, OfReplicasMakeClaimsThatTheirCheckerFindsToo)
+{
+  std::mt19937_64 random(23);
+  const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(3),
+                                                       {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
+  for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
+    for (const auto& workload : small_moes(more)) {
+      for (const auto& shares : all_shares) {
+        for (const std::size_t replicas : {2, 3}) {
+          std::vector<double> speeds;
+          for (std::size_t i = 0; i < replicas * shares.size(); ++i) {
+            speeds.push_back(1e6 * static_cast<double>(1 + i));
+          }
+          const Cluster devices = cluster(speeds, {Seconds(1e-4), BytesPerSecond(1e7)});
+          Plan plan = random_plan(workload, shares, random, replicas);
+          plan.sync.algorithm = random() % 2 == 0 ? Algorithm::Ring : Algorithm::Tree;
+          if (random() % 2 == 0) add_random_buckets(plan, workload, random);
+          price_by_playing(plan, workload, devices);
+          ASSERT_THAT(faults(plan, workload, devices), IsEmpty());
+          EXPECT_LE(*plan.step_bound, *plan.objective);
+          const Plan read = plan_from_json(plan_to_json(plan), "plan.json");
+          EXPECT_THAT(faults(read, workload, devices), IsEmpty());
+        }
+      }
+    }
+  }
+}
+
 TEST(PlansThatDivideOperators, AreRefusedWithOtherClaims)
 {
   std::mt19937_64 random(2);
@@ -79,7 +109,7 @@ TEST(PlansThatDivideOperators, AreRefusedWithOtherClaims)
       {[](Plan& plan) { *plan.step_bound = *plan.step_bound * 1.01; }, "step_bound_s"},
       {[](Plan& plan) { plan.schedule_bound = Seconds(1e-9); }, "schedule_bound_s"},
       {[](Plan& plan) { plan.stages[0].splits[0].split = "-> reduce"; }, "stages[0].splits: embedding.x"},
-      {[](Plan& plan) { plan.stages.back().replicas[0].shards[0].share = 0.25; }, "on the same devices"}};
+      {[](Plan& plan) { plan.stages.back().replicas[0].shards[0].share = 0.25; }, "all divide operators alike"}};
   Plan plan = random_plan(workload, equal_shares(2), random);
   price_by_playing(plan, workload, devices);
   for (const auto& [change, text] : changes) {
@@ -157,6 +187,60 @@ TEST(PlansThatDivideOperators, AreComparedWithTheirProgram)
                 if (is_collective(each.opcode)) each.size = each.size * 2;
               }),
               Contains(HasSubstr("its reforms need")));
+}
+
+TEST(PlansThatDivideOperators, OfReplicasAddUpAllTheirGradientsInTime)
+{
+  std::mt19937_64 random(31);
+  int early = 0;
+  for (const auto& workload : small_moes()) {
+    for (const auto& shares : {std::vector<double>{1}, equal_shares(2)}) {
+      const std::size_t devices = 2 * shares.size();
+      const Cluster platform = cluster(std::vector<double>(devices, 1e6), {Seconds(1e-4), BytesPerSecond(1e7)});
+      Plan plan = random_plan(workload, shares, random, 2);
+      price_by_playing(plan, workload, platform);
+      const auto program = schedules::make_program(plan, workload);
+      const auto lane = static_cast<LaneId>(program->lanes(0).size() - 1);
+      ASSERT_EQ(program->lanes(0)[lane].name, "replicas");
+      const auto is_sum = [&](const Instruction& each) {
+        return each.lane == lane && each.payload == Payload::ParameterGradient;
+      };
+      const auto expect_fault = [&](const std::function<void(Instruction&)>& change, const std::string& text) {
+        const ChangedProgram changed(*program, change);
+        EXPECT_THAT(faults_of_played(plan, workload, platform, changed), Contains(HasSubstr(text)));
+      };
+      const std::uint32_t first = program->at(0, lane, 0).stage;
+      expect_fault([&](Instruction& each) { each.size = is_sum(each) ? each.size * 0.99 : each.size; },
+                   "its gradients are");
+      // One is missing, in the place of another one that comes twice.
+      const std::uint32_t last = program->at(0, lane, program->length(0, lane) - 1).stage;
+      ASSERT_NE(first, last);
+      expect_fault([&](Instruction& each) { each.stage = is_sum(each) && each.stage == last ? first : each.stage; },
+                   fmt::format("part {}: d0 adds up its gradients with other replicas 0 times", last));
+      expect_fault(
+          [&](Instruction& each) {
+            if (is_sum(each)) each.waits = {};
+          },
+          "add up its gradients before all of them exist");
+      expect_fault(
+          [&](Instruction& each) {
+            if (each.opcode == Opcode::Update) each.waits = {};
+          },
+          "updates it before the replicas have added up its gradients");
+      // Each wait counts.
+      for (std::uint64_t i = 0; i < program->length(0, lane); ++i) {
+        const Instruction sum = program->at(0, lane, i);
+        if (sum.waits.size() < 2) continue;
+        ++early;
+        expect_fault(
+            [&](Instruction& each) {
+              if (is_sum(each) && each.stage == sum.stage) each.waits = Waits(*sum.waits.begin());
+            },
+            fmt::format("part {}: replicas of d0 add up its gradients before all of them exist", sum.stage));
+      }
+    }
+  }
+  EXPECT_GT(early, 0);
 }
 
 }  // namespace

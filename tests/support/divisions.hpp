@@ -88,17 +88,27 @@ inline std::vector<double> equal_shares(std::size_t devices)
   return std::vector<double>(devices, 1 / static_cast<double>(devices));
 }
 
-/// A plan in which devices d0, d1, … with these shares divide the operators.
-inline Plan plan_of(const spmd::OperatorGraph& graph, const spmd::Division& division, const std::vector<double>& shares,
-                    const std::string& schedule, std::uint64_t microbatches)
+/// Replicas of devices with these shares, named from `first` on: d0, d1, …
+inline std::vector<std::vector<Shard>> replicas_of(std::size_t replicas, const std::vector<double>& shares,
+                                                   std::size_t first = 0)
 {
-  std::vector<Shard> shards;
-  for (std::size_t i = 0; i < shares.size(); ++i) shards.push_back({fmt::format("d{}", i), shares[i]});
+  std::vector<std::vector<Shard>> devices(replicas);
+  for (auto& shards : devices) {
+    for (const double share : shares) shards.push_back({fmt::format("d{}", first++), share});
+  }
+  return devices;
+}
+
+/// A plan in which replicas of devices with these shares, d0, d1, …, divide the operators.
+inline Plan plan_of(const spmd::OperatorGraph& graph, const spmd::Division& division, const std::vector<double>& shares,
+                    const std::string& schedule, std::uint64_t microbatches, std::size_t replicas = 1)
+{
   Plan plan;
   plan.allocator = "spmd";
   plan.goal.schedule = {.name = schedule};
   plan.goal.microbatches = microbatches;
-  plan.stages = stages_of(graph, division, shards);
+  plan.stages =
+      stages_of(graph, division, std::vector<GroupDevices>{{division.parts.size(), replicas_of(replicas, shares)}});
   return plan;
 }
 

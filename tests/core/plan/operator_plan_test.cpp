@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <random>
 #include <string>
 #include <vector>
@@ -101,6 +102,91 @@ TEST(OperatorPlan, IsOneStageInItsFile)
   EXPECT_THAT(text, HasSubstr("\"cuts\": ["));
   EXPECT_THAT(text, HasSubstr("\"embedding.x\": \"-> "));
   EXPECT_EQ(text.find("\"first_layer\""), text.rfind("\"first_layer\""));
+}
+
+TEST(OperatorPlan, HasReplicasThatTakeSamplesOfEveryMicroBatch)
+{
+  Case sample;
+  for (const std::size_t replicas : {2, 3}) {
+    const Plan plan = plan_of(sample.graph, sample.division, sample.shares, "duplex", 2, replicas);
+    const std::string text = plan_to_json(plan);
+    const Plan read = plan_from_json(text, "plan.json");
+    EXPECT_EQ(plan_to_json(read), text);
+    EXPECT_THAT(text, HasSubstr("\"replicas\": [\n        {\n          \"shards\""));
+    EXPECT_THAT(text, HasSubstr("\"sync\": {\n    \"algorithm\": \"ring\"\n  }"));
+    EXPECT_THAT(faults_of_operators(read, sample.workload), IsEmpty());
+    const OperatorPlan divided = operator_plan_of(read, sample.workload);
+    EXPECT_EQ(divided.replicas, replicas);
+    EXPECT_EQ(divided.ranks(), 2 * replicas);
+    ASSERT_EQ(divided.groups.size(), 1U);
+    EXPECT_EQ(divided.groups[0].end_part, plan.stages.size());
+    EXPECT_EQ(divided.groups[0].shares, sample.shares);
+    EXPECT_EQ(divided.place_of(3).replica, 1U);
+    EXPECT_EQ(divided.place_of(3).position, 1U);
+    EXPECT_EQ(devices_of(plan).at(divided.groups[0].rank_of(1, 1)), plan.stages[0].replicas[1].shards[1].device);
+    EXPECT_EQ(divided.graph.tensors.front().shape.front(), 12 / replicas);
+    EXPECT_EQ(static_cast<double>(replicas) * divided.graph.operators.back().forward,
+              sample.graph.operators.back().forward);
+  }
+}
+
+TEST(OperatorPlan, NamesWhatIsWrongWithItsReplicas)
+{
+  Case sample;
+  const Plan plan = plan_of(sample.graph, sample.division, sample.shares, "duplex", 2, 2);
+  const auto faults = [&](const std::function<void(Replica&)>& change) {
+    Plan changed = plan;
+    for (auto& stage : changed.stages) change(stage.replicas[1]);
+    const auto found = faults_of_operators(changed, sample.workload);
+    // A file says the same.
+    if (found.size() == 1) {
+      EXPECT_THAT(message_of([&] { plan_from_json(plan_to_json(changed), "plan.json"); }), HasSubstr(found[0]));
+    }
+    return found;
+  };
+  EXPECT_THAT(faults([](Replica& replica) {
+                replica.shards[0].share = 0.5;
+                replica.shards[1].share = 0.5;
+              }),
+              ElementsAre("stages[0].replicas[1].shards[0].share: 0.5, and replicas[0] has 0.25; all divide operators "
+                          "alike"));
+  EXPECT_THAT(faults([](Replica& replica) {
+                replica.shards.push_back({"d9", 0});
+              }),
+              ElementsAre("stages[0].replicas[1].shards: 3, and replicas[0] has 2; all divide operators alike"));
+  EXPECT_THAT(faults([](Replica& replica) { replica.shards[1].device = "d0"; }),
+              ElementsAre("stages[0].replicas[1].shards[1].device: d0 a second time; each shard has a device of its "
+                          "own"));
+  Plan other = plan;
+  other.stages[0].replicas[1].microbatches = 1;
+  EXPECT_THAT(faults_of_operators(other, sample.workload),
+              ElementsAre("stages[0].replicas[1].microbatches: each replica takes samples of every micro-batch; leave "
+                          "it out"));
+  EXPECT_THAT(message_of([&] {
+                plan_from_json(replaced(plan_to_json(plan), "\"shards\": [", "\"microbatches\": 1, \"shards\": ["),
+                               "plan.json");
+              }),
+              HasSubstr("stages[0].replicas[0].microbatches: each replica takes samples of every micro-batch; leave it "
+                        "out"));
+  other = plan_of(sample.graph, sample.division, sample.shares, "duplex", 2, 5);
+  EXPECT_THAT(
+      faults_of_operators(other, sample.workload),
+      ElementsAre("stages[0].replicas: 5 replicas, which cannot have as many of the 12 samples of a micro-batch; "
+                  "their number divides it"));
+  const Workload by_three = small_moes("capacity_samples: 3\n").front();
+  other = plan_of(*operator_graph_of(by_three), sample.division, sample.shares, "duplex", 2, 3);
+  EXPECT_THAT(
+      faults_of_operators(other, by_three),
+      ElementsAre("stages[0].replicas: 3 replicas with 4 samples of a micro-batch each; the slots of experts are "
+                  "for 3 (capacity_samples)"));
+  other = plan;
+  other.stages.back().replicas.pop_back();
+  EXPECT_THAT(faults_of_operators(other, sample.workload),
+              ElementsAre("stages[1].replicas: 1, and stages[0] has 2; each takes its samples through all stages"));
+  other = plan;
+  other.sync.sharded = Sharding::Optimizer;
+  EXPECT_THAT(faults_of_operators(other, sample.workload),
+              ElementsAre("sync: sharded and bucket_bytes are for stages of whole layers; leave them out"));
 }
 
 TEST(OperatorPlan, RefusesWhatItsFileCannotMean)

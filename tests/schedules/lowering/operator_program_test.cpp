@@ -19,6 +19,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -34,7 +35,7 @@ const std::vector<std::vector<double>> all_shares = {
 
 /// Calls `visit` with random plans of every trunk.
 template <typename Visit>
-void for_random_plans(int count, const std::string& more, Visit visit)
+void for_random_plans(int count, const std::string& more, Visit visit, std::size_t most_replicas = 1)
 {
   std::mt19937_64 random(7);
   const auto workloads = small_moes(more);
@@ -45,9 +46,10 @@ void for_random_plans(int count, const std::string& more, Visit visit)
     const auto graph = *operator_graph_of(workload);
     const auto division = random_division(graph, spmd::Rules::Corrected, random);
     const std::string& schedule = schedules[random() % schedules.size()];
-    const Plan plan = plan_of(graph, division, shares, schedule, 1 + random() % 4);
-    SCOPED_TRACE(
-        fmt::format("plan {}: {} devices, {}, {} micro-batches", i, shares.size(), schedule, plan.goal.microbatches));
+    const std::size_t replicas = most_replicas == 1 ? 1 : 1 + random() % most_replicas;
+    const Plan plan = plan_of(graph, division, shares, schedule, 1 + random() % 4, replicas);
+    SCOPED_TRACE(fmt::format("plan {}: {} replicas of {} devices, {}, {} micro-batches", i, replicas, shares.size(),
+                             schedule, plan.goal.microbatches));
     visit(plan, workload);
     if (testing::Test::HasFatalFailure()) return;
   }
@@ -64,6 +66,107 @@ TEST(OperatorProgram, IsSoundForRandomDivisionsSharesAndSchedules)
       ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
     });
   }
+}
+
+TEST(OperatorProgram, IsSoundForReplicas)
+{
+  for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
+    const auto check = [](const Plan& plan, const Workload& workload) {
+      ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
+      const auto program = make_program(plan, workload);
+      ASSERT_THAT(faults_of(*program), IsEmpty());
+      const auto evaluation = make_evaluation_program(plan, workload);
+      ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
+    };
+    for_random_plans(60, more, check, 3);
+  }
+}
+
+/// The lane of a rank with this name; none if it has no such lane.
+std::optional<LaneId> lane_named(const Program& program, std::size_t rank, const std::string& name)
+{
+  const auto& lanes = program.lanes(rank);
+  const auto found = std::find_if(lanes.begin(), lanes.end(), [&](const Lane& lane) { return lane.name == name; });
+  if (found == lanes.end()) return std::nullopt;
+  return static_cast<LaneId>(found - lanes.begin());
+}
+
+TEST(OperatorProgram, OfEachReplicaIsThatOfItsSamples)
+{
+  const auto compare = [](const Plan& plan, const Workload& workload) {
+    const std::size_t replicas = plan.stages.front().replicas.size();
+    Plan one = plan;
+    for (auto& stage : one.stages) stage.replicas.resize(1);
+    const Workload samples = with_micro_batch(workload, workload.micro_batch / replicas);
+    const auto whole = make_program(plan, workload);
+    const auto part = make_program(one, samples);
+    ASSERT_EQ(whole->ranks(), replicas * part->ranks());
+    for (std::size_t rank = 0; rank < whole->ranks(); ++rank) {
+      const std::size_t position = rank % part->ranks();
+      EXPECT_EQ(whole->resident(rank, Tier::Device), part->resident(position, Tier::Device));
+      for (const std::string name : {"compute", "collectives"}) {
+        const auto lane = lane_named(*whole, rank, name);
+        ASSERT_EQ(lane, lane_named(*part, position, name));
+        if (!lane) continue;
+        ASSERT_EQ(whole->length(rank, *lane), part->length(position, *lane));
+        for (std::uint64_t i = 0; i < part->length(position, *lane); ++i) {
+          const Instruction a = whole->at(rank, *lane, i);
+          const Instruction b = part->at(position, *lane, i);
+          ASSERT_EQ(a.opcode, b.opcode);
+          ASSERT_EQ(a.payload, b.payload);
+          ASSERT_EQ(a.stage, b.stage);
+          ASSERT_EQ(a.microbatch, b.microbatch);
+          ASSERT_EQ(a.place, b.place);
+          ASSERT_NEAR(a.work.value, b.work.value, 1e-12 * b.work.value);
+          ASSERT_EQ(a.size, b.size);
+          ASSERT_EQ(a.result, b.result);
+          ASSERT_EQ(a.acquires.size, b.acquires.size);
+          ASSERT_EQ(a.releases.size, b.releases.size);
+        }
+      }
+    }
+  };
+  for (const std::string more : {"", "clip_norm: 1\n"}) for_random_plans(40, more, compare, 3);
+}
+
+TEST(OperatorProgram, OfReplicasAddsUpWhatEachRankStoresOncePerPart)
+{
+  std::size_t sums = 0;
+  const auto check = [&](const Plan& plan, const Workload& workload) {
+    const OperatorPlan divided = operator_plan_of(plan, workload);
+    const auto program = make_program(plan, workload);
+    const spmd::Pieces pieces(divided.graph, divided.groups[0].shares);
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      const OperatorPlace place = divided.place_of(rank);
+      std::map<std::uint32_t, double> bytes;
+      for (std::size_t i = 0; i < divided.graph.operators.size(); ++i) {
+        const auto& node = divided.graph.operators[i];
+        if (node.kind != spmd::OperatorKind::Parameter || divided.replicas == 1) continue;
+        const double part = pieces.part(node, divided.division.signatures[i], place.position);
+        const auto stage = static_cast<std::uint32_t>(divided.division.part_of(i));
+        const double size = part * size_of(workload.dtype) * static_cast<double>(workload.layers[i].parameters);
+        if (size > 0) bytes[stage] += size;
+      }
+      const auto lane = lane_named(*program, rank, "replicas");
+      ASSERT_EQ(lane.has_value(), !bytes.empty());
+      if (!lane) continue;
+      ASSERT_EQ(program->length(rank, *lane), bytes.size());
+      const auto& ends = program->channels()[*program->lanes(rank)[*lane].channel].ends;
+      ASSERT_EQ(ends.size(), divided.replicas);
+      for (std::size_t r = 0; r < ends.size(); ++r) {
+        EXPECT_EQ(ends[r].rank, divided.groups[0].rank_of(r, place.position));
+      }
+      std::uint64_t i = 0;
+      for (auto each = bytes.rbegin(); each != bytes.rend(); ++each, ++i) {
+        const Instruction sum = program->at(rank, *lane, i);
+        EXPECT_EQ(sum.stage, each->first);
+        EXPECT_NEAR(sum.size.value, each->second, 1e-9 * each->second);
+        ++sums;
+      }
+    }
+  };
+  for_random_plans(40, "", check, 3);
+  EXPECT_GT(sums, 100U);
 }
 
 TEST(OperatorProgram, EndsWithTheMemoryThatItBeganWith)

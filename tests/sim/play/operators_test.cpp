@@ -33,7 +33,7 @@ spmd::DeviceRates random_rates(std::mt19937_64& random)
 }
 
 /// The largest difference between simulated and played times of three steps, relative.
-double largest_difference(std::uint64_t seed, bool has_rates_and_interference)
+double largest_difference(std::uint64_t seed, bool has_rates_and_interference, std::size_t replicas = 1)
 {
   std::mt19937_64 random(seed);
   const std::vector<std::vector<double>> all_shares = {
@@ -42,11 +42,11 @@ double largest_difference(std::uint64_t seed, bool has_rates_and_interference)
   Workload workload = workloads[random() % workloads.size()];
   const auto& shares = all_shares[random() % all_shares.size()];
   PlatformFile file;
-  full_mesh(file, random, shares.size(), false);
+  full_mesh(file, random, replicas * shares.size(), false);
   const Platform platform = file.load();
   const auto graph = *operator_graph_of(workload);
   const auto division = random_division(graph, spmd::Rules::Corrected, random);
-  Plan plan = plan_of(graph, division, shares, "duplex", 1 + random() % 4);
+  Plan plan = plan_of(graph, division, shares, "duplex", 1 + random() % 4, replicas);
   Cluster cluster = platform.cluster();
   if (has_rates_and_interference) {
     for (std::size_t i = 0; i < shares.size(); ++i) {
@@ -69,11 +69,12 @@ double largest_difference(std::uint64_t seed, bool has_rates_and_interference)
   return difference;
 }
 
-void compare_simulated_with_played(bool has_rates_and_interference)
+void compare_simulated_with_played(bool has_rates_and_interference, std::size_t replicas = 1)
 {
   std::vector<std::function<std::string()>> work;
   for (std::uint64_t seed = 0; seed < 24; ++seed) {
-    work.emplace_back([=] { return fmt::format("{:.17g}", largest_difference(seed, has_rates_and_interference)); });
+    work.emplace_back(
+        [=] { return fmt::format("{:.17g}", largest_difference(seed, has_rates_and_interference, replicas)); });
   }
   for (const auto& result : run_in_children(work, 2, Seconds(120))) {
     ASSERT_FALSE(result.failure) << result.failure->text;
@@ -89,6 +90,12 @@ TEST(DividedOperators, TakeAsLongInTheSimulatorAsInThePlayerWhereNoLinkIsShared)
 TEST(DividedOperators, WithRatesAndInterferenceTakeAsLongInTheSimulatorAsInThePlayer)
 {
   compare_simulated_with_played(true);
+}
+
+TEST(DividedOperators, OfReplicasTakeAsLongInTheSimulatorAsInThePlayer)
+{
+  compare_simulated_with_played(false, 2);
+  compare_simulated_with_played(false, 3);
 }
 
 }  // namespace
