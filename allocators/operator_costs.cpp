@@ -37,6 +37,14 @@ OperatorCosts::OperatorCosts(const Program& program, const PlayerRates& rates, s
     passes_.push_back(std::accumulate(forwards.begin(), forwards.end(), Seconds(0)) +
                       std::accumulate(backwards.begin(), backwards.end(), Seconds(0)));
   }
+  for (const auto& channel : program.channels()) {
+    const auto& [from, lane] = channel.ends.front();
+    const Instruction message = program.at(from, lane, 0);
+    if (message.opcode != Opcode::Send || !rates.transfer) continue;
+    const TransferTimes times = rates.transfer(from, channel.ends.back().rank, message.size);
+    Seconds& longest = messages_[{message.stage, message.payload}];
+    longest = std::max(longest, times.latency + times.data);
+  }
 }
 
 PlayedSink OperatorCosts::sink()
@@ -66,6 +74,7 @@ Predicted OperatorCosts::formulas() const
   }
   for (const auto& [part, most] : once) predicted.sequential += most;
   predicted.sequential += facts_;
+  for (const auto& [way, longest] : messages_) predicted.sequential += longest;
   std::size_t parts = 0;
   for (const auto& of_rank : forwards_) parts = std::max(parts, of_rank.size());
   for (std::size_t part = 0; part < parts; ++part) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 namespace isobar::allocators {
@@ -22,7 +23,8 @@ class OperatorCosts {
   PlayedSink sink();
 
   /// bottleneck: the most that a device computes for a micro-batch · sequential: one micro-batch alone, its parts and
-  /// collectives one after another · pipeline: of these, by the usual formula.
+  /// collectives one after another, with the longest message of each kind between groups · pipeline: of these, by the
+  /// usual formula.
   Predicted formulas() const;
   /// No order of these passes ends a step earlier: all that a device computes, or all collectives of a lane.
   Seconds least_step() const;
@@ -38,6 +40,7 @@ class OperatorCosts {
   std::vector<std::map<LaneId, Seconds>> lanes_;  // by rank: of a step
   std::vector<Seconds> once_;                     // by rank: of one micro-batch, with what happens once a step
   Seconds facts_;
+  std::map<std::pair<std::size_t, Payload>, Seconds> messages_;  // the longest, by the part that makes it
 };
 
 }  // namespace isobar::allocators

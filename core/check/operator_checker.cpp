@@ -20,6 +20,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 namespace isobar {
@@ -124,6 +125,7 @@ class OperatorChecker {
     list_collectives();
     compare_collectives();
     compare_sums();
+    compare_messages();
     if (!claims_.empty()) return claims_.take();
     const PlayedProgram played = play_program(program_, nominal_rates(plan_, workload_, cluster_));
     check_memory(played);
@@ -521,6 +523,104 @@ class OperatorChecker {
     return false;
   }
 
+  /// Messages of a payload from one rank to another.
+  using Way = std::tuple<std::size_t, std::size_t, Payload>;
+
+  /// The first unit of a dimension that a device of a group has, and the one after its last.
+  std::pair<std::uint64_t, std::uint64_t> units_of(std::uint64_t units, const Place& place) const
+  {
+    const auto pieces = spmd::divided(units, groups_[place.group].shares);
+    std::uint64_t begin = 0;
+    for (std::size_t i = 0; i < place.position; ++i) begin += pieces[i];
+    return {begin, begin + pieces[place.position]};
+  }
+
+  /// The bytes of a micro-batch that each device has to send to one of another group: of each tensor that one group
+  /// makes and the other reads, the elements that both have. Gradients go back.
+  std::map<Way, double> bytes_of_messages() const
+  {
+    std::map<Way, double> bytes;
+    const auto readers = divided_.graph.readers();
+    for (std::size_t tensor = 0; tensor < divided_.graph.tensors.size(); ++tensor) {
+      const std::size_t maker = divided_.graph.tensors[tensor].producer;
+      if (spmd::is_source(divided_.graph.operators[maker].kind)) continue;
+      const std::size_t from = group_of_part(divided_.division.part_of(maker));
+      std::set<std::size_t> groups;
+      for (const std::size_t reader : readers[tensor]) groups.insert(group_of_part(divided_.division.part_of(reader)));
+      groups.erase(from);
+      const auto& outputs = divided_.graph.operators[maker].outputs;
+      const auto output = static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), tensor) - outputs.begin());
+      const Form form = divided_.division.signatures[maker].outputs[output];
+      for (const std::size_t to : groups) {
+        const std::uint64_t units = units_[tensor].at(form.dimension);
+        for (std::size_t sender = 0; sender < devices_.size(); ++sender) {
+          for (std::size_t reader = 0; reader < devices_.size(); ++reader) {
+            const Place& a = places_[sender];
+            const Place& b = places_[reader];
+            if (a.group != from || b.group != to || a.replica != b.replica) continue;
+            const auto [begin, end] = units_of(units, a);
+            const auto [other_begin, other_end] = units_of(units, b);
+            const std::uint64_t first = std::max(begin, other_begin);
+            const std::uint64_t last = std::min(end, other_end);
+            if (last <= first) continue;
+            const double part = static_cast<double>(last - first) / static_cast<double>(units);
+            const double size = part * divided_.graph.tensors[tensor].size.value;
+            bytes[{sender, reader, Payload::Activation}] += size;
+            if (divided_.graph.has_gradient(tensor)) bytes[{reader, sender, Payload::Gradient}] += size;
+          }
+        }
+      }
+    }
+    return bytes;
+  }
+
+  void compare_messages()
+  {
+    struct Total {
+      std::uint64_t times = 0;
+      double bytes = 0;
+    };
+    std::map<Way, Total> found;
+    for (const Channel& channel : program_.channels()) {
+      const End& sender = channel.ends.front();
+      for (std::uint64_t i = 0; i < program_.length(sender.rank, sender.lane); ++i) {
+        const Instruction each = program_.at(sender.rank, sender.lane, i);
+        if (each.opcode != Opcode::Send) break;
+        Total& total = found[{sender.rank, channel.ends.back().rank, each.payload}];
+        ++total.times;
+        total.bytes += each.size.value;
+      }
+    }
+    messages_ = bytes_of_messages();
+    std::map<Way, Total> needed;
+    for (const auto& [way, bytes] : messages_) needed[way] = {plan_.goal.microbatches, microbatches_ * bytes};
+    for (const auto& [way, total] : needed) found.try_emplace(way);
+    for (const auto& [way, total] : found) {
+      const Total& right = needed[way];
+      if (total.times == right.times && same(total.bytes, right.bytes)) continue;
+      claims_.fault(
+          "{} sends {} to {} {} times with {:.9g} B; what both have of the tensors between is {} times {:.9g} B",
+          shown(devices_[std::get<0>(way)]), name_of(std::get<2>(way)), shown(devices_[std::get<1>(way)]), total.times,
+          total.bytes, right.times, right.bytes / std::max(1.0, microbatches_));
+    }
+  }
+
+  /// The longest message of each boundary and direction for one micro-batch, in all.
+  double time_of_messages() const
+  {
+    if (plan_.goal.has_free_transfers()) return 0;
+    std::map<std::pair<std::size_t, Payload>, double> longest;  // by the group that sends
+    for (const auto& [way, bytes] : messages_) {
+      const auto& [from, to, payload] = way;
+      const Path path = cluster_.path(index_of_rank_[from], index_of_rank_[to]);
+      double& most = longest[{places_[from].group, payload}];
+      most = std::max(most, path.latency.value + bytes / path.bandwidth.value);
+    }
+    double seconds = 0;
+    for (const auto& [way, most] : longest) seconds += most;
+    return seconds;
+  }
+
   static bool same(double a, double b) { return a == b || agree(a, b); }
 
   void check_memory(const PlayedProgram& played)
@@ -638,7 +738,7 @@ class OperatorChecker {
       busiest = std::max(busiest, microbatches_ * pass + update);
     }
     const double communication = longest + facts;
-    const double sequential = std::accumulate(once.begin(), once.end(), passes) + facts;
+    const double sequential = std::accumulate(once.begin(), once.end(), passes) + facts + time_of_messages();
     claims_.check("objective_s", plan_.objective, step);
     claims_.check("step_bound_s", plan_.step_bound, std::max(busiest, communication) / cluster_.profile_speedup);
     if (plan_.schedule_bound) {
@@ -681,6 +781,7 @@ class OperatorChecker {
   std::vector<Group> groups_;
   std::vector<Place> places_;                         // by rank
   std::vector<std::vector<Collective>> collectives_;  // by group, of each of its replicas
+  std::map<Way, double> messages_;                    // bytes for a micro-batch
 };
 
 }  // namespace

@@ -29,10 +29,7 @@ bool is_amount(double value)
 /// Checks lanes and channels, before any instruction is looked at.
 class LaneChecker {
  public:
-  LaneChecker(const Program& program, ProgramUse use, ProgramFaults& faults)
-      : program_(program), use_(use), faults_(faults)
-  {
-  }
+  LaneChecker(const Program& program, ProgramFaults& faults) : program_(program), faults_(faults) {}
 
   void check()
   {
@@ -61,25 +58,9 @@ class LaneChecker {
           faults_.add([&] { return fmt::format("grid {}: rank {} again; a rank has one place in one grid", i, rank); });
         } else {
           is_in_one[rank] = true;
-          const bool meets = use_ == ProgramUse::Training && !program_.channels().empty();
-          if (meets) check_meets_its_grid(rank, program_.grids()[i]);
         }
       }
     }
-  }
-
-  /// Ranks that compute the same together have collectives with each other, unless each does all of it.
-  void check_meets_its_grid(std::size_t rank, const std::vector<std::size_t>& grid)
-  {
-    const auto& lanes = program_.lanes(rank);
-    const bool meets = std::any_of(lanes.begin(), lanes.end(), [&](const Lane& lane) {
-      if (!lane.channel || *lane.channel >= program_.channels().size()) return false;
-      const auto& ends = program_.channels()[*lane.channel].ends;
-      return ends.size() > 1 && std::all_of(ends.begin(), ends.end(), [&](const End& end) {
-               return std::find(grid.begin(), grid.end(), end.rank) != grid.end();
-             });
-    });
-    if (!meets) faults_.add([&] { return fmt::format("rank {}: no collective with others of its grid", rank); });
   }
 
   void check_rank(std::size_t rank)
@@ -179,7 +160,6 @@ class LaneChecker {
   }
 
   const Program& program_;
-  ProgramUse use_;
   ProgramFaults& faults_;
 };
 
@@ -361,9 +341,9 @@ class InstructionChecker {
       tasks_.holding(stage, spot.rank).backwards.include(spot);
       tasks_.backwards[spot.rank].include(spot);
     } else if (instruction.opcode == Opcode::Recv) {
-      auto& spots = tasks_.passage(stage, instruction.microbatch, spot.rank).spots;
-      if (instruction.payload == Payload::Activation) spots[static_cast<std::size_t>(Kind::ActivationRecv)] = spot;
-      if (instruction.payload == Payload::Gradient) spots[static_cast<std::size_t>(Kind::GradientRecv)] = spot;
+      Passage& passage = tasks_.passage(stage, instruction.microbatch, spot.rank);
+      if (instruction.payload == Payload::Activation) tasks_.add_receive(passage, Kind::ActivationRecv, spot);
+      if (instruction.payload == Payload::Gradient) tasks_.add_receive(passage, Kind::GradientRecv, spot);
     } else if (is_collective(instruction.opcode)) {
       record_collective(instruction, spot);
     }
@@ -513,7 +493,7 @@ std::vector<std::string> faults_of(const Program& program, ProgramUse use)
                         most_checked_instructions)};
   }
   program_check::ProgramFaults faults;
-  program_check::LaneChecker(program, use, faults).check();
+  program_check::LaneChecker(program, faults).check();
   if (!faults.empty()) return faults.lines();
   program_check::Tasks tasks(program);
   program_check::InstructionChecker(program, use, tasks, faults).check();

@@ -191,7 +191,7 @@ class OrderChecker : public WalkVisitor {
   /// Checks that the turn comes after what brings the input of a passage.
   void check_input(const Turn& turn, const Clock& begun, const Passage& passage)
   {
-    check_need(turn, begun, passage.spot(Kind::ActivationRecv), "Recv");
+    check_received(turn, begun, passage, Kind::ActivationRecv);
     if (passage.stage == 0) return;
     const auto* before = tasks_.find_passage(passage.stage - 1, passage.microbatch, passage.rank);
     if (before == nullptr) return;
@@ -200,10 +200,16 @@ class OrderChecker : public WalkVisitor {
     check_added(turn, begun, *before, Payload::Activation, "collective of activations of the stage before");
   }
 
+  void check_received(const Turn& turn, const Clock& begun, const Passage& passage, Kind kind)
+  {
+    check_need(turn, begun, passage.spot(kind), "Recv");
+    for (const Spot& spot : tasks_.more_receives_of(passage, kind)) check_need(turn, begun, spot, "Recv");
+  }
+
   /// Checks that the turn comes after what brings the gradient of a passage's output.
   void check_gradient(const Turn& turn, const Clock& begun, const Passage& passage)
   {
-    check_need(turn, begun, passage.spot(Kind::GradientRecv), "Recv");
+    check_received(turn, begun, passage, Kind::GradientRecv);
     const auto* after = tasks_.find_passage(passage.stage + 1, passage.microbatch, passage.rank);
     if (after == nullptr) return;
     check_need(turn, begun, after->input_backward(), "backward of the stage after");

@@ -191,12 +191,24 @@ class TaskChecker {
     check_arrival(passage, Kind::GradientRecv);
   }
 
+  /// Whether a rank of the passage's grid receives something for it: others may need nothing.
+  bool is_brought_to_grid(const Passage& passage, Kind recv) const
+  {
+    const auto& grid = tasks_.grid_of[passage.rank];
+    if (!grid) return false;
+    const auto& ranks = program_.grids()[*grid];
+    return std::any_of(ranks.begin(), ranks.end(), [&](std::size_t rank) {
+      const Passage* const other = tasks_.find_passage(passage.stage, passage.microbatch, rank);
+      return other != nullptr && other->spot(recv).is_set();
+    });
+  }
+
   /// Checks that the stage receives what it needs from a neighbour, unless that is on the same rank.
   void check_arrival(const Passage& passage, Kind recv)
   {
     const bool is_activation = recv == Kind::ActivationRecv;
     const bool is_outermost = is_activation ? passage.stage == 0 : passage.stage + 1 == stages_;
-    if (is_outermost || passage.spot(recv).is_set()) return;
+    if (is_outermost || passage.spot(recv).is_set() || is_brought_to_grid(passage, recv)) return;
     const std::uint32_t neighbour = is_activation ? passage.stage - 1 : passage.stage + 1;
     const auto made_by = [&](const Passage* other) -> const Spot& {
       static const Spot none;

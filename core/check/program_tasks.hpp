@@ -16,6 +16,7 @@
 #include <string>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 /// What the parts of the program checker share.
@@ -205,6 +206,22 @@ class Tasks {
   {
     collectives_[static_cast<std::size_t>(&passage - passages.data())].push_back(collective);
   }
+  /// Messages for a passage beside the one among its spots: of several other ranks.
+  const std::vector<Spot>& more_receives_of(const Passage& passage, Kind kind) const
+  {
+    static const std::vector<Spot> none;
+    const auto found = more_receives_.find({static_cast<std::size_t>(&passage - passages.data()), kind});
+    return found == more_receives_.end() ? none : found->second;
+  }
+  void add_receive(Passage& passage, Kind kind, const Spot& spot)
+  {
+    Spot& first = passage.spots[static_cast<std::size_t>(kind)];
+    if (!first.is_set()) {
+      first = spot;
+    } else {
+      more_receives_[{static_cast<std::size_t>(&passage - passages.data()), kind}].push_back(spot);
+    }
+  }
   /// Makes the holding if there is none yet.
   Holding& holding(std::uint32_t stage, std::uint32_t rank)
   {
@@ -234,6 +251,7 @@ class Tasks {
 
   std::unordered_map<Key, std::size_t, KeyHash> passage_of_;
   std::unordered_map<std::size_t, std::vector<GridCollective>> collectives_;  // by passage
+  std::map<std::pair<std::size_t, Kind>, std::vector<Spot>> more_receives_;   // likewise
   std::unordered_map<Key, std::size_t, KeyHash> holding_of_;
 };
 

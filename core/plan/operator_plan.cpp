@@ -85,6 +85,7 @@ std::optional<std::string> fault_of_samples(const Plan& plan, const Workload& wo
 
 /// What is wrong with the ends of buckets, without a place.
 std::optional<std::string> fault_of_buckets(const Sync& sync, const spmd::OperatorGraph& graph,
+                                            const spmd::Division& division,
                                             const std::vector<spmd::PlacedReform>& reforms)
 {
   if (sync.bucket_ends.empty()) return std::nullopt;
@@ -103,6 +104,12 @@ std::optional<std::string> fault_of_buckets(const Sync& sync, const spmd::Operat
                          name_of(end));
     }
     next = found + 1;
+  }
+  for (std::size_t i = 0; i + 1 < order.size(); ++i) {
+    const std::size_t parameter = graph.tensors[reforms[order[i]].tensor].producer;
+    if (division.group_of(reforms[order[i]].part) == division.group_of(reforms[order[i + 1]].part)) continue;
+    if (std::find(sync.bucket_ends.begin(), sync.bucket_ends.end(), parameter) != sync.bucket_ends.end()) continue;
+    return fmt::format("{} is in a bucket with a parameter of another stage; end one with it", name_of(parameter));
   }
   if (next == order.end()) return std::nullopt;
   return fmt::format("no bucket has {}; end the last one with {}",
@@ -265,7 +272,7 @@ std::vector<std::string> faults_of_operators(const Plan& plan, const Workload& w
   const spmd::Rules rules = spmd::rules_of(std::get<spmd::MoeSizes>(workload.model));
   for (const auto& fault : spmd::faults_of(*graph, division, rules)) add("splits: " + fault);
   if (!faults.empty()) return faults;
-  if (const auto fault = fault_of_buckets(plan.sync, *graph, spmd::reforms_of(*graph, division, rules))) {
+  if (const auto fault = fault_of_buckets(plan.sync, *graph, division, spmd::reforms_of(*graph, division, rules))) {
     faults.push_back("sync.bucket_ends: " + *fault);
   }
   return faults;
@@ -287,6 +294,13 @@ OperatorPlan operator_plan_of(const Plan& plan, const Workload& workload)
         {first, read.division.end_of_group(i), ranks, shares_of(plan.stages[first].replicas.front())});
     ranks += read.replicas * read.groups.back().shares.size();
   }
+  const auto readers = read.graph.readers();
+  for (std::size_t tensor = 0; tensor < read.graph.tensors.size(); ++tensor) {
+    const std::size_t maker = read.graph.tensors[tensor].producer;
+    if (spmd::is_source(read.graph.operators[maker].kind) || readers[tensor].empty()) continue;
+    const auto group_of = [&](std::size_t node) { return read.division.group_of(read.division.part_of(node)); };
+    if (group_of(readers[tensor].back()) > group_of(maker)) read.groups[group_of(maker)].passes.push_back(tensor);
+  }
   if (plan.sync.adds_replicas) read.buckets = buckets_of(plan.sync, read.graph, read.reforms);
   return read;
 }
@@ -294,6 +308,14 @@ OperatorPlan operator_plan_of(const Plan& plan, const Workload& workload)
 std::size_t OperatorPlan::group_of(std::size_t part) const
 {
   return division.group_of(part);
+}
+
+spmd::Form OperatorPlan::form_of(std::size_t tensor) const
+{
+  const std::size_t maker = graph.tensors[tensor].producer;
+  const auto& outputs = graph.operators[maker].outputs;
+  const auto output = std::find(outputs.begin(), outputs.end(), tensor) - outputs.begin();
+  return division.signatures[maker].outputs.at(static_cast<std::size_t>(output));
 }
 
 OperatorPlace OperatorPlan::place_of(std::size_t rank) const

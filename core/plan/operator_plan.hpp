@@ -38,7 +38,8 @@ struct OperatorGroup {
   std::size_t first_part = 0;
   std::size_t end_part = 0;  ///< after the last one
   std::size_t first_rank = 0;
-  std::vector<double> shares;  ///< of the devices of each replica, by position
+  std::vector<double> shares;            ///< of the devices of each replica, by position
+  std::vector<std::size_t> passes = {};  ///< the tensors that it makes and the next group reads, ascending
 
   std::size_t rank_of(std::size_t replica, std::size_t position) const
   {
@@ -70,6 +71,8 @@ struct OperatorPlan {
 
   std::size_t ranks() const { return groups.back().rank_of(replicas, 0); }
   std::size_t group_of(std::size_t part) const;  ///< its number
+  /// The form in which an operator makes a tensor.
+  spmd::Form form_of(std::size_t tensor) const;
   OperatorPlace place_of(std::size_t rank) const;
 };
 

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 namespace isobar::spmd {
@@ -30,6 +31,11 @@ class Reader {
       if (!check_signature(i)) continue;
       const Operator& node = graph_.operators[i];
       for (std::size_t k = 0; k < node.inputs.size(); ++k) read_input(i, node.inputs[k], k);
+    }
+    for (std::size_t group = 1; group < division_.groups.size() && faults_.empty(); ++group) {
+      if (receives_.contains(group)) continue;
+      fault(division_.parts[division_.groups[group]],
+            "begins a stage that reads nothing of the one before; begin it elsewhere");
     }
     std::stable_sort(reforms_.begin(), reforms_.end(), [](const PlacedReform& a, const PlacedReform& b) {
       if (a.part != b.part) return a.part < b.part;
@@ -122,6 +128,7 @@ class Reader {
     } else if (made.kind != Form::Kind::Gather) {
       fault(index, "reads {}, which the stage before makes {}; only slices pass between stages", name, name_of(made));
     } else {
+      if (graph_.has_gradient(tensor)) receives_.insert(group);
       return true;
     }
     return false;
@@ -131,6 +138,7 @@ class Reader {
   const Division& division_;
   Rules rules_;
   std::map<std::pair<std::size_t, std::size_t>, std::optional<Form>> reformed_;  // by tensor and group
+  std::set<std::size_t> receives_;  // groups that read what the one before has made
   std::vector<PlacedReform> reforms_;
   std::vector<std::string> faults_;
 };

@@ -183,6 +183,23 @@ Bytes Pieces::size(std::size_t tensor, Form form, std::size_t device) const
   return static_cast<double>(divided_.at(units)[device]) * (whole / static_cast<double>(units));
 }
 
+Bytes Pieces::overlap(std::size_t tensor, Form form, std::size_t device, const Pieces& other,
+                      std::size_t of_other) const
+{
+  const std::uint64_t units = units_[tensor].at(form.dimension);
+  const auto range = [units](const Pieces& pieces, std::size_t index) {
+    const auto& counts = pieces.divided_.at(units);
+    const auto own = counts.begin() + static_cast<std::ptrdiff_t>(index);
+    const std::uint64_t begin = std::accumulate(counts.begin(), own, std::uint64_t{0});
+    return std::pair(begin, begin + *own);
+  };
+  const auto [begin, end] = range(*this, device);
+  const auto [other_begin, other_end] = range(other, of_other);
+  const std::uint64_t from = std::max(begin, other_begin);
+  const std::uint64_t until = std::max(from, std::min(end, other_end));
+  return static_cast<double>(until - from) * (graph_->tensors[tensor].size / static_cast<double>(units));
+}
+
 double Pieces::part(const Operator& node, const Signature& signature, std::size_t device) const
 {
   const auto first_slice = [&](const std::vector<Form>& forms, const std::vector<std::size_t>& tensors) {

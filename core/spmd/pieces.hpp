@@ -46,6 +46,9 @@ class Pieces {
   double part(std::size_t tensor, Form form, std::size_t device) const;
   /// Bytes of that part.
   Bytes size(std::size_t tensor, Form form, std::size_t device) const;
+  /// Bytes of a slice of a tensor that a device here and one of another group both have, where that divides the same
+  /// graph. Slices lie in the order of the devices.
+  Bytes overlap(std::size_t tensor, Form form, std::size_t device, const Pieces& other, std::size_t of_other) const;
   /// The part of an operator's work that a device does by a signature: that of a slice among its inputs and outputs,
   /// or all of it if there is none.
   double part(const Operator& node, const Signature& signature, std::size_t device) const;

@@ -5,6 +5,8 @@
 #include "core/spmd/pieces.hpp"
 #include "core/spmd/reform_time.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <numeric>
@@ -19,6 +21,9 @@ using spmd::PlacedReform;
 using spmd::ReformKind;
 
 constexpr LaneId collective_lane = 1;  // of ranks that have it
+
+/// The most lanes of messages that an instruction waits for, beside one of collectives.
+constexpr std::size_t most_arrivals = 3;
 
 /// Where a collective before or after a task lies among others of the lane. After a backward, those come first that the
 /// next one waits for, and sums of whole gradients last.
@@ -54,6 +59,7 @@ OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, con
   for (std::size_t i = 0; i < plan_.groups.size(); ++i) {
     const OperatorGroup& group = plan_.groups[i];
     const Order& order = orders[group.first_rank];
+    orders_.push_back(order);
     pieces.emplace_back(plan_.graph, group.shares);
     if (group.rank_of(plan_.replicas, 0) - group.first_rank > 1) {
       auto& grid = grids_.emplace_back(group.rank_of(plan_.replicas, 0) - group.first_rank);
@@ -63,7 +69,8 @@ OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, con
     if (group.shares.size() > 1) add_collectives(i, order);
     if (plan_.replicas > 1 && trains_) add_sums(i, order, plan, pieces.back());
   }
-  if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync(orders);
+  if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync();
+  add_transfers(pieces);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const OperatorPlace place = plan_.place_of(rank);
     const auto& stage = plan.stages[first_part(place.group)];
@@ -262,16 +269,15 @@ void OperatorProgram::add_sums(std::size_t group, const Order& order, const Plan
   }
 }
 
-void OperatorProgram::add_facts_sync(const std::vector<Order>& orders)
+void OperatorProgram::add_facts_sync()
 {
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    const Order& order = orders[plan_.groups[i].first_rank];
     GroupLanes& lanes = groups_[i];
     Instruction facts = instruction_of(first_part(i), Opcode::AllReduce, compute_lane, 0);
     facts.payload = Payload::GradientFacts;
     facts.size = gradient_sync_size;
     facts.last_layer = plan_.division.end_of(plan_.groups[i].end_part - 1) - 1;
-    facts.waits.add({compute_lane, 0, order.length()});
+    facts.waits.add({compute_lane, 0, orders_[i].length()});
     facts.waits.add({collective_lane, 0, lanes.collectives.size()});
     lanes.facts = {facts};
   }
@@ -292,6 +298,108 @@ Channel& OperatorProgram::connect(const std::string& name, LaneId RankLanes::*la
   return channel;
 }
 
+OperatorProgram::Boundary OperatorProgram::boundary_after(std::size_t group) const
+{
+  const Order& order = orders_[group];
+  const Order& next = orders_[group + 1];
+  const std::size_t last_part = plan_.groups[group].end_part - 1;
+  const auto last = static_cast<std::uint32_t>(last_part - first_part(group));
+  const auto message = [&](Opcode opcode, Payload payload, std::size_t part, std::uint64_t microbatch) {
+    Instruction instruction = instruction_of(part, opcode, compute_lane, microbatch);
+    instruction.payload = payload;
+    return instruction;
+  };
+  Boundary boundary;
+  for (std::uint64_t i = 0; i < order.count(Opcode::Forward, last); ++i) {
+    const Task made = order.nth(Opcode::Forward, last, i);
+    ensure(next.nth(Opcode::Forward, 0, i).microbatch == made.microbatch,
+           "groups take micro-batches in the same order");
+    boundary.sent.push_back(message(Opcode::Send, Payload::Activation, last_part, made.microbatch));
+    boundary.sent.back().waits.add({compute_lane, 0, order.position_of(made) + 1});
+    boundary.received.push_back(message(Opcode::Recv, Payload::Activation, last_part + 1, made.microbatch));
+  }
+  std::map<std::uint64_t, std::uint64_t> returned;  // collectives until the last conjugate of the first part
+  const auto& collectives = groups_[group + 1].collectives;
+  for (std::size_t i = 0; i < collectives.size(); ++i) {
+    const bool is_conjugate = collectives[i].payload == Payload::Gradient && collectives[i].stage == last_part + 1;
+    if (is_conjugate) returned[collectives[i].microbatch] = i + 1;
+  }
+  for (std::uint64_t i = 0; i < next.count(Opcode::Backward, 0); ++i) {
+    const Task made = next.nth(Opcode::Backward, 0, i);
+    ensure(order.nth(Opcode::Backward, last, i).microbatch == made.microbatch,
+           "groups take micro-batches back in the same order");
+    boundary.gradients_sent.push_back(message(Opcode::Send, Payload::Gradient, last_part + 1, made.microbatch));
+    boundary.gradients_sent.back().waits.add({compute_lane, 0, next.position_of(made) + 1});
+    boundary.gradients_sent.back().waits.add({collective_lane, 0, returned[made.microbatch]});
+    boundary.gradients_received.push_back(message(Opcode::Recv, Payload::Gradient, last_part, made.microbatch));
+  }
+  return boundary;
+}
+
+void OperatorProgram::add_transfers(const std::vector<spmd::Pieces>& pieces)
+{
+  transfers_.resize(lanes_.size());
+  for (std::size_t rank = 0; rank < lanes_.size(); ++rank) {
+    lanes_of_[rank].first_transfer = static_cast<LaneId>(lanes_[rank].size());
+  }
+  for (std::size_t i = 0; i + 1 < plan_.groups.size(); ++i) {
+    const OperatorGroup& group = plan_.groups[i];
+    const OperatorGroup& next = plan_.groups[i + 1];
+    const Boundary& boundary = boundaries_.emplace_back(boundary_after(i));
+    for (std::size_t a = 0; a < group.shares.size(); ++a) {
+      for (std::size_t b = 0; b < next.shares.size(); ++b) {
+        Bytes activations;
+        Bytes gradients;
+        for (const std::size_t tensor : group.passes) {
+          const Bytes size = pieces[i].overlap(tensor, plan_.form_of(tensor), a, pieces[i + 1], b);
+          activations += size;
+          if (plan_.graph.has_gradient(tensor)) gradients += size;
+        }
+        for (std::size_t replica = 0; replica < plan_.replicas; ++replica) {
+          const std::size_t from = group.rank_of(replica, a);
+          const std::size_t to = next.rank_of(replica, b);
+          if (activations > Bytes(0)) connect_transfer("activation", boundary, from, to, activations);
+          if (gradients > Bytes(0) && trains_) connect_transfer("gradient", boundary, to, from, gradients);
+        }
+      }
+    }
+  }
+}
+
+void OperatorProgram::connect_transfer(const char* what, const Boundary& boundary, std::size_t from, std::size_t to,
+                                       Bytes size)
+{
+  const bool is_activation = from < to;
+  const auto add = [&](std::size_t rank, std::size_t other, const char* verb, const std::vector<Instruction>& list) {
+    const auto lane = static_cast<LaneId>(lanes_[rank].size());
+    const std::string name = fmt::format("{} {} {}", verb, what, plan_.place_of(other).position);
+    lanes_[rank].push_back({name, Engine::Network, channels_.size()});
+    transfers_[rank].push_back({&list, size, std::nullopt});
+    return lane;
+  };
+  const LaneId sends = add(from, to, "send", is_activation ? boundary.sent : boundary.gradients_sent);
+  const LaneId receives = add(to, from, "receive", is_activation ? boundary.received : boundary.gradients_received);
+  channels_.push_back({{{from, sends}, {to, receives}}});
+  auto& arrivals = is_activation ? lanes_of_[to].arrivals : lanes_of_[to].gradient_arrivals;
+  if (arrivals.size() >= most_arrivals) transfers_[to].back().after = arrivals[arrivals.size() - most_arrivals];
+  arrivals.push_back(receives);
+}
+
+void OperatorProgram::wait_for(Instruction& instruction, const std::vector<LaneId>& arrivals, std::uint64_t index)
+{
+  for (std::size_t i = arrivals.size() - std::min(arrivals.size(), most_arrivals); i < arrivals.size(); ++i) {
+    instruction.waits.add({arrivals[i], 0, index + 1});
+  }
+}
+
+bool OperatorProgram::is_received(const PlacedReform& reform) const
+{
+  const std::size_t group = plan_.group_of(reform.part);
+  if (group == 0) return false;
+  const auto& passes = plan_.groups[group - 1].passes;
+  return std::binary_search(passes.begin(), passes.end(), reform.tensor);
+}
+
 /// With rates, work is the FLOPs that the device would compute at full speed in the time that it takes.
 OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, const spmd::Pieces& pieces,
                                                      const OperatorPlace& place, const spmd::DeviceRates* rates) const
@@ -300,16 +408,40 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
   const spmd::OperatorGraph& graph = plan_.graph;
   const spmd::Division& division = plan_.division;
   const auto& reforms = plan_.reforms;
+  const OperatorGroup& group = plan_.groups[place.group];
+  const std::size_t first = division.parts[group.first_part];
+  const std::size_t end = division.end_of(group.end_part - 1);
   RankTable table;
   table.parts.resize(division.parts.size());
   table.reforms.resize(reforms.size());
   std::vector<bool> is_kept(graph.tensors.size(), false);
   const auto readers = graph.readers();
-  for (const auto& node : graph.operators) {
-    for (const std::size_t tensor : node.keeps) is_kept[tensor] = true;
+  for (std::size_t i = first; i < end; ++i) {
+    for (const std::size_t tensor : graph.operators[i].keeps) is_kept[tensor] = true;
   }
-  for (const auto& reform : reforms) is_kept[reform.tensor] = true;
-  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+  for (const auto& reform : reforms) {
+    if (plan_.group_of(reform.part) == place.group) is_kept[reform.tensor] = true;
+  }
+  const auto is_here = [&](std::size_t node) { return node >= first && node < end; };
+  // Data that earlier parts have are made again here, by the first part that reads them.
+  for (std::size_t i = 0; i < first; ++i) {
+    if (!spmd::is_source(graph.operators[i].kind) || graph.operators[i].kind == spmd::OperatorKind::Parameter) continue;
+    for (const std::size_t tensor : graph.operators[i].outputs) {
+      const auto& all = readers[tensor];
+      const auto reader = std::find_if(all.begin(), all.end(), is_here);
+      if (reader == all.end()) continue;
+      const std::size_t part = division.part_of(*reader);
+      const bool leaves = std::any_of(
+          reader, all.end(), [&](std::size_t other) { return is_here(other) && division.part_of(other) != part; });
+      if (leaves || is_kept[tensor]) table.parts[part].kept += pieces.size(tensor, plan_.form_of(tensor), position);
+    }
+  }
+  if (place.group > 0) {
+    for (const std::size_t tensor : plan_.groups[place.group - 1].passes) {
+      table.parts[group.first_part].received += pieces.size(tensor, plan_.form_of(tensor), position);
+    }
+  }
+  for (std::size_t i = first; i < end; ++i) {
     const auto& node = graph.operators[i];
     const auto& signature = division.signatures[i];
     const std::size_t part = division.part_of(i);
@@ -334,8 +466,10 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
     }
     for (std::size_t k = 0; k < node.outputs.size(); ++k) {
       const std::size_t tensor = node.outputs[k];
-      const bool leaves = std::any_of(readers[tensor].begin(), readers[tensor].end(),
-                                      [&](std::size_t reader) { return division.part_of(reader) != part; });
+      const bool is_data = spmd::is_source(node.kind);
+      const bool leaves = std::any_of(readers[tensor].begin(), readers[tensor].end(), [&](std::size_t reader) {
+        return division.part_of(reader) != part && (!is_data || is_here(reader));
+      });
       if (leaves || is_kept[tensor]) {
         work.kept += pieces.size(tensor, signature.outputs[k], position);
       }
@@ -354,6 +488,7 @@ void OperatorProgram::add_reforms(RankTable& table, const spmd::Pieces& pieces, 
 {
   for (std::size_t i = 0; i < plan_.reforms.size(); ++i) {
     const PlacedReform& reform = plan_.reforms[i];
+    if (plan_.group_of(reform.part) != place.group) continue;
     const Bytes whole = plan_.graph.tensors[reform.tensor].size;
     ReformSizes& sizes = table.reforms[i];
     PartWork& work = table.parts[reform.part];
@@ -393,21 +528,30 @@ void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces
   const auto& reforms = plan_.reforms;
   const auto readers = graph.readers();
   std::vector<std::optional<std::size_t>> reform_of(graph.tensors.size());
-  for (std::size_t i = 0; i < reforms.size(); ++i) reform_of[reforms[i].tensor] = i;
+  for (std::size_t i = 0; i < reforms.size(); ++i) {
+    if (plan_.group_of(reforms[i].part) == place.group) reform_of[reforms[i].tensor] = i;
+  }
+  const auto passes = [&](std::size_t group, std::size_t tensor) {
+    const auto& all = plan_.groups[group].passes;
+    return std::binary_search(all.begin(), all.end(), tensor);
+  };
   for (std::size_t tensor = 0; tensor < graph.tensors.size(); ++tensor) {
     if (!graph.has_gradient(tensor)) continue;
-    const std::size_t maker = graph.tensors[tensor].producer;
-    const std::size_t made_in = division.part_of(maker);
+    const std::size_t made_in = division.part_of(graph.tensors[tensor].producer);
+    const bool is_made_here = plan_.group_of(made_in) == place.group;
+    if (!is_made_here && (place.group == 0 || !passes(place.group - 1, tensor))) continue;
     const auto& reform = reform_of[tensor];
     std::optional<std::size_t> last_direct;    // part of the last reader of the tensor as it was made
     std::optional<std::size_t> last_reformed;  // likewise, of the reformed one
     for (const std::size_t reader : readers[tensor]) {
       const auto& node = graph.operators[reader];
+      const std::size_t part = division.part_of(reader);
+      if (plan_.group_of(part) != place.group) continue;
       for (std::size_t k = 0; k < node.inputs.size(); ++k) {
         if (node.inputs[k] != tensor) continue;
         const Form form = division.signatures[reader].inputs[k];
         const bool is_reformed = reform && form == reforms[*reform].to;
-        (is_reformed ? last_reformed : last_direct) = division.part_of(reader);
+        (is_reformed ? last_reformed : last_direct) = part;
       }
     }
     if (last_reformed) {
@@ -426,13 +570,13 @@ void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces
       if (!is_free) table.reforms[*reform].gradient_released = size;
     }
     if (graph.is_parameter(tensor)) continue;
-    const auto& outputs = graph.operators[maker].outputs;
-    const auto output = static_cast<std::size_t>(std::find(outputs.begin(), outputs.end(), tensor) - outputs.begin());
-    const Bytes size = pieces.size(tensor, division.signatures[maker].outputs[output], place.position);
+    const Bytes size = pieces.size(tensor, plan_.form_of(tensor), place.position);
     const bool comes_back = last_reformed.has_value();
-    const bool is_made_by_reader =
-        last_direct && *last_direct > made_in && (!comes_back || *last_direct >= reforms[*reform].part);
-    if (is_made_by_reader) {
+    const bool is_made_by_reader = last_direct && (!is_made_here || *last_direct > made_in) &&
+                                   (!comes_back || *last_direct >= reforms[*reform].part);
+    if (is_made_here && passes(place.group, tensor)) {
+      // It arrives before any is made here.
+    } else if (is_made_by_reader) {
       table.parts[*last_direct].gradients_made += size;
     } else if (comes_back && opcode_of(reforms[*reform].backward, place.group)) {
       table.reforms[*reform].gradient_acquired = size;
@@ -441,7 +585,8 @@ void OperatorProgram::add_gradients(RankTable& table, const spmd::Pieces& pieces
     } else {
       continue;
     }
-    table.parts[made_in].gradients_taken += size;
+    // What another group has made leaves when it is sent back.
+    if (is_made_here) table.parts[made_in].gradients_taken += size;
   }
 }
 
@@ -462,6 +607,8 @@ const std::vector<Instruction>& OperatorProgram::instructions_of(std::size_t ran
   const GroupLanes& lanes = groups_[place.group];
   if (lane == compute_lane) return lanes.compute;
   if (lane == lanes_of_[rank].collectives) return lanes.collectives;
+  if (lane >= lanes_of_[rank].first_transfer)
+    return *transfers_[rank][lane - lanes_of_[rank].first_transfer].instructions;
   return lane == lanes_of_[rank].sums ? lanes.sums[place.position] : lanes.facts;
 }
 
@@ -472,6 +619,15 @@ Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
   const RankLanes& lanes = lanes_of_[rank];
   Instruction instruction = instructions_of(rank, lane)[position];
   instruction.lane = lane;
+  if (lane >= lanes.first_transfer) {
+    const TransferLane& transfer = transfers_[rank][lane - lanes.first_transfer];
+    instruction.size = transfer.size;
+    if (transfer.after) instruction.waits.add({*transfer.after, 0, position + 1});
+    if (instruction.opcode == Opcode::Recv && trains_) instruction.acquires.size = transfer.size;
+    const bool returns = instruction.opcode == Opcode::Send && instruction.payload == Payload::Gradient;
+    if (returns) instruction.releases.size = transfer.size;
+    return instruction;
+  }
   if (lane == lanes.facts && lane != compute_lane) {
     if (lanes.sums > 0) instruction.waits.add({lanes.sums, 0, length(rank, lanes.sums)});
     return instruction;
@@ -489,13 +645,15 @@ Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
     } else if (instruction.opcode == Opcode::Forward) {
       instruction.work = work.forward;
       if (trains_) instruction.acquires.size = work.kept;
+      if (is_outermost(instruction)) wait_for(instruction, lanes.arrivals, index_of(instruction));
     } else {
       const bool is_first = instruction.microbatch == first_backward_[instruction.stage];
       const bool is_last = instruction.microbatch == last_backward_[instruction.stage];
       instruction.work = work.backward;
       instruction.acquires.size = work.gradients_made + (is_first ? work.gathered_gradients : Bytes(0));
       instruction.releases.size =
-          work.kept + work.reformed + work.gradients_taken + (is_last ? work.gathered : Bytes(0));
+          work.kept + work.reformed + work.received + work.gradients_taken + (is_last ? work.gathered : Bytes(0));
+      if (is_outermost(instruction)) wait_for(instruction, lanes.gradient_arrivals, index_of(instruction));
     }
     return instruction;
   }
@@ -510,8 +668,25 @@ Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
     instruction.size = sizes.size;
     instruction.result = sizes.result;
     if (trains_) instruction.acquires.size = sizes.acquired;
+    const bool needs_arrival = is_received(plan_.reforms[instruction.place]) && is_outermost(instruction);
+    if (needs_arrival) wait_for(instruction, lanes.arrivals, index_of(instruction));
   }
   return instruction;
+}
+
+bool OperatorProgram::is_outermost(const Instruction& instruction) const
+{
+  const OperatorGroup& group = plan_.groups[plan_.group_of(instruction.stage)];
+  const bool is_backward = instruction.opcode == Opcode::Backward;
+  return instruction.stage == (is_backward ? group.end_part - 1 : group.first_part);
+}
+
+std::uint64_t OperatorProgram::index_of(const Instruction& instruction) const
+{
+  const std::size_t group = plan_.group_of(instruction.stage);
+  const Opcode opcode = instruction.opcode == Opcode::Backward ? Opcode::Backward : Opcode::Forward;
+  return orders_[group].index_of(
+      {opcode, static_cast<std::uint32_t>(instruction.stage - first_part(group)), instruction.microbatch});
 }
 
 }  // namespace isobar::schedules

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,14 +32,21 @@ namespace isobar::schedules {
 ///   waits for the last backward of the part and the collectives that bring such gradients; the Update of the part
 ///   waits for it.
 /// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
+/// - "send activation Q", "receive activation Q", "send gradient Q", "receive gradient Q": between a rank of a group
+/// and
+///   the one at position Q of the same replica in the next group, or the one before, whose slices of tensors that pass
+///   overlap: a message for each micro-batch, in the order in which the sender makes them. It waits for the forward
+///   through the last part of the group, or the backward through the first one with its conjugates. What comes first
+///   in the other group waits for the messages. Where there are more than three for a rank, one waits for the one of
+///   the third lane before, since an instruction waits for few lanes.
 ///
 /// `place` of a collective is the index in OperatorPlan::reforms; of an AllReduce that adds up a bucket of gradients,
 /// of its last one, whose part is its stage. Its layers are those of all parts between the bucket's parameters. It
 /// comes where the conjugate of its last parameter would. Free reforms are part of the tasks.
 ///
 /// Memory of a rank: parameters as they are stored, with gradients and optimizer; what is kept from a forward to its
-/// backward: tensors that operators keep or later parts read, reformed tensors, and masks; gathered parameters from
-/// their reform until the last backward; gradients between parts.
+/// backward: tensors that operators keep or later parts read, reformed tensors, and masks; what another group sends,
+/// from its arrival on; gathered parameters from their reform until the last backward; gradients between parts.
 ///
 /// O(parts x micro-batches + ranks x parts) memory.
 class OperatorProgram : public Program {
@@ -61,6 +69,7 @@ class OperatorProgram : public Program {
     Flops forward, backward, update;
     Bytes kept;                // from the forward to the backward of a micro-batch
     Bytes reformed;            // tensors, from their reforms to the backward
+    Bytes received;            // likewise, from their arrival
     Bytes gathered;            // parameters, from their reforms to the last backward
     Bytes gradients_made;      // that a backward leaves for others
     Bytes gradients_taken;     // that it needs, and others left
@@ -92,12 +101,32 @@ class OperatorProgram : public Program {
     LaneId collectives = 0;
     LaneId sums = 0;
     LaneId facts = 0;
+    LaneId first_transfer = 0;     // the last lanes are transfers
+    std::vector<LaneId> arrivals;  // of activations
+    std::vector<LaneId> gradient_arrivals;
+  };
+  /// A lane of messages to or from another group.
+  struct TransferLane {
+    const std::vector<Instruction>* instructions = nullptr;
+    Bytes size;
+    std::optional<LaneId> after;  // whose message for the same micro-batch comes before
+  };
+  /// The messages between a group and the next one, without lanes and sizes.
+  struct Boundary {
+    std::vector<Instruction> sent, received;
+    std::vector<Instruction> gradients_sent, gradients_received;
   };
 
   void add_tasks(std::size_t group, const Order& order);
   void add_collectives(std::size_t group, const Order& order);
   void add_sums(std::size_t group, const Order& order, const Plan& plan, const spmd::Pieces& pieces);
-  void add_facts_sync(const std::vector<Order>& orders);
+  void add_facts_sync();
+  void add_transfers(const std::vector<spmd::Pieces>& pieces);
+  Boundary boundary_after(std::size_t group) const;
+  /// Adds the lanes and channel of a Send to a Recv of these ranks, with the position of the other one each.
+  void connect_transfer(const char* what, const Boundary& boundary, std::size_t from, std::size_t to, Bytes size);
+  /// Adds the waits for what arrives for a micro-batch, the number `index` of those lanes.
+  static void wait_for(Instruction& instruction, const std::vector<LaneId>& arrivals, std::uint64_t index);
   /// Adds a channel of these ranks, and a lane to each.
   Channel& connect(const std::string& name, LaneId RankLanes::*lane, const std::vector<std::size_t>& ranks);
   /// The reform of a task at a position of the group's order, if it is a collective for it.
@@ -112,6 +141,13 @@ class OperatorProgram : public Program {
   const std::vector<Instruction>& instructions_of(std::size_t rank, LaneId lane) const;
   /// The collective of a reform in a group; none if it is free.
   std::optional<Opcode> opcode_of(spmd::ReformKind kind, std::size_t group) const;
+  /// Whether a forward is through the first part of its group, a backward through the last one, or a reform before the
+  /// first one.
+  bool is_outermost(const Instruction& instruction) const;
+  /// The number of its micro-batch among those that pass the part.
+  std::uint64_t index_of(const Instruction& instruction) const;
+  /// Whether the tensor of a reform comes from the group before.
+  bool is_received(const spmd::PlacedReform& reform) const;
   std::size_t first_part(std::size_t group) const { return plan_.groups[group].first_part; }
 
   OperatorPlan plan_;
@@ -122,7 +158,10 @@ class OperatorProgram : public Program {
   std::vector<std::vector<std::size_t>> grids_;
   std::vector<RankLanes> lanes_of_;  // by rank
   std::vector<RankTable> tables_;    // by rank
+  std::vector<Order> orders_;        // by group
   std::vector<GroupLanes> groups_;
+  std::deque<Boundary> boundaries_;                   // after each group but the last
+  std::vector<std::vector<TransferLane>> transfers_;  // by rank, from RankLanes::first_transfer on
   // The micro-batch, by part:
   std::vector<std::uint64_t> first_forward_;
   std::vector<std::uint64_t> first_backward_;

@@ -41,6 +41,30 @@ Plan random_plan(const Workload& workload, const std::vector<double>& shares, st
   return plan;
 }
 
+/// Passes a program on with one change.
+class ChangedProgram : public Program {
+ public:
+  ChangedProgram(const Program& program, std::function<void(Instruction&)> change)
+      : program_(program), change_(std::move(change))
+  {
+  }
+  std::size_t ranks() const override { return program_.ranks(); }
+  const std::vector<Lane>& lanes(std::size_t rank) const override { return program_.lanes(rank); }
+  const std::vector<Channel>& channels() const override { return program_.channels(); }
+  Bytes resident(std::size_t rank, Tier tier) const override { return program_.resident(rank, tier); }
+  std::uint64_t length(std::size_t rank, LaneId lane) const override { return program_.length(rank, lane); }
+  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override
+  {
+    Instruction instruction = program_.at(rank, lane, position);
+    change_(instruction);
+    return instruction;
+  }
+
+ private:
+  const Program& program_;
+  std::function<void(Instruction&)> change_;
+};
+
 TEST(PlansThatDivideOperators, MakeClaimsThatTheirCheckerFindsToo)
 {
   std::mt19937_64 random(11);
@@ -90,6 +114,49 @@ TEST(PlansThatDivideOperators, OfReplicasMakeClaimsThatTheirCheckerFindsToo)
           const Plan read = plan_from_json(plan_to_json(plan), "plan.json");
           EXPECT_THAT(faults(read, workload, devices), IsEmpty());
         }
+      }
+    }
+  }
+}
+
+TEST(PlansThatDivideOperators, OfGroupsMakeClaimsThatTheirCheckerFindsToo)
+{
+  std::mt19937_64 random(29);
+  const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(3),
+                                                       {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
+  for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
+    for (const auto& workload : small_moes(more)) {
+      for (int i = 0; i < 12; ++i) {
+        const std::size_t replicas = 1 + random() % 2;
+        std::vector<std::vector<double>> shares(2 + random() % 2);
+        std::vector<double> speeds;
+        for (auto& each : shares) {
+          each = all_shares[random() % all_shares.size()];
+          for (std::size_t k = 0; k < replicas * each.size(); ++k) {
+            speeds.push_back(1e6 * static_cast<double>(1 + speeds.size()));
+          }
+        }
+        const Cluster devices = cluster(speeds, {Seconds(1e-4), BytesPerSecond(1e7)});
+        const auto graph = *operator_graph_of(workload);
+        const auto division = random_division(graph, spmd::Rules::Corrected, random, shares.size());
+        Plan plan =
+            plan_of_groups(graph, division, shares, random() % 3 == 0 ? "1f1b" : "duplex", 1 + random() % 5, replicas);
+        plan.platform.name = "p.xml";
+        plan.workload.name = "w.yaml";
+        price_by_playing(plan, workload, devices);
+        ASSERT_THAT(faults(plan, workload, devices), IsEmpty());
+        EXPECT_LE(*plan.step_bound, *plan.objective);
+        const std::string text = plan_to_json(plan);
+        const Plan read = plan_from_json(text, "plan.json");
+        EXPECT_EQ(plan_to_json(read), text);
+        EXPECT_THAT(faults(read, workload, devices), IsEmpty());
+        // Messages that are too small, or to another stage.
+        const auto program = schedules::make_program(plan, workload);
+        const ChangedProgram smaller(*program, [](Instruction& each) {
+          if (is_transfer(each.opcode)) each.size = each.size * 0.5;
+        });
+        EXPECT_THAT(faults_of_played(plan, workload, devices, smaller),
+                    Contains(HasSubstr("what both have of the tensors between is")));
       }
     }
   }
@@ -145,30 +212,6 @@ TEST(PlansThatDivideOperators, AddUpReplicasUnlessTheySayOtherwise)
   EXPECT_THAT(faults_of_played(plan, workload, devices, *program_with(joined.sync)),
               Contains(HasSubstr("its program has AllReduce of parameter gradient")));
 }
-
-/// Passes a program on with one change.
-class ChangedProgram : public Program {
- public:
-  ChangedProgram(const Program& program, std::function<void(Instruction&)> change)
-      : program_(program), change_(std::move(change))
-  {
-  }
-  std::size_t ranks() const override { return program_.ranks(); }
-  const std::vector<Lane>& lanes(std::size_t rank) const override { return program_.lanes(rank); }
-  const std::vector<Channel>& channels() const override { return program_.channels(); }
-  Bytes resident(std::size_t rank, Tier tier) const override { return program_.resident(rank, tier); }
-  std::uint64_t length(std::size_t rank, LaneId lane) const override { return program_.length(rank, lane); }
-  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override
-  {
-    Instruction instruction = program_.at(rank, lane, position);
-    change_(instruction);
-    return instruction;
-  }
-
- private:
-  const Program& program_;
-  std::function<void(Instruction&)> change_;
-};
 
 TEST(PlansThatDivideOperators, AreComparedWithTheirProgram)
 {

@@ -82,6 +82,45 @@ TEST(OperatorProgram, IsSoundForReplicas)
   }
 }
 
+/// Calls `visit` with random plans of one to three groups of every trunk, with one or two replicas.
+template <typename Visit>
+void for_random_groups(int count, const std::string& more, Visit visit)
+{
+  std::mt19937_64 random(11);
+  const auto workloads = small_moes(more);
+  const std::vector<std::string> schedules = {"duplex", "duplex", "sequential", "1f1b", "gpipe"};
+  for (int i = 0; i < count; ++i) {
+    const Workload& workload = workloads[random() % workloads.size()];
+    std::vector<std::vector<double>> shares(1 + random() % 3);
+    for (auto& each : shares) each = all_shares[random() % all_shares.size()];
+    const auto graph = *operator_graph_of(workload);
+    const auto division = random_division(graph, spmd::Rules::Corrected, random, shares.size());
+    const std::string& schedule = schedules[random() % schedules.size()];
+    const std::size_t replicas = 1 + random() % 2;
+    const Plan plan = plan_of_groups(graph, division, shares, schedule, 1 + random() % 7, replicas);
+    SCOPED_TRACE(fmt::format("plan {}: {} groups, {} replicas, {}, {} micro-batches", i, shares.size(), replicas,
+                             schedule, plan.goal.microbatches));
+    visit(plan, workload);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
+TEST(OperatorProgram, IsSoundForGroups)
+{
+  std::mt19937_64 random(3);
+  for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
+    for_random_groups(60, more, [&](Plan plan, const Workload& workload) {
+      if (random() % 2 == 0) add_random_buckets(plan, workload, random);
+      ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
+      const auto program = make_program(plan, workload);
+      ASSERT_THAT(faults_of(*program), IsEmpty());
+      const auto evaluation = make_evaluation_program(plan, workload);
+      ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
+      play_program(*program, uniform_rates(program->ranks(), 1, 1e9), 3);
+    });
+  }
+}
+
 /// The lane of a rank with this name; none if it has no such lane.
 std::optional<LaneId> lane_named(const Program& program, std::size_t rank, const std::string& name)
 {

@@ -33,6 +33,21 @@ spmd::DeviceRates random_rates(std::mt19937_64& random)
 }
 
 /// The largest difference between simulated and played times of three steps, relative.
+double difference_of(const Plan& plan, const Workload& workload, const Platform& platform, const Cluster& cluster)
+{
+  const auto program = schedules::make_program(plan, workload);
+  constexpr std::uint64_t steps = 3;
+  const auto played = play_program(*program, nominal_rates(plan, workload, cluster), steps);
+  const auto report = simulate(platform, *program, rank_hosts(plan, workload, cluster), steps, nullptr);
+  double difference = 0;
+  for (std::size_t i = 0; i < steps; ++i) {
+    const double expected = played.periods[i].step_time.value;
+    difference = std::max(difference, std::abs(report.step_times[i].value - expected) / expected);
+  }
+  return difference;
+}
+
+/// The same of a random plan of one group.
 double largest_difference(std::uint64_t seed, bool has_rates_and_interference, std::size_t replicas = 1)
 {
   std::mt19937_64 random(seed);
@@ -57,16 +72,31 @@ double largest_difference(std::uint64_t seed, bool has_rates_and_interference, s
     }
   }
   if (seed % 3 > 0) add_random_buckets(plan, workload, random);
-  const auto program = schedules::make_program(plan, workload);
-  constexpr std::uint64_t steps = 3;
-  const auto played = play_program(*program, nominal_rates(plan, workload, cluster), steps);
-  const auto report = simulate(platform, *program, rank_hosts(plan, workload, cluster), steps, nullptr);
-  double difference = 0;
-  for (std::size_t i = 0; i < steps; ++i) {
-    const double expected = played.periods[i].step_time.value;
-    difference = std::max(difference, std::abs(report.step_times[i].value - expected) / expected);
+  return difference_of(plan, workload, platform, cluster);
+}
+
+/// The same of a random plan of two or three groups.
+double largest_difference_of_groups(std::uint64_t seed)
+{
+  std::mt19937_64 random(seed);
+  const std::vector<std::vector<double>> all_shares = {{1}, equal_shares(2), {0.25, 0.75}, {1.0 / 6, 1.0 / 3, 0.5}};
+  const auto workloads = small_moes(seed % 2 == 0 ? "" : "clip_norm: 1\n");
+  const Workload workload = workloads[random() % workloads.size()];
+  const std::size_t replicas = 1 + seed % 2;
+  std::vector<std::vector<double>> shares(2 + random() % 2);
+  std::size_t devices = 0;
+  for (auto& each : shares) {
+    each = all_shares[random() % all_shares.size()];
+    devices += replicas * each.size();
   }
-  return difference;
+  PlatformFile file;
+  full_mesh(file, random, devices, false);
+  const Platform platform = file.load();
+  const auto graph = *operator_graph_of(workload);
+  const auto division = random_division(graph, spmd::Rules::Corrected, random, shares.size());
+  const Plan plan =
+      plan_of_groups(graph, division, shares, seed % 3 == 0 ? "1f1b" : "duplex", 1 + random() % 5, replicas);
+  return difference_of(plan, workload, platform, platform.cluster());
 }
 
 void compare_simulated_with_played(bool has_rates_and_interference, std::size_t replicas = 1)
@@ -96,6 +126,18 @@ TEST(DividedOperators, OfReplicasTakeAsLongInTheSimulatorAsInThePlayer)
 {
   compare_simulated_with_played(false, 2);
   compare_simulated_with_played(false, 3);
+}
+
+TEST(DividedOperators, OfGroupsTakeAsLongInTheSimulatorAsInThePlayer)
+{
+  std::vector<std::function<std::string()>> work;
+  for (std::uint64_t seed = 0; seed < 24; ++seed) {
+    work.emplace_back([=] { return fmt::format("{:.17g}", largest_difference_of_groups(seed)); });
+  }
+  for (const auto& result : run_in_children(work, 2, Seconds(120))) {
+    ASSERT_FALSE(result.failure) << result.failure->text;
+    EXPECT_LT(std::stod(result.output), 1e-9);
+  }
 }
 
 }  // namespace
