@@ -12,6 +12,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/tier_memory.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
@@ -136,11 +137,16 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
     text += fmt::format("{} in {}, whose gradients are added up one after another\n", counted(stages, "stage"),
                         counted(parts, "part"));
   }
+  if (has_replicas(plan) && divides_operators(plan)) {
+    text += fmt::format("{} take as many samples of each micro-batch each\n",
+                        counted(plan.stages.front().replicas.size(), "replica"));
+  }
   text += "\n";
   std::vector<std::string> header = {"stage", "device", "layers", "count", "needs", "has"};
   std::vector<std::vector<std::string>> rows;
   std::vector<std::vector<std::string>> residences;
   const auto number = uses_machines(plan) ? numbers_in_file(plan) : pipeline_stages(plan);
+  const bool takes_microbatches = has_replicas(plan) && !divides_operators(plan);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const std::size_t first_part = i;
     const std::size_t first = plan.stages[i].first_layer;
@@ -153,7 +159,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
         const Device& device = cluster.devices[cluster.device_index(shard.device).value()];
         std::vector<std::string>& row = rows.emplace_back();
         row = {fmt::format("{}", number[i]), device.name};
-        if (has_replicas(plan)) row.push_back(fmt::format("{}", taken > 0 ? taken : plan.goal.microbatches));
+        if (takes_microbatches) row.push_back(fmt::format("{}", taken > 0 ? taken : plan.goal.microbatches));
         if (has_shards(plan)) row.push_back(fmt::format("{:.4g}", shard.share));
         row.insert(row.end(),
                    {fmt::format("{}–{}", first, stage.last_layer), fmt::format("{}", stage.last_layer - first + 1),
@@ -162,7 +168,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
     }
   }
   if (has_shards(plan)) header.insert(header.begin() + 2, "share");
-  if (has_replicas(plan)) header.insert(header.begin() + 2, "micro-batches");
+  if (takes_microbatches) header.insert(header.begin() + 2, "micro-batches");
   text += results::table_of(header, rows, 2);
   if (!uses_machines(plan)) return text;
   return text + "\n" + results::table_of({"stage", "in the machine", "stay", "places", "updates"}, residences, 2) +

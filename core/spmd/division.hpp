@@ -57,7 +57,6 @@ std::vector<PlacedReform> reforms_of(const OperatorGraph& graph, const Division&
 
 /// What is wrong with a division: signatures that an operator does not have, tensors that no reform brings into the
 /// form that an operator reads, in time, or that would need two, tensors that cannot pass between groups, and groups
-/// between which none passes. Each line
 /// between which none passes. Each line names the operator. Parameters and data exist before the first part.
 std::vector<std::string> faults_of(const OperatorGraph& graph, const Division& division, Rules rules);
 

@@ -1,5 +1,6 @@
 #include "results/report/site_map.hpp"
 
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/plan/sync_groups.hpp"
@@ -148,16 +149,23 @@ std::vector<Flow> sync_flows(const Plan& plan, const StageDevices& devices, std:
   return flows;
 }
 
+template <typename Connect>
+void for_each_pair(const std::vector<std::size_t>& some, const std::vector<std::size_t>& others, Connect connect)
+{
+  for (const std::size_t from : some) {
+    for (const std::size_t to : others) {
+      if (from != to) connect(from, to);
+    }
+  }
+}
+
 /// Those whose replicas are not divided alike meet in many ways.
 template <typename Connect>
 void for_each_pair_of_replicas(const StageDevices& devices, Connect connect)
 {
   for (const auto& replica : devices) {
     for (const auto& other : devices) {
-      if (&replica == &other) continue;
-      for (const std::size_t from : replica) {
-        for (const std::size_t to : other) connect(from, to);
-      }
+      if (&replica != &other) for_each_pair(replica, other, connect);
     }
   }
 }
@@ -189,20 +197,28 @@ SiteMap site_map_of(const Plan& plan, const Cluster& cluster)
       for (const std::size_t first : replica) connect(cluster.data_server_index(), first);
     }
   }
+  const bool divides = divides_operators(plan);
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
+    if (divides && has_same_devices(plan.stages[stage], plan.stages[stage + 1])) continue;  // parts
     const bool is_alike = microbatches_of(plan.stages[stage]) == microbatches_of(plan.stages[stage + 1]);
     for (std::size_t from = 0; from < devices[stage].size(); ++from) {
       for (std::size_t to = 0; to < devices[stage + 1].size(); ++to) {
         if (is_alike && from != to) continue;
         const auto& senders = devices[stage][from];
         const auto& receivers = devices[stage + 1][to];
+        if (divides) {  // each may have a slice of what the others have
+          for_each_pair(senders, receivers, connect);
+          continue;
+        }
         for (std::size_t i = 0; i < receivers.size(); ++i) connect(senders[i % senders.size()], receivers[i]);
       }
     }
   }
   for (std::size_t stage = 0; stage < plan.stages.size(); ++stage) {
     const ShardGrid& grid = plan.stages[stage].grid;
+    if (divides && stage > 0 && has_same_devices(plan.stages[stage - 1], plan.stages[stage])) continue;
     for (const auto& shards : devices[stage]) {
+      if (divides) for_each_pair(shards, shards, connect);
       for (const GridAxis axis : axes_of(grid)) {
         for (const auto& ring : groups_along(grid, axis, shards.size())) {
           for (std::size_t i = 0; i < ring.size(); ++i) connect(shards[ring[i]], shards[ring[(i + 1) % ring.size()]]);

@@ -189,6 +189,55 @@ TEST(OperatorPlan, NamesWhatIsWrongWithItsReplicas)
               ElementsAre("sync: sharded and bucket_bytes are for stages of whole layers; leave them out"));
 }
 
+TEST(OperatorPlan, HasAStageInItsFileForEachGroup)
+{
+  Case sample;
+  for (int i = 0; i < 10; ++i) {
+    const auto division = random_division(sample.graph, spmd::Rules::Corrected, sample.random, 2);
+    const std::vector<std::vector<double>> shares = {{0.25, 0.75}, {0.5, 0, 0.5}};
+    Plan plan = plan_of_groups(sample.graph, division, shares, "duplex", 3, 2);
+    add_random_buckets(plan, sample.workload, sample.random);
+    const std::string text = plan_to_json(plan);
+    const Plan read = plan_from_json(text, "plan.json");
+    EXPECT_EQ(plan_to_json(read), text);
+    EXPECT_THAT(faults_of_operators(read, sample.workload), IsEmpty());
+    const OperatorPlan divided = operator_plan_of(read, sample.workload);
+    EXPECT_EQ(divided.division.groups, division.groups);
+    EXPECT_EQ(divided.ranks(), 10U);
+    ASSERT_EQ(divided.groups.size(), 2U);
+    EXPECT_EQ(divided.groups[1].first_part, division.groups[1]);
+    EXPECT_EQ(divided.groups[1].first_rank, 4U);
+    EXPECT_EQ(divided.groups[1].shares, shares[1]);
+    EXPECT_FALSE(divided.groups[0].passes.empty());
+    for (const std::size_t tensor : divided.groups[0].passes) {
+      EXPECT_EQ(divided.form_of(tensor).kind, spmd::Form::Kind::Gather);
+    }
+    EXPECT_EQ(divided.place_of(8).group, 1U);
+    EXPECT_EQ(divided.place_of(8).replica, 1U);
+    EXPECT_EQ(divided.place_of(8).position, 1U);
+  }
+}
+
+TEST(OperatorPlan, NamesWhatIsWrongWithItsGroups)
+{
+  Case sample;
+  const auto division = random_division(sample.graph, spmd::Rules::Corrected, sample.random, 2);
+  const Plan plan = plan_of_groups(sample.graph, division, {{0.5, 0.5}, {1}}, "duplex", 3);
+  Plan other = plan;
+  for (auto& stage : other.stages) {
+    if (stage.replicas[0].shards.size() == 1) stage.replicas[0].shards[0].device = "d1";
+  }
+  EXPECT_THAT(
+      faults_of_operators(other, sample.workload),
+      ElementsAre("stages[1].replicas[0].shards[0].device: d1 a second time; each shard has a device of its own"));
+  other = plan;
+  for (auto& stage : other.stages) {
+    if (stage.replicas[0].shards.size() == 1) stage.replicas.push_back({0, {{"d3"}}});
+  }
+  EXPECT_THAT(faults_of_operators(other, sample.workload),
+              ElementsAre("stages[1].replicas: 2, and stages[0] has 1; each takes its samples through all stages"));
+}
+
 TEST(OperatorPlan, RefusesWhatItsFileCannotMean)
 {
   const std::string text = plan_to_json(Case().plan);
@@ -303,6 +352,24 @@ TEST(OperatorPlan, NamesWhatIsWrongWithItsBuckets)
                           "makes gradients"));
   EXPECT_THAT(faults({"layer1.w1"}), ElementsAre("sync.bucket_ends: no bucket has layer1.gate; end the last one with "
                                                  "layer0.qkv.weight"));
+  // A second stage from the second layer on has buckets of its own.
+  Plan groups = plan;
+  const std::size_t cut = number_of("layer1.qkv.weight");
+  Stage& first = groups.stages.front();
+  Stage second = first;
+  second.first_layer = cut;
+  second.splits.erase(second.splits.begin(), second.splits.begin() + static_cast<std::ptrdiff_t>(cut));
+  second.replicas = {{0, {{"d2"}}}};
+  first.last_layer = cut - 1;
+  first.splits.resize(cut);
+  groups.stages.push_back(std::move(second));
+  groups.sync.bucket_ends = {number_of("layer0.qkv.weight")};
+  EXPECT_THAT(
+      faults_of_operators(groups, sample.workload),
+      ElementsAre("sync.bucket_ends: layer1.qkv.weight is in a bucket with a parameter of another stage; end one "
+                  "with it"));
+  groups.sync.bucket_ends = {cut, number_of("layer0.qkv.weight")};
+  EXPECT_THAT(faults_of_operators(groups, sample.workload), IsEmpty());
   const auto read = [&](const std::string& sync) {
     return message_of([&] {
       plan_from_json(replaced(plan_to_json(plan), "\"predicted\":", "\"sync\": " + sync + ", \"predicted\":"),

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
 #include <vector>
 
 namespace isobar::spmd {
@@ -122,6 +124,66 @@ TEST(Divisions, ReformATensorOnce)
   EXPECT_THAT(faults_of(graph, division, Rules::Corrected),
               testing::Contains("layer0.add1: reads embedding.x as gather1; it is full, and is gather0 after its one "
                                 "reform"));
+}
+
+/// All operators by samples, with replicated parameters, in a part for each; groups begin with these operators.
+Division by_samples(const OperatorGraph& graph, const std::vector<std::string>& groups)
+{
+  Division division;
+  const auto samples = sample_dimensions(graph);
+  for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+    const auto& node = graph.operators[i];
+    division.parts.push_back(i);
+    for (const auto& name : groups) {
+      if (name == node.name) division.groups.push_back(i);
+    }
+    const auto known = signatures_of(graph, node, Rules::Corrected);
+    const auto found = std::find_if(known.begin(), known.end(), [&](const Signature& each) {
+      if (node.kind == OperatorKind::Parameter) return each.outputs[0] == replicate;
+      if (node.kind == OperatorKind::Data) return each.outputs[0] == gather(0);
+      return !each.inputs.empty() &&
+             (node.kind == OperatorKind::Output || each.inputs[0] == gather(*samples[node.inputs[0]]));
+    });
+    division.signatures.push_back(found == known.end() ? known.front() : *found);
+  }
+  return division;
+}
+
+TEST(Divisions, OfGroupsPassSlicesToTheNextOne)
+{
+  const auto graph = dense();
+  const std::string linear1 = "layer0.linear1.weight";
+  const Division division = by_samples(graph, {linear1, "layer0.norm2.weight"});
+  EXPECT_THAT(faults_of(graph, division, Rules::Corrected), IsEmpty());
+  EXPECT_EQ(division.group_of(division.groups[1] - 1), 0U);
+  EXPECT_EQ(division.group_of(division.groups[1]), 1U);
+  EXPECT_EQ(division.end_of_group(0), division.groups[1]);
+  EXPECT_EQ(division.end_of_group(2), division.parts.size());
+  const auto reforms = reforms_of(graph, division, Rules::Corrected);
+  EXPECT_TRUE(std::all_of(reforms.begin(), reforms.end(), [](const auto& each) { return each.is_parameter; }));
+}
+
+TEST(Divisions, NameWhatCannotPassBetweenGroups)
+{
+  const auto graph = dense();
+  const auto faults = [&](const std::vector<std::string>& groups) {
+    return faults_of(graph, by_samples(graph, groups), Rules::Corrected);
+  };
+  EXPECT_THAT(
+      faults({"layer0.linear1"}),
+      ElementsAre("layer0.linear1: reads layer0.linear1.weight, which is in another stage; a parameter is in the "
+                  "stage that reads it",
+                  "layer0.linear1: reads layer0.linear1.bias, which is in another stage; a parameter is in the "
+                  "stage that reads it"));
+  EXPECT_THAT(faults({"layer0.linear1.weight", "layer0.relu"}),
+              ElementsAre("layer0.add2: reads layer0.norm1, which is made 2 stages before; the next stage is the last "
+                          "one that reads a tensor"));
+  EXPECT_THAT(
+      faults({"layer0.qkv.weight"}),
+      ElementsAre("layer0.qkv.weight: begins a stage that reads nothing of the one before; begin it elsewhere"));
+  EXPECT_THAT(faults({"head.output"}),
+              ElementsAre("head.output: reads head.sum, which the stage before makes reduce; only slices pass between "
+                          "stages"));
 }
 
 }  // namespace

@@ -77,6 +77,33 @@ TEST(Pieces, HaveThePartOfAnOperatorThatItsSlicesHave)
   EXPECT_EQ(pieces.part(linear, {{reduce, full, reduce}, {reduce}}, 1), 1);
 }
 
+TEST(Pieces, OverlapWithThoseOfOtherSharesInAllOfThem)
+{
+  const auto graph = make_operator_graph(small_bert(), 4, 4);
+  const std::size_t tensor = graph.operators[operator_named(graph, "layer0.norm2")].outputs[0];
+  ASSERT_THAT(graph.tensors[tensor].shape, ElementsAre(4, 8, 48));
+  const Pieces halves(graph, {0.5, 0.5});
+  const Pieces uneven(graph, {0.25, 0, 0.75});
+  const Bytes sample = graph.tensors[tensor].size / 4;
+  EXPECT_EQ(halves.overlap(tensor, gather(0), 0, uneven, 0), sample);
+  EXPECT_EQ(halves.overlap(tensor, gather(0), 0, uneven, 1), Bytes(0));
+  EXPECT_EQ(halves.overlap(tensor, gather(0), 0, uneven, 2), sample);
+  EXPECT_EQ(halves.overlap(tensor, gather(0), 1, uneven, 0), Bytes(0));
+  EXPECT_EQ(halves.overlap(tensor, gather(0), 1, uneven, 2), 2 * sample);
+  const Pieces others(graph, {0.3, 0.1, 0.2, 0.4});
+  for (const std::uint8_t dimension : {0, 1, 2}) {
+    for (std::size_t i = 0; i < others.devices(); ++i) {
+      Bytes all;
+      for (std::size_t k = 0; k < uneven.devices(); ++k) {
+        all += others.overlap(tensor, gather(dimension), i, uneven, k);
+        EXPECT_EQ(others.overlap(tensor, gather(dimension), i, uneven, k),
+                  uneven.overlap(tensor, gather(dimension), k, others, i));
+      }
+      EXPECT_EQ(all, others.size(tensor, gather(dimension), i));
+    }
+  }
+}
+
 TEST(PartOfSamples, HasThatPartOfAllWorkAndNoneOfTheParameters)
 {
   const auto graph = make_operator_graph(small_bert(), 8, 4);

@@ -69,6 +69,30 @@ inline std::vector<Task> duplex(std::size_t parts, std::uint64_t microbatches)
   return list.all();
 }
 
+/// The same of one device among others with neighbouring stages: two micro-batches at a time, by 1F1B.
+inline std::vector<Task> duplex_waves(std::size_t parts, std::uint64_t microbatches, std::uint64_t warm_up)
+{
+  TaskList list;
+  const std::uint64_t waves = (microbatches + 1) / 2;
+  const auto forward = [&](std::uint64_t wave) {
+    for (std::uint32_t part = 0; part < parts; ++part) {
+      for (std::uint64_t m = 2 * wave; m < std::min(2 * wave + 2, microbatches); ++m) list.forward(m, part);
+    }
+  };
+  const auto backward = [&](std::uint64_t wave) {
+    for (auto part = static_cast<std::uint32_t>(parts); part-- > 0;) {
+      for (std::uint64_t m = std::min(2 * wave + 2, microbatches); m-- > 2 * wave;) list.backward(m, part);
+    }
+  };
+  std::uint64_t ahead = 0;
+  while (ahead < std::min(warm_up, waves)) forward(ahead++);
+  for (std::uint64_t wave = 0; wave < waves; ++wave) {
+    if (ahead < waves) forward(ahead++);
+    backward(wave);
+  }
+  return list.all();
+}
+
 /// forward_backward_pipelining_without_interleaving of Megatron-LM.
 inline std::vector<Task> one_forward_one_backward(std::uint64_t warm_up, std::uint64_t microbatches)
 {

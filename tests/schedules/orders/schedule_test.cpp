@@ -82,7 +82,11 @@ std::vector<Task> reference_of(std::string_view name, std::size_t rank, std::siz
 {
   if (name == "sequential") return reference::sequential(microbatches);
   if (name == "gpipe") return reference::gpipe(microbatches);
-  if (name == "duplex") return reference::duplex(chunks, microbatches);
+  if (name == "duplex") {
+    const bool has_neighbours = ranks > 1 && chunks == 1;
+    return has_neighbours ? reference::duplex_waves(chunks, microbatches, ranks - 1 - rank)
+                          : reference::duplex(chunks, microbatches);
+  }
   if (name == "1f1b") return reference::one_forward_one_backward(ranks - 1 - rank, microbatches);
   if (name == "zero-bubble-h1") return reference::zero_bubble(ranks - 1 - rank, rank, microbatches);
   if (name == "zero-bubble-h2") return reference::zero_bubble(2 * (ranks - 1 - rank), 2 * rank, microbatches);
@@ -420,6 +424,25 @@ TEST(EveryOrder, HasTheSameSlotsForBillionsOfMicroBatches)
   }
 }
 
+TEST(Duplex, PassesTwoMicroBatchesAtATimeThroughDevicesWithNeighbouringStages)
+{
+  for (std::size_t ranks = 2; ranks <= 4; ++ranks) {
+    for (std::uint64_t microbatches = 1; microbatches <= 12; ++microbatches) {
+      PipelineShape shape{{}, {}, microbatches};
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        shape.devices.push_back(fmt::format("d{}", rank));
+        shape.rank_of_stage.insert(shape.rank_of_stage.end(), rank + 1, rank);  // so many parts
+      }
+      const auto orders = require_schedule("duplex").orders(shape, {"duplex"});
+      for (std::size_t rank = 0; rank < ranks; ++rank) {
+        SCOPED_TRACE(fmt::format("rank {} of {}, {} micro-batches", rank, ranks, microbatches));
+        EXPECT_EQ(tasks_of(orders[rank]), reference::duplex_waves(rank + 1, microbatches, ranks - 1 - rank));
+        EXPECT_LE(orders[rank].runs().size(), 6U);
+      }
+    }
+  }
+}
+
 TEST(EveryOrder, HasTheMicroBatchesInFlightOfItsFormula)
 {
   for_every_order(20, [](const Schedule& schedule, const PipelineShape& shape, const std::vector<Order>& orders,
@@ -429,6 +452,7 @@ TEST(EveryOrder, HasTheMicroBatchesInFlightOfItsFormula)
     const auto formula = [&](std::uint64_t i) {
       if (schedule.name == "sequential") return std::uint64_t{1};
       if (schedule.name == "gpipe") return M;
+      if (schedule.name == "duplex" && p > 1 && chunks == 1) return std::min(M, 2 * (p - i));  // in waves
       if (schedule.name == "duplex") return chunks * M;
       if (schedule.name == "1f1b") return std::min(M, p - i);
       if (schedule.name == "zero-bubble-h1") return std::min(M, p);
