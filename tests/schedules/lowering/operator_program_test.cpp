@@ -9,6 +9,7 @@
 #include "schedules/evaluation.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/divisions.hpp"
+#include "tests/support/editable_program.hpp"
 #include "tests/support/uniform_rates.hpp"
 
 #include <fmt/format.h>
@@ -28,6 +29,8 @@ namespace isobar::schedules {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
+using testing::Contains;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 const std::vector<std::vector<double>> all_shares = {
@@ -119,6 +122,83 @@ TEST(OperatorProgram, IsSoundForGroups)
       play_program(*program, uniform_rates(program->ranks(), 1, 1e9), 3);
     });
   }
+}
+
+TEST(OperatorProgram, OfGroupsWaitsForEveryMessage)
+{
+  Workload workload;
+  std::mt19937_64 random(5);
+  std::size_t chained = 0;
+  for (const auto& shares : {std::vector<std::vector<double>>{equal_shares(6), {1}}, {{1}, equal_shares(6)}}) {
+    workload = small_moes().front();
+    const auto graph = *operator_graph_of(workload);
+    const auto division = random_division(graph, spmd::Rules::Corrected, random, 2);
+    const Plan plan = plan_of_groups(graph, division, shares, "duplex", 3);
+    const auto program = make_program(plan, workload);
+    ASSERT_THAT(faults_of(*program), IsEmpty());
+    const std::size_t middle = shares[0].size() == 1 ? 0 : 6;  // the rank that all others send to
+    EditableProgram edited(*program);
+    auto& listing = edited.listing[middle];
+    // Each wait of a pass for a message, and each of a message for another one.
+    for (std::size_t lane = 0; lane < listing.lanes.size(); ++lane) {
+      for (auto& instruction : listing.instructions[lane]) {
+        const Waits waits = instruction.waits;
+        for (const Wait& left_out : waits) {
+          const bool is_message = listing.lanes[left_out.lane].name.find("receive") == 0;
+          if (!is_message) continue;
+          if (instruction.opcode == Opcode::Recv) ++chained;
+          instruction.waits = {};
+          for (const Wait& wait : waits) {
+            if (!(wait == left_out)) instruction.waits.add(wait);
+          }
+          EXPECT_THAT(faults_of(edited), Contains(HasSubstr("does not wait for the Recv at rank"))) << lane;
+        }
+        instruction.waits = waits;
+      }
+    }
+    EXPECT_THAT(faults_of(edited), IsEmpty());
+  }
+  EXPECT_GT(chained, 0U);
+}
+
+TEST(OperatorProgram, OfGroupsSendsEachElementToTheDevicesThatHaveItThere)
+{
+  std::size_t messages = 0;
+  for_random_groups(40, "", [&](const Plan& plan, const Workload& workload) {
+    const OperatorPlan divided = operator_plan_of(plan, workload);
+    const auto program = make_program(plan, workload);
+    // What arrives at a rank in a step, by payload.
+    std::map<std::pair<std::size_t, Payload>, double> arrived;
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      for (LaneId lane = 1; lane < program->lanes(rank).size(); ++lane) {
+        for (std::uint64_t i = 0; i < program->length(rank, lane); ++i) {
+          const Instruction each = program->at(rank, lane, i);
+          if (each.opcode != Opcode::Recv) continue;
+          ++messages;
+          arrived[{rank, each.payload}] += each.size.value;
+        }
+      }
+    }
+    const auto microbatches = static_cast<double>(plan.goal.microbatches);
+    for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+      const OperatorPlace place = divided.place_of(rank);
+      const spmd::Pieces pieces(divided.graph, divided.groups[place.group].shares);
+      double activations = 0;
+      double gradients = 0;
+      const auto size = [&](std::size_t tensor) {
+        return microbatches * pieces.size(tensor, divided.form_of(tensor), place.position).value;
+      };
+      if (place.group > 0) {
+        for (const std::size_t tensor : divided.groups[place.group - 1].passes) activations += size(tensor);
+      }
+      for (const std::size_t tensor : divided.groups[place.group].passes) {
+        if (divided.graph.has_gradient(tensor)) gradients += size(tensor);
+      }
+      ASSERT_NEAR((arrived[{rank, Payload::Activation}]), activations, 1e-9 * activations);
+      ASSERT_NEAR((arrived[{rank, Payload::Gradient}]), gradients, 1e-9 * gradients);
+    }
+  });
+  EXPECT_GT(messages, 1000U);
 }
 
 /// The lane of a rank with this name; none if it has no such lane.
