@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/plan", "core/program", "core/check"}
+CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program", "core/check"}
 EXECUTION = {"exec/device", "exec/files", "exec/launch", "exec/model", "exec/net", "exec/transport"}
 MOST_ROOMS = 10
 MOST_FILES = 36
@@ -23,6 +23,7 @@ ROOMS = {
     "core/spmd": ({"core", "core/program"}, ("fmt/",), ()),
     "core/model": ({"core", "core/base", "core/spmd"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
     "core/cluster": ({"core", "core/base", "core/model"}, ("fmt/",), ("nlohmann/",)),
+    "core/jobs": ({"core", "core/base"}, ("fmt/",), ()),
     "core/plan": ({"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
     "core/check": (CORE - {"core/check"}, ("fmt/",), ()),
@@ -42,6 +43,7 @@ ROOMS = {
         ("fmt/",), ()),
     "allocators/spmd": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "allocators/spmd/linear_program.cpp": (CORE | {"allocators/spmd"}, ("fmt/",), ("coin/",)),
+    "allocators/mix": (CORE, ("fmt/",), ("lemon/",)),
     "allocators/tiers": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "schedules": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ()),
     "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),
@@ -72,7 +74,7 @@ ROOMS = {
     "exec": (
         CORE | EXECUTION | {"exec/data", "exec/run", "schedules/lowering"}, ("fmt/", "CLI/"), ("nlohmann/", "spdlog/")),
 }
-COMMANDS = CORE | {"allocators", "allocators/sky", "allocators/spmd", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
+COMMANDS = CORE | {"allocators", "allocators/mix", "allocators/sky", "allocators/spmd", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
                    "sim/generate", "sim/play", "results", "results/trace", "results/gate", "results/sweep",
                    "results/report"}
 ROOMS |= {

@@ -31,7 +31,7 @@ BANNED = {
     r"\bfinds? what (it|they) looks? for\b|\bfound what (it|they) looks? for\b": "failed",
     r"\binfeasible plan\b": "no feasible plan",
     r"\bpatient stop\b": "graceful stop",
-    r"(?<!sharing_)(?<!--)\bpolic(y|ies)\b(?! of)": "allocator",
+    r"(?!^policy$)(?<!sharing_)(?<!--)(?<!scheduling )\bpolic(y|ies)\b(?! of)": "allocator",
     r"\bsays so\b|\bsay so\b": "reports it, states it",
     r"\bas it were\b|\bthereof\b|\bwherein\b|\bhereof\b|\bthereby\b|\bherein\b": "plain words",
     r"(^|[.!?:] )Of (?!course)[^.;:]{1,60}:": "name the subject first",
