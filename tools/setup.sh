@@ -1,7 +1,7 @@
 # Sourced by ./demo, ./test and .ci/run: installs missing packages and builds preset `release` in build/release.
 
 build_packages=(ca-certificates g++ cmake ninja-build pkg-config ccache libsimgrid-dev libyaml-cpp-dev libboost-graph-dev
-                libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev zlib1g-dev
+                libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev libpugixml-dev coinor-libcbc-dev liblemon-dev zlib1g-dev
                 libsqlite3-dev libssl-dev libutf8proc-dev python3 python3-pip)
 test_packages=(libgtest-dev libgmock-dev librapidcheck-dev git clang-format-14 chromium slurm-wlm munge openmpi-bin
                faketime)

@@ -1,0 +1,131 @@
+#include "allocators/mix/job_groups.hpp"
+
+#include "allocators/mix/matching.hpp"
+#include "core/errors.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+namespace isobar::allocators {
+
+namespace {
+
+constexpr double weight_scale = 1e6;          // gains as whole microseconds, or millionths
+constexpr double largest_weight = 1ll << 50;  // see MatchingEdge
+
+struct Group {
+  std::vector<std::size_t> jobs;
+  std::vector<StepTimes> steps;
+  Seconds round;
+  double steps_left = 0;  // of the job that ends first
+};
+
+struct Merge {
+  std::size_t first = 0;
+  std::size_t second = 0;
+  std::int64_t gain = 0;
+};
+
+class Grouping {
+ public:
+  Grouping(const std::vector<Candidate>& jobs, const GroupRules& rules) : jobs_(jobs), rules_(rules)
+  {
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      groups_.push_back({{i}, {jobs[i].step}, round_time({jobs[i].step}, rules.form), jobs[i].steps});
+      demand_ += jobs[i].devices;
+    }
+  }
+
+  std::vector<std::vector<std::size_t>> until(std::size_t devices)
+  {
+    while (demand_ > devices) {
+      const auto merges = best_merges();
+      if (merges.empty()) break;
+      for (const auto& [first, second, gain] : merges) {
+        if (demand_ <= devices) break;
+        demand_ -= jobs_[groups_[second].jobs.front()].devices;
+        groups_[first] = merged(groups_[first], groups_[second]);
+        groups_[second].jobs.clear();
+      }
+      groups_.erase(
+          std::remove_if(groups_.begin(), groups_.end(), [](const Group& group) { return group.jobs.empty(); }),
+          groups_.end());
+    }
+    std::vector<std::vector<std::size_t>> found;
+    for (auto& group : groups_) found.push_back(std::move(group.jobs));
+    return found;
+  }
+
+ private:
+  Group merged(const Group& a, const Group& b) const
+  {
+    Group both = a;
+    both.jobs.insert(both.jobs.end(), b.jobs.begin(), b.jobs.end());
+    both.steps.insert(both.steps.end(), b.steps.begin(), b.steps.end());
+    both.round = round_time(both.steps, rules_.form);
+    both.steps_left = std::min(a.steps_left, b.steps_left);
+    return both;
+  }
+
+  /// The weight of merging two groups; none where it saves nothing.
+  std::optional<std::int64_t> gain_of(const Group& a, const Group& b) const
+  {
+    if (a.jobs.size() + b.jobs.size() > rules_.largest) return std::nullopt;
+    const Group both = merged(a, b);
+    const Seconds saved = a.round + b.round - both.round;
+    if (saved <= Seconds(0)) return std::nullopt;
+    double gain = both.steps_left * saved.value;
+    if (rules_.gain == GroupGain::Efficiency) {
+      Seconds busy;
+      for (const auto& step : both.steps) {
+        for (const Seconds part : step.busy) busy += part;
+      }
+      gain = busy / both.round / static_cast<double>(step_resources.size());
+    }
+    return static_cast<std::int64_t>(std::min(std::round(gain * weight_scale), largest_weight));
+  }
+
+  /// The pairs of the matchings, the largest gain first.
+  std::vector<Merge> best_merges() const
+  {
+    std::map<std::size_t, std::vector<std::size_t>> by_devices;
+    for (std::size_t i = 0; i < groups_.size(); ++i) by_devices[jobs_[groups_[i].jobs.front()].devices].push_back(i);
+    std::vector<Merge> merges;
+    for (const auto& [devices, members] : by_devices) {
+      std::vector<MatchingEdge> edges;
+      for (std::size_t i = 0; i < members.size(); ++i) {
+        for (std::size_t j = i + 1; j < members.size(); ++j) {
+          const auto gain = gain_of(groups_[members[i]], groups_[members[j]]);
+          if (gain && *gain > 0) edges.push_back({i, j, *gain});
+        }
+      }
+      if (edges.empty()) continue;
+      const auto matching = maximum_weight_matching(members.size(), edges);
+      ensure(fault_of_matching(members.size(), edges, matching).empty(), "a matching whose proof is wrong");
+      for (const auto& [i, j, gain] : edges) {
+        if (matching.mates[i] == j) merges.push_back({members[i], members[j], gain});
+      }
+    }
+    std::stable_sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) { return a.gain > b.gain; });
+    return merges;
+  }
+
+  const std::vector<Candidate>& jobs_;
+  const GroupRules& rules_;
+  std::vector<Group> groups_;
+  std::size_t demand_ = 0;  // devices that all groups ask for
+};
+
+}  // namespace
+
+std::vector<std::vector<std::size_t>> group_jobs(const std::vector<Candidate>& jobs, std::size_t devices,
+                                                 const GroupRules& rules)
+{
+  return Grouping(jobs, rules).until(devices);
+}
+
+}  // namespace isobar::allocators
