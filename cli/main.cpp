@@ -45,6 +45,7 @@ ExitCode run(int argc, char** argv)
   add_trace_command(app, action);
   add_verify_command(app, action);
   add_validate_command(app, action);
+  add_cluster_command(app, action);
   add_report_command(app, action);
   add_plot_command(app, action);
   add_executor_commands(app, action);
