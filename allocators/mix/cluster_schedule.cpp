@@ -18,15 +18,16 @@ namespace isobar::allocators {
 namespace {
 
 constexpr Seconds never(std::numeric_limits<double>::infinity());
-constexpr double service_tolerance = 1e-6;  // device-seconds; above the rounding of their sums
 
 struct State {
   double steps_left = 0;
-  double service = 0;  // attained device-seconds
-  Seconds cost_left;   // of a start
-  Seconds round;       // in which it does a step
-  Seconds end;         // predicted
+  Seconds held;       // time on its devices
+  Seconds cost_left;  // of a start
+  Seconds round;      // in which it does a step
+  Seconds end;        // predicted
   Seconds waits_since;
+  std::size_t queue = 0;          // of Tiresias
+  bool has_entered_queue = true;  // since the last decision
   bool runs = false;
   bool ended = false;
   std::vector<std::size_t> nodes;  // that it ran on last
@@ -75,10 +76,20 @@ class Player {
   bool shares() const { return rules_.policy == Policy::Muri || rules_.policy == Policy::Crossover; }
   bool orders_by_service() const { return rules_.policy == Policy::Tiresias || (shares() && rules_.groups_by_service); }
 
-  static std::size_t queue_of(double service)
+  /// The attained device-seconds at which a job leaves its queue.
+  double end_of_queue(std::size_t i) const
   {
-    return static_cast<std::size_t>(std::count_if(std::begin(service_queues), std::end(service_queues),
-                                                  [&](double begin) { return service >= begin - service_tolerance; }));
+    const bool is_last = states_[i].queue == std::size(service_queues);
+    return orders_by_service() && !is_last ? service_queues[states_[i].queue] : never.value;
+  }
+
+  /// When a running job leaves its queue if nothing else happens before.
+  Seconds change_of_queue(std::size_t i) const
+  {
+    const double held = end_of_queue(i) / static_cast<double>(jobs_[i].devices);
+    const Seconds change =
+        now_ + (Seconds(rules_.semantics == Semantics::Published ? std::ceil(held) : held) - states_[i].held);
+    return std::max(change, Seconds(std::nextafter(now_.value, never.value)));  // so that time passes
   }
 
   Seconds next_event() const
@@ -86,13 +97,7 @@ class Player {
     Seconds next = arrived_ < jobs_.size() ? jobs_[arrived_].arrival : never;
     for (const auto& holding : holdings_) {
       for (const std::size_t i : holding.jobs) {
-        next = std::min(next, states_[i].end);
-        if (!orders_by_service()) continue;
-        const std::size_t queue = queue_of(states_[i].service);
-        if (queue == std::size(service_queues)) continue;
-        const double missing = service_queues[queue] - states_[i].service;
-        const Seconds later(std::nextafter(now_.value, never.value));  // so that time passes
-        next = std::min(next, std::max(later, now_ + Seconds(missing / static_cast<double>(jobs_[i].devices))));
+        next = std::min({next, states_[i].end, change_of_queue(i)});
       }
     }
     if (rules_.round && is_due_) {
@@ -130,9 +135,12 @@ class Player {
       is_due_ = true;
       return;
     }
-    const std::size_t queue = queue_of(state.service);
-    state.service += passed.value * static_cast<double>(jobs_[i].devices);
-    if (orders_by_service() && queue_of(state.service) != queue) is_due_ = true;
+    state.held += passed;
+    while (state.held.value * static_cast<double>(jobs_[i].devices) >= end_of_queue(i)) {
+      ++state.queue;
+      state.has_entered_queue = true;
+      is_due_ = true;
+    }
     Seconds works = passed;
     if (rules_.semantics == Semantics::Published) {
       works = std::max(passed - jobs_[i].start_cost, Seconds(0));
@@ -198,8 +206,13 @@ class Player {
   void sort_by_policy()
   {
     const auto time_left = [this](std::size_t i) { return states_[i].steps_left * steps_[i].alone; };
-    if (orders_by_service()) {
-      sort_by([this](std::size_t i) { return std::tuple(queue_of(states_[i].service), !states_[i].runs, i); });
+    if (orders_by_service() && rules_.semantics == Semantics::Published) {
+      // A job enters a queue at its end, though it runs and others wait there.
+      sort_by([this](std::size_t i) {
+        return std::tuple(states_[i].queue, states_[i].has_entered_queue, !states_[i].runs);
+      });
+    } else if (orders_by_service()) {
+      sort_by([this](std::size_t i) { return std::tuple(states_[i].queue, !states_[i].runs, i); });
     } else if (rules_.policy == Policy::Srtf) {
       sort_by(time_left);
     } else {
@@ -234,6 +247,7 @@ class Player {
     for (const std::size_t i : active_) {
       ran[i] = states_[i].runs;
       states_[i].runs = false;
+      states_[i].has_entered_queue = false;
     }
     for (const auto& holding : next) {
       std::vector<std::size_t> nodes;

@@ -23,10 +23,10 @@ enum class Policy {
 /// Their names in --policy, in this order.
 const std::vector<std::string>& policy_names();
 
-/// When a job that gets devices is charged its start cost.
+/// Whose rules a schedule follows where ours differ from those of the simulator published with Muri.
 enum class Semantics {
-  Corrected,  ///< once, when it starts or resumes
-  Published   ///< at every event while it runs, as in the simulator published with Muri
+  Corrected,  ///< a job is charged its start cost once, when it starts or resumes
+  Published   ///< at every event while it runs; Tiresias' queues are left after whole seconds and entered at their end
 };
 
 struct ScheduleRules {

@@ -87,9 +87,16 @@ TEST(Gangs, TakeTheFirstNodeWithRoomAndWholeNodesBeyondThat)
 
 TEST(ClusterSchedule, ReproducesThePublishedSimulatorToTheLastDigit)
 {
-  const auto rules = published(Policy::Srtf, Semantics::Published);
-  expect_times(metrics_of("trace3.csv", rules), 193'081.796, 8'174'135.280, 4'538'890.607, 5e-4);
-  expect_times(metrics_of("trace3.csv", rules, true), 844'394.780, 7'261'795.828, 6'363'099.549, 5e-4);
+  // Its --schedule shortest, shortest-gpu and dlas-gpu.
+  const auto srtf = published(Policy::Srtf, Semantics::Published);
+  expect_times(metrics_of("trace3.csv", srtf), 193'081.796, 8'174'135.280, 4'538'890.607, 5e-4);
+  expect_times(metrics_of("trace3.csv", srtf, true), 844'394.780, 7'261'795.828, 6'363'099.549, 5e-4);
+  const auto srsf = published(Policy::Srsf, Semantics::Published);
+  expect_times(metrics_of("trace3.csv", srsf), 185'021.880, 8'174'135.280, 4'189'699.177, 5e-4);
+  expect_times(metrics_of("trace3.csv", srsf, true), 798'057.683, 6'907'790.403, 6'228'160.594, 5e-4);
+  const auto tiresias = published(Policy::Tiresias, Semantics::Published);
+  expect_times(metrics_of("trace3.csv", tiresias), 347'213.248, 8'174'226.280, 4'983'397.254, 5e-4);
+  expect_times(metrics_of("trace3.csv", tiresias, true), 2'213'110.128, 6'761'641.420, 6'739'568.999, 5e-4);
 }
 
 TEST(ClusterSchedule, ChargesAStartOnceByDefault)
@@ -167,6 +174,17 @@ TEST(ClusterSchedule, DemotesJobsByTheirAttainedService)
   // Both end in the queue in which the first one is preempted no more.
   EXPECT_THAT(ends_of({job_of(1, 0, 3000), job_of(1, 100, 10)}, {1}, rules_of(Policy::Tiresias)),
               ElementsAre(3000, 3010));
+}
+
+TEST(ClusterSchedule, EntersAQueueAtItsEndInThePublishedSemantics)
+{
+  auto rules = rules_of(Policy::Tiresias);
+  rules.semantics = Semantics::Published;
+  // The first job waits in the second queue when the second one enters it at 6,500.
+  EXPECT_THAT(ends_of({job_of(1, 0, 4000), job_of(1, 100, 4000)}, {1}, rules), ElementsAre(7250, 8000));
+  // 3,250 device-seconds of three devices take 1,083 1/3 s.
+  const std::vector<Job> jobs = {job_of(3, 0, 1200), job_of(3, 100, 10)};
+  EXPECT_THAT(ends_of(jobs, {3}, rules), ElementsAre(1210, 1094));
 }
 
 TEST(ClusterSchedule, DecidesAtMultiplesOfARoundOnly)
