@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -48,7 +49,7 @@ struct ClusterOptions {
   bool charges_moves = false;
   std::string order;
   std::string form;
-  std::size_t largest_group = 0;
+  std::optional<std::size_t> largest_group;
   std::string jobs_file;
   bool json = false;
 };
@@ -96,14 +97,14 @@ ScheduleRules rules_from(const ClusterOptions& options)
   if (!shares(rules.policy)) {
     for (const auto& [option, is_given] :
          {std::pair("--order", !options.order.empty()), std::pair("--round-form", !options.form.empty()),
-          std::pair("--largest-group", options.largest_group != 0)}) {
+          std::pair("--largest-group", options.largest_group.has_value())}) {
       if (is_given) throw InputError(option, "goes with --policy muri or crossover");
     }
     return rules;
   }
   if (!options.order.empty()) rules.groups_by_service = chosen<int>("--order", options.order, order_names) == 1;
   if (!options.form.empty()) rules.form = chosen<allocators::RoundForm>("--round-form", options.form, round_forms);
-  if (options.largest_group != 0) rules.largest_group = options.largest_group;
+  if (options.largest_group) rules.largest_group = *options.largest_group;
   if (rules.largest_group < 2 || rules.largest_group > 6) {
     throw InputError("--largest-group", fmt::format("{} is not from 2 to 6", rules.largest_group));
   }
@@ -133,19 +134,13 @@ JobTrace trace_from(const ClusterOptions& options, const std::vector<std::size_t
     if (!fits) trace.leave_out("more devices than the platform has");
     return !fits;
   });
-  if (trace.jobs.empty()) throw InputError(options.trace, "has no job that fits on " + options.platform);
+  if (trace.jobs.empty()) {
+    throw InputError(options.trace, "has no job that fits on " + options.platform + text_of_left_out(trace));
+  }
   if (options.at_once) {
     for (Job& job : trace.jobs) job.arrival = Seconds(0);
   }
   return trace;
-}
-
-std::string counted_text(const JobTrace& trace)
-{
-  std::string text = counted(trace.jobs.size(), "job");
-  for (const auto& [reason, rows] : trace.left_out)
-    text += fmt::format("; {} left out: {}", counted(rows, "row"), reason);
-  return text;
 }
 
 Json to_json(const ClusterOptions& options, const ScheduleRules& rules, const JobTrace& trace,
@@ -195,9 +190,9 @@ ExitCode cluster(const ClusterOptions& options)
           "\n");
     return ExitCode::Done;
   }
-  print(fmt::format("{} on {} in {}, --policy {}: {}\n\n{}", on_one_line(options.trace), counted(devices, "device"),
-                    counted(nodes.size(), "node"), options.policy, counted_text(trace),
-                    results::cluster_metrics_to_text(metrics)));
+  print(fmt::format("{} on {} in {}, --policy {}: {}{}\n\n{}", on_one_line(options.trace), counted(devices, "device"),
+                    counted(nodes.size(), "node"), options.policy, counted(trace.jobs.size(), "job"),
+                    text_of_left_out(trace), results::cluster_metrics_to_text(metrics)));
   return ExitCode::Done;
 }
 
@@ -222,8 +217,8 @@ void add_cluster_command(CLI::App& app, Action& action)
       ->required();
   command
       ->add_option("--semantics", options->semantics,
-                   "corrected: jobs pay their start cost once per start; published: at every event, as Muri's "
-                   "simulator does")
+                   "corrected: jobs pay their start cost once per start; published: as in Muri's simulator, where "
+                   "running jobs pay it at every event")
       ->capture_default_str();
   command->add_option("--round", options->round,
                       "decide at multiples of this time only (default: at every arrival and end)");

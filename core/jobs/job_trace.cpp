@@ -4,6 +4,7 @@
 #include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/base/pcg64.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/measured_models.hpp"
 #include "core/jobs/trace_numbers.hpp"
@@ -126,10 +127,11 @@ std::vector<Job> read_muri(const Input& input)
 
 std::vector<TimedJob> read_helios(const Input& input, JobTrace& trace)
 {
-  const auto table = CsvTable::by_hand(input.text, {"job_id", "gpu_num", "submit_time", "start_time", "end_time"},
-                                       {"user", "vc", "jobname", "cpu_num", "node_num", "state", "type", "duration",
-                                        "queue", "gpu_time", "mem_per_pod_GB", "shared_mem_per_pod"},
-                                       input.faults);
+  const auto table =
+      CsvTable::by_hand(input.text, {"job_id", "gpu_num", "submit_time", "start_time", "end_time"},
+                        {"user", "vc", "jobname", "cpu_num", "node_num", "state", "type", "duration", "queue",
+                         "gpu_time", "mem_per_pod_GB", "shared_mem_per_pod", "fail_time", "stop_time"},
+                        input.faults);
   std::vector<TimedJob> jobs;
   for (const auto& row : table.rows()) {
     const Cells cells(table.columns(), row, input.faults);
@@ -217,13 +219,12 @@ std::optional<Seconds> philly_moment(MappingReader& reader, const std::string& k
   return moment;
 }
 
-std::uint64_t philly_gpus(MappingReader& attempt)
+std::uint64_t philly_gpus(MappingReader& attempt, FaultList& faults)
 {
   std::uint64_t gpus = 0;
-  for (const auto& server : attempt.required_sequence("detail")) {
-    for (const auto& member : server.members) {
-      if (member.key == "gpus") gpus += member.value.items.size();
-    }
+  for (const auto& item : attempt.required_sequence("detail")) {
+    MappingReader server(item, attempt.path_of("detail[]."), faults);
+    gpus += server.required_sequence("gpus").size();
   }
   return gpus;
 }
@@ -237,16 +238,17 @@ std::vector<TimedJob> read_philly(const Input& input, JobTrace& trace)
     return {};
   }
   std::vector<TimedJob> jobs;
-  for (const auto& node : document.items) {
-    MappingReader reader(node, "", input.faults);
+  for (std::size_t i = 0; i < document.items.size(); ++i) {
+    const std::string place = fmt::format("[{}].", i);
+    MappingReader reader(document.items[i], place, input.faults);
     TimedJob job;
     job.name = reader.required_text("jobid");
     const auto submitted = philly_moment(reader, "submitted_time");
     for (const auto& item : reader.required_sequence("attempts")) {
-      MappingReader attempt(item, "attempts[].", input.faults);
+      MappingReader attempt(item, place + "attempts[].", input.faults);
       const auto begin = philly_moment(attempt, "start_time");
       const auto end = philly_moment(attempt, "end_time");
-      job.devices = std::max(job.devices, philly_gpus(attempt));
+      job.devices = std::max(job.devices, philly_gpus(attempt, input.faults));
       if (begin && end) job.duration += *end - *begin;
     }
     if (!submitted) {
@@ -291,25 +293,44 @@ std::filesystem::path header_of(const std::filesystem::path& file, const TraceOp
   return options.header.empty() ? std::filesystem::path(file).replace_extension(".header") : options.header;
 }
 
-Format format_of(const std::filesystem::path& file, const std::string& text, const TraceOptions& options)
+std::optional<Format> format_by_content(const std::string& text)
 {
-  if (!options.format.empty()) {
-    const auto& names = trace_formats();
-    const auto found = std::find(names.begin(), names.end(), options.format);
-    if (found == names.end()) {
-      throw InputError("--format", fmt::format("{} is none of {}", in_quotes(options.format), fmt::join(names, ", ")));
-    }
-    return static_cast<Format>(found - names.begin());
-  }
   const auto begin = text.find_first_not_of(" \t\r\n");
   if (begin != std::string::npos && (text[begin] == '[' || text[begin] == '{')) return Format::Philly;
   const std::string first_line = text.substr(0, text.find('\n'));
   if (first_line.find("gpu_num") != std::string::npos) return Format::Helios;
   if (first_line.find("num_gpu") != std::string::npos) return Format::Muri;
+  return std::nullopt;
+}
+
+Format format_by_name(const std::string& name)
+{
+  const auto& names = trace_formats();
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<Format>(found - names.begin());
+  throw InputError("--format", fmt::format("{} is none of {}", in_quotes(name), fmt::join(names, ", ")));
+}
+
+std::string name_of(Format format)
+{
+  return trace_formats()[static_cast<std::size_t>(format)];
+}
+
+Format format_of(const Input& input, const std::filesystem::path& file, const TraceOptions& options)
+{
+  const auto content = format_by_content(input.text);
+  if (!options.format.empty()) {
+    const Format named = format_by_name(options.format);
+    if (!content || *content == named) return named;
+    throw InputError("--format", fmt::format("{} is a trace of format {}, not {}", on_one_line(input.name),
+                                             name_of(*content), options.format));
+  }
+  if (content) return *content;
+  if (input.text.find_first_not_of(" \t\r\n") == std::string::npos) throw InputError(input.name, "is empty");
   if (!options.header.empty() || std::filesystem::exists(header_of(file, options))) return Format::Pai;
-  throw InputError(file.string() + ":1",
-                   fmt::format("is no trace that is known by its beginning; name its format with --format {}, and the "
-                               "header of a PAI trace with --header",
+  throw InputError(input.name + ":1",
+                   fmt::format("no known format begins like this; name it with --format {}, and the header of a PAI "
+                               "trace with --header",
                                fmt::join(trace_formats(), ", ")));
 }
 
@@ -323,6 +344,14 @@ void JobTrace::leave_out(const std::string& reason)
   left_out.push_back({reason, 1});
 }
 
+std::string text_of_left_out(const JobTrace& trace)
+{
+  std::string text;
+  for (const auto& [reason, rows] : trace.left_out)
+    text += fmt::format("; {} left out: {}", counted(rows, "row"), reason);
+  return text;
+}
+
 const std::vector<std::string>& trace_formats()
 {
   static const std::vector<std::string> names = {"muri", "helios", "pai", "philly"};
@@ -333,9 +362,13 @@ JobTrace read_job_trace(const std::filesystem::path& file, const TraceOptions& o
 {
   FaultList faults(file.string());
   const Input input{file.string(), read_file(file), faults};
-  const Format format = format_of(file, input.text, options);
+  const Format format = format_of(input, file, options);
+  if (format != Format::Pai && !options.header.empty()) {
+    throw InputError("--header",
+                     fmt::format("goes with a PAI trace; {} has format {}", on_one_line(input.name), name_of(format)));
+  }
   JobTrace trace;
-  trace.format = trace_formats()[static_cast<std::size_t>(format)];
+  trace.format = name_of(format);
   std::vector<TimedJob> timed;
   switch (format) {
     case Format::Muri:
@@ -353,7 +386,7 @@ JobTrace read_job_trace(const std::filesystem::path& file, const TraceOptions& o
   }
   faults.throw_if_any();
   if (format != Format::Muri) draw_models(timed, options.seed, trace);
-  if (trace.jobs.empty()) throw InputError(file.string(), "has no job that ran on a GPU");
+  if (trace.jobs.empty()) throw InputError(file.string(), "has no job to schedule" + text_of_left_out(trace));
   std::stable_sort(trace.jobs.begin(), trace.jobs.end(),
                    [](const Job& a, const Job& b) { return a.arrival < b.arrival; });
   const Seconds begin = trace.jobs.front().arrival;

@@ -26,6 +26,9 @@ struct JobTrace {
   void leave_out(const std::string& reason);
 };
 
+/// "; 3 rows left out: never ran" for each reason; "" if there is none.
+std::string text_of_left_out(const JobTrace& trace);
+
 /// muri, helios (Acme's too), pai and philly: docs/formats/job_trace.md.
 const std::vector<std::string>& trace_formats();
 

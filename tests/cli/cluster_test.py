@@ -74,10 +74,11 @@ class Cluster(CommandTest):
                 (["muri", "--order", "fifo"], '--order: "fifo" is none of srsf, tiresias'),
                 (["muri", "--round-form", "slot"], '--round-form: "slot" is none of overlap, slots; did you mean slots?'),
                 (["muri", "--largest-group", 7], "--largest-group: 7 is not from 2 to 6"),
+                (["muri", "--largest-group", 0], "--largest-group: 0 is not from 2 to 6"),
                 (["srtf", "--format", "csv"], '--format: "csv" is none of muri, helios, pai, philly')):
             self.assertEqual(self.fault_of(*command, *options), fault)
         self.assertRegex(self.fault_of("cluster", self.small_trace(), SKY16, "--policy", "fifo"),
                          re.escape(SKY16) + r": has \d+ types of devices; the steps of a trace were measured on one")
         big = self.write("big.csv", HEADER + "b,128,0,100,gpt2,437,0.6,419,49\n")
         self.assertEqual(self.fault_of("cluster", big, MURI, "--policy", "fifo"),
-                         f"{big}: has no job that fits on {MURI}")
+                         f"{big}: has no job that fits on {MURI}; 1 row left out: more devices than the platform has")

@@ -96,6 +96,22 @@ TEST(HeliosTrace, DrawsAModelForEachJobAndTheStepsOfItsDuration)
   for (const auto& model : measured_models()) EXPECT_THAT(drawn, testing::Contains(model));
 }
 
+TEST(HeliosTrace, MayHaveTheColumnsOfBothTracesOfAcme)
+{
+  const auto trace = trace_of(
+      "job_id,user,node_num,gpu_num,cpu_num,mem_per_pod_GB,shared_mem_per_pod,type,state,submit_time,start_time,"
+      "end_time,fail_time,stop_time,duration,queue,gpu_time\n"
+      "dlc1,uf794,8,64,960,1000,100.0,Other,FAILED,2023-05-17 11:00:58+00:00,2023-05-17 11:01:08+00:00,"
+      "2023-05-17 11:01:18+00:00,2023-05-17 11:01:18+00:00,,10,10.0,640.0\n"
+      "dlc2,uf794,1,8,120,100,10.0,Other,COMPLETED,2023-05-17 19:00:48+08:00,2023-05-17 19:00:58+08:00,"
+      "2023-05-17 20:00:58+08:00,,,3600,10.0,28800.0\n");
+  EXPECT_EQ(trace.format, "helios");
+  ASSERT_EQ(trace.jobs.size(), 2U);
+  EXPECT_EQ(trace.jobs[0].name, "dlc2");
+  EXPECT_EQ(trace.jobs[1].arrival, Seconds(10));
+  EXPECT_EQ(trace.jobs[1].devices, 64U);
+}
+
 TEST(PaiTrace, TakesItsHeaderFromAFileApartAndJoinsTheTasksOfAJob)
 {
   const TemporaryFolder folder;
@@ -136,10 +152,13 @@ TEST(PhillyTrace, CountsTheGpusAndTheTimeOfAttempts)
 TEST(JobTrace, RefusesMalformedTracesWithTheirLine)
 {
   const std::pair<std::string, std::string> cases[] = {
-      {"",
-       "t.csv:1: is no trace that is known by its beginning; name its format with --format muri, helios, pai, philly, "
-       "and the header of a PAI trace with --header"},
-      {muri_header, "t.csv: has no job that ran on a GPU"},
+      {"", "t.csv: is empty"},
+      {"job,gpus\n",
+       "t.csv:1: no known format begins like this; name it with --format muri, helios, pai, philly, and the header "
+       "of a PAI trace with --header"},
+      {muri_header, "t.csv: has no job to schedule"},
+      {helios_header + "7,u,vc1,8,48,1,X,2020-04-01 15:17:10,None,None\n",
+       "t.csv: has no job to schedule; 1 row left out: never ran"},
       {muri_header.substr(0, muri_header.rfind(',')) + "\n",
        "t.csv:1: resource_time_2: missing column; the columns are job_id, num_gpu, submit_time, iterations, "
        "model_name, "
@@ -164,8 +183,11 @@ TEST(JobTrace, RefusesMalformedTracesWithTheirLine)
        "t.csv:2: gpu_num: \"x\" is not a number from 0 to 1e15"},
       {"[1", "t.csv:1: not JSON: syntax error while parsing array - unexpected end of input; expected ']'"},
       {"{}", "t.csv:1: is not a list of jobs; Philly's trace is cluster_job_log"},
+      {"[1]", "t.csv:1: [0]: is a single value; write \"key: value\" pairs"},
       {"[{\"jobid\": \"a\", \"submitted_time\": \"today\", \"attempts\": []}]",
-       "t.csv:1: submitted_time: \"today\" is not a time; write it as 2017-10-09 07:02:27"},
+       "t.csv:1: [0].submitted_time: \"today\" is not a time; write it as 2017-10-09 07:02:27"},
+      {"[{\"jobid\": \"a\", \"submitted_time\": null, \"attempts\": [{\"detail\": [{\"gpus\": 8}]}]}]",
+       "t.csv:1: [0].attempts[].detail[].gpus: is a single value; write a list"},
   };
   for (const auto& [text, message] : cases) {
     EXPECT_EQ(fault_of(text), "InputError " + message) << text;
@@ -176,6 +198,9 @@ TEST(JobTrace, RefusesFormatsAndHeadersThatAreNone)
 {
   EXPECT_EQ(fault_of("", {"csv", {}, 0}), "InputError --format: \"csv\" is none of muri, helios, pai, philly");
   EXPECT_EQ(fault_of("j,1\n", {"pai", {}, 0}), "InputError t.header: no such file");
+  EXPECT_EQ(fault_of(muri_header, {"helios", {}, 0}),
+            "InputError --format: t.csv is a trace of format muri, not helios");
+  EXPECT_EQ(fault_of("[]", {"", "h", 0}), "InputError --header: goes with a PAI trace; t.csv has format philly");
   const TemporaryFolder folder;
   const auto header = folder.write("h", "job_name,user\n").string();
   EXPECT_EQ(fault_of("j,1\n", {"pai", header, 0}),
