@@ -52,7 +52,7 @@ Seconds srpt_mean(const std::vector<Piece>& pieces)
   return sum / static_cast<double>(pieces.size());
 }
 
-/// The latest of: a time, and all work that arrives from then on.
+/// The latest, over all times, of the time plus the work that arrives from then on.
 Seconds end_of_work(const std::vector<Piece>& pieces)
 {
   Seconds end;
@@ -90,7 +90,7 @@ ClusterBounds bounds_of(const std::vector<Job>& jobs, std::size_t devices, doubl
     bounds.makespan = std::max(bounds.makespan, job.arrival + alone.back());
   }
   bounds.mean_jct = mean_of(alone);
-  const auto count_machine = [&](const std::function<Seconds(const Job&)>& of_step) {
+  const auto bound_by_machine = [&](const std::function<Seconds(const Job&)>& of_step) {
     std::vector<Piece> pieces;
     for (const auto& job : jobs) {
       const double share = static_cast<double>(job.devices) / static_cast<double>(devices);
@@ -100,16 +100,16 @@ ClusterBounds bounds_of(const std::vector<Job>& jobs, std::size_t devices, doubl
     bounds.makespan = std::max(bounds.makespan, end_of_work(pieces));
   };
   for (std::size_t i = 0; i < step_resources.size(); ++i) {
-    count_machine([i](const Job& job) { return job.step.busy[i]; });
+    bound_by_machine([i](const Job& job) { return job.step.busy[i]; });
   }
-  if (!shares) count_machine([](const Job& job) { return job.step.alone; });
+  if (!shares) bound_by_machine([](const Job& job) { return job.step.alone; });
   std::sort(alone.begin(), alone.end());
   bounds.p99_jct = element_at(alone, 0.99);
   return bounds;
 }
 
-/// For each job the number of jobs in the cluster, averaged over its stay.
-std::vector<double> company_of(const std::vector<Job>& jobs, const ClusterRun& run)
+/// For each job, the mean number of jobs in the cluster during its stay, itself included.
+std::vector<double> mean_jobs_present(const std::vector<Job>& jobs, const ClusterRun& run)
 {
   struct Change {
     Seconds time;
@@ -151,7 +151,7 @@ ClusterMetrics cluster_metrics(const std::vector<Job>& jobs, const ClusterRun& r
   ensure(!jobs.empty() && jobs.size() == run.jobs.size(), "metrics of no job, or of another trace");
   ClusterMetrics metrics;
   const auto count = static_cast<double>(jobs.size());
-  const auto company = company_of(jobs, run);
+  const auto jobs_present = mean_jobs_present(jobs, run);
   std::vector<Seconds> times;
   double slowdowns = 0;
   double ratios = 0;
@@ -174,7 +174,7 @@ ClusterMetrics cluster_metrics(const std::vector<Job>& jobs, const ClusterRun& r
     const double slowdown = times.back() / alone;
     slowdowns += slowdown;
     metrics.largest_slowdown = std::max(metrics.largest_slowdown, slowdown);
-    const double share = static_cast<double>(devices) / company[i];  // devices of 1/N of the cluster
+    const double share = static_cast<double>(devices) / jobs_present[i];  // devices of 1/N of the cluster
     const double ratio = slowdown / std::max(1.0, static_cast<double>(job.devices) / share);
     ratios += ratio;
     metrics.largest_fairness_ratio = i == 0 ? ratio : std::max(metrics.largest_fairness_ratio, ratio);
