@@ -57,9 +57,9 @@ Seconds end_of_work(const std::vector<Piece>& pieces)
 {
   Seconds end;
   Seconds work;
-  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) {
-    work += piece->size;
-    end = std::max(end, piece->arrival + work);
+  for (std::size_t i = pieces.size(); i-- > 0;) {
+    work += pieces[i].size;
+    end = std::max(end, pieces[i].arrival + work);
   }
   return end;
 }

@@ -73,14 +73,16 @@ class Player {
   }
 
  private:
-  bool shares() const { return rules_.policy == Policy::Muri || rules_.policy == Policy::Crossover; }
-  bool orders_by_service() const { return rules_.policy == Policy::Tiresias || (shares() && rules_.groups_by_service); }
+  bool orders_by_service() const
+  {
+    return rules_.policy == Policy::Tiresias || (shares_devices(rules_.policy) && rules_.groups_by_service);
+  }
 
   /// The attained device-seconds at which a job leaves its queue.
   double end_of_queue(std::size_t i) const
   {
-    const bool is_last = states_[i].queue == std::size(service_queues);
-    return orders_by_service() && !is_last ? service_queues[states_[i].queue] : never.value;
+    if (!orders_by_service() || states_[i].queue == std::size(service_queues)) return never.value;
+    return service_queues[states_[i].queue];
   }
 
   /// When a running job leaves its queue if nothing else happens before.
@@ -225,7 +227,7 @@ class Player {
   {
     std::size_t head = 0;  // jobs that may share
     std::vector<Candidate> candidates;
-    if (shares()) {
+    if (shares_devices(rules_.policy)) {
       for (std::size_t demand = 0; head < active_.size() && demand < rules_.largest_group * devices_; ++head) {
         const std::size_t i = active_[head];
         candidates.push_back({jobs_[i].devices, steps_[i], states_[i].steps_left});
@@ -303,6 +305,11 @@ const std::vector<std::string>& policy_names()
 {
   static const std::vector<std::string> names = {"fifo", "backfill", "srtf", "srsf", "tiresias", "muri", "crossover"};
   return names;
+}
+
+bool shares_devices(Policy policy)
+{
+  return policy == Policy::Muri || policy == Policy::Crossover;
 }
 
 std::string fault_of_gang(std::size_t devices, const std::vector<std::size_t>& nodes)

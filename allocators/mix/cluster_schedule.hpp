@@ -22,6 +22,8 @@ enum class Policy {
 };
 /// Their names in --policy, in this order.
 const std::vector<std::string>& policy_names();
+/// Whether a scheduling policy lets several jobs hold the same devices.
+bool shares_devices(Policy policy);
 
 /// Whose rules a schedule follows where ours differ from those of the simulator published with Muri.
 enum class Semantics {

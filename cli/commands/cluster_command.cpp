@@ -45,8 +45,7 @@ struct ClusterOptions {
   std::string policy;
   std::string semantics = semantics_names.front();
   std::string round;
-  double step_factor = ScheduleRules{}.step_factor;
-  bool charges_moves = false;
+  ScheduleRules rules;  // step_factor and charges_moves; the other options are texts
   std::string order;
   std::string form;
   std::optional<std::size_t> largest_group;
@@ -65,21 +64,14 @@ Value chosen(const char* option, const std::string& word, const std::vector<std:
                                        nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
 }
 
-bool shares(Policy policy)
-{
-  return policy == Policy::Muri || policy == Policy::Crossover;
-}
-
 ScheduleRules rules_from(const ClusterOptions& options)
 {
-  ScheduleRules rules;
+  ScheduleRules rules = options.rules;
   rules.policy = chosen<Policy>("--policy", options.policy, allocators::policy_names());
   rules.semantics = chosen<Semantics>("--semantics", options.semantics, semantics_names);
-  if (!(options.step_factor >= 1 && options.step_factor <= 1000)) {
-    throw InputError("--step-factor", fmt::format("{} is not from 1 to 1000", options.step_factor));
+  if (!(rules.step_factor >= 1 && rules.step_factor <= 1000)) {
+    throw InputError("--step-factor", fmt::format("{} is not from 1 to 1000", rules.step_factor));
   }
-  rules.step_factor = options.step_factor;
-  rules.charges_moves = options.charges_moves;
   if (!options.round.empty()) {
     try {
       rules.round = seconds_from_text(options.round);
@@ -94,7 +86,7 @@ ScheduleRules rules_from(const ClusterOptions& options)
       throw InputError("--charge-moves", "the published simulator charges running jobs at every event; leave it out");
     }
   }
-  if (!shares(rules.policy)) {
+  if (!shares_devices(rules.policy)) {
     for (const auto& [option, is_given] :
          {std::pair("--order", !options.order.empty()), std::pair("--round-form", !options.form.empty()),
           std::pair("--largest-group", options.largest_group.has_value())}) {
@@ -181,7 +173,8 @@ ExitCode cluster(const ClusterOptions& options)
   const auto begin = Clock::now();
   const ClusterRun run = allocators::schedule_jobs(trace.jobs, nodes, rules);
   const Seconds took = time_since(begin);
-  const auto metrics = results::cluster_metrics(trace.jobs, run, devices, rules.step_factor, shares(rules.policy));
+  const auto metrics =
+      results::cluster_metrics(trace.jobs, run, devices, rules.step_factor, shares_devices(rules.policy));
   jobs_file.write(results::cluster_jobs_to_csv(trace.jobs, run, rules.step_factor));
   if (jobs_file.is_standard_output()) return ExitCode::Done;
   if (options.json) {
@@ -222,9 +215,9 @@ void add_cluster_command(CLI::App& app, Action& action)
       ->capture_default_str();
   command->add_option("--round", options->round,
                       "decide at multiples of this time only (default: at every arrival and end)");
-  command->add_option("--step-factor", options->step_factor, "time of a step in the cluster over its time alone")
+  command->add_option("--step-factor", options->rules.step_factor, "time of a step in the cluster over its time alone")
       ->capture_default_str();
-  command->add_flag("--charge-moves", options->charges_moves,
+  command->add_flag("--charge-moves", options->rules.charges_moves,
                     "charge a running job its start cost when it gets other nodes");
   command->add_option("--order", options->order, "whose jobs are grouped first: srsf or tiresias (default: srsf)");
   command->add_option("--round-form", options->form,

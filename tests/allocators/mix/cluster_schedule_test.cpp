@@ -55,8 +55,8 @@ results::ClusterMetrics metrics_of(const std::string& trace, const ScheduleRules
   if (at_once) {
     for (Job& job : jobs) job.arrival = Seconds(0);
   }
-  const bool shares = rules.policy == Policy::Muri || rules.policy == Policy::Crossover;
-  return results::cluster_metrics(jobs, schedule_jobs(jobs, eight_by_eight, rules), 64, rules.step_factor, shares);
+  return results::cluster_metrics(jobs, schedule_jobs(jobs, eight_by_eight, rules), 64, rules.step_factor,
+                                  shares_devices(rules.policy));
 }
 
 void expect_times(const results::ClusterMetrics& metrics, double mean, double makespan, double p99, double tolerance)
@@ -300,8 +300,7 @@ TEST(ClusterSchedule, UsesNoDeviceTwiceKeepsGangsWholeAndEndsEveryJob)
       EXPECT_GE((run.jobs[i].end - jobs[i].arrival).value, alone * (1 - 1e-9));
       EXPECT_GE(run.jobs[i].starts, 1U);
     }
-    const bool shares = rules.policy == Policy::Muri || rules.policy == Policy::Crossover;
-    const auto metrics = results::cluster_metrics(jobs, run, all, rules.step_factor, shares);
+    const auto metrics = results::cluster_metrics(jobs, run, all, rules.step_factor, shares_devices(rules.policy));
     EXPECT_LE(metrics.bounds.mean_jct.value, metrics.mean_jct.value * (1 + 1e-9));
     EXPECT_LE(metrics.bounds.p99_jct.value, metrics.p99_jct.value * (1 + 1e-9));
     EXPECT_LE(metrics.bounds.makespan.value, metrics.makespan.value * (1 + 1e-9));
