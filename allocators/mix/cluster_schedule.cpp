@@ -161,7 +161,7 @@ class Player {
       if (holding.jobs.empty()) continue;
       std::vector<StepTimes> steps;
       for (const std::size_t i : holding.jobs) steps.push_back(steps_[i]);
-      const Seconds round = round_time(steps, rules_.form);
+      const Seconds round = shared_round_time(steps, rules_.form);
       for (const std::size_t i : holding.jobs) {
         State& state = states_[i];
         state.round = round;

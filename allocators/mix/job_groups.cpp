@@ -35,7 +35,7 @@ class Grouping {
   Grouping(const std::vector<Candidate>& jobs, const GroupRules& rules) : jobs_(jobs), rules_(rules)
   {
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-      groups_.push_back({{i}, {jobs[i].step}, round_time({jobs[i].step}, rules.form), jobs[i].steps});
+      groups_.push_back({{i}, {jobs[i].step}, shared_round_time({jobs[i].step}, rules.form), jobs[i].steps});
       demand_ += jobs[i].devices;
     }
   }
@@ -66,7 +66,7 @@ class Grouping {
     Group both = a;
     both.jobs.insert(both.jobs.end(), b.jobs.begin(), b.jobs.end());
     both.steps.insert(both.steps.end(), b.steps.begin(), b.steps.end());
-    both.round = round_time(both.steps, rules_.form);
+    both.round = shared_round_time(both.steps, rules_.form);
     both.steps_left = std::min(a.steps_left, b.steps_left);
     return both;
   }

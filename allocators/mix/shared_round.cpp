@@ -38,7 +38,7 @@ Seconds best_slots(const std::vector<StepTimes>& steps)
 
 }  // namespace
 
-Seconds round_time(const std::vector<StepTimes>& steps, RoundForm form)
+Seconds shared_round_time(const std::vector<StepTimes>& steps, RoundForm form)
 {
   ensure(!steps.empty() && steps.size() <= 6, "a round of no job, or of more than six");
   Seconds longest;

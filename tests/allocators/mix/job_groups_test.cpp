@@ -16,13 +16,13 @@ StepTimes step_of(double input, double compute, double network)
 TEST(RoundTime, IsTheLargestOfTheSumsByResourceAndOfTheSteps)
 {
   const StepTimes compute = step_of(0, 1, 0.5);
-  EXPECT_EQ(round_time({compute}, RoundForm::Overlap), Seconds(1.5));
-  EXPECT_EQ(round_time({compute, compute}, RoundForm::Overlap), Seconds(2));
-  EXPECT_EQ(round_time({compute, step_of(0, 0.5, 2)}, RoundForm::Overlap), Seconds(2.5));
-  EXPECT_EQ(round_time({step_of(2, 0, 0), step_of(0, 2, 0), step_of(0, 0, 2)}, RoundForm::Overlap), Seconds(2));
+  EXPECT_EQ(shared_round_time({compute}, RoundForm::Overlap), Seconds(1.5));
+  EXPECT_EQ(shared_round_time({compute, compute}, RoundForm::Overlap), Seconds(2));
+  EXPECT_EQ(shared_round_time({compute, step_of(0, 0.5, 2)}, RoundForm::Overlap), Seconds(2.5));
+  EXPECT_EQ(shared_round_time({step_of(2, 0, 0), step_of(0, 2, 0), step_of(0, 0, 2)}, RoundForm::Overlap), Seconds(2));
   StepTimes with_more = step_of(0, 1, 0);
   with_more.alone = Seconds(9);
-  EXPECT_EQ(round_time({with_more, compute}, RoundForm::Overlap), Seconds(9));
+  EXPECT_EQ(shared_round_time({with_more, compute}, RoundForm::Overlap), Seconds(9));
 }
 
 TEST(RoundTime, OfSlotsWaitsForTheSlowestJobOfEach)
@@ -30,13 +30,13 @@ TEST(RoundTime, OfSlotsWaitsForTheSlowestJobOfEach)
   // b one resource ahead of a: max(1, 3) + max(2, 2) + max(3, 1); two ahead: max(1, 2) + max(2, 1) + max(3, 3).
   const StepTimes a = step_of(1, 2, 3);
   const StepTimes b = step_of(1, 3, 2);
-  EXPECT_EQ(round_time({a, b}, RoundForm::Slots), Seconds(7));
-  EXPECT_EQ(round_time({a, b}, RoundForm::Overlap), Seconds(6));
-  EXPECT_EQ(round_time({a}, RoundForm::Slots), Seconds(6));
+  EXPECT_EQ(shared_round_time({a, b}, RoundForm::Slots), Seconds(7));
+  EXPECT_EQ(shared_round_time({a, b}, RoundForm::Overlap), Seconds(6));
+  EXPECT_EQ(shared_round_time({a}, RoundForm::Slots), Seconds(6));
   // Two jobs of one resource in a slot take their sum.
   const StepTimes even = step_of(1, 1, 1);
-  EXPECT_EQ(round_time({even, even, even}, RoundForm::Slots), Seconds(3));
-  EXPECT_EQ(round_time({even, even, even, even}, RoundForm::Slots), Seconds(6));
+  EXPECT_EQ(shared_round_time({even, even, even}, RoundForm::Slots), Seconds(3));
+  EXPECT_EQ(shared_round_time({even, even, even, even}, RoundForm::Slots), Seconds(6));
 }
 
 TEST(JobGroups, LeaveJobsAloneThatFit)
