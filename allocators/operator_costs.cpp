@@ -1,9 +1,12 @@
 #include "allocators/operator_costs.hpp"
 
-#include "core/program/walk.hpp"
+#include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <utility>
 
 namespace isobar::allocators {
 
@@ -14,10 +17,36 @@ Seconds largest(const std::vector<Seconds>& times)
   return *std::max_element(times.begin(), times.end());
 }
 
+/// The time of a collective that has the network for itself.
+Seconds time_alone(const Program& program, const PlayerRates& rates, const Channel& channel, std::uint64_t position)
+{
+  std::vector<std::size_t> ranks;
+  std::vector<Bytes> sizes;
+  std::vector<Bytes> results;
+  std::vector<std::string> sites;
+  Opcode opcode{};
+  for (const End& end : channel.ends) {
+    const Instruction instruction = program.at(end.rank, end.lane, position);
+    opcode = instruction.opcode;
+    ranks.push_back(end.rank);
+    sizes.push_back(instruction.size);
+    results.push_back(instruction.result);
+    if (!rates.sites.empty()) sites.push_back(rates.sites.at(end.rank));
+  }
+  if (has_equal_parts(results)) results.clear();
+  const EndNetwork whole = {rates.transfer, rates.shared_links};
+  const EndNetwork network = network_between(std::move(ranks), whole);
+  Seconds time;
+  for (const Round& round : rounds_of(opcode, sizes, channel.algorithm, sites, results)) {
+    time += round_time(round, network);
+  }
+  return time;
+}
+
 }  // namespace
 
 OperatorCosts::OperatorCosts(const Program& program, const PlayerRates& rates, std::uint64_t microbatches)
-    : microbatches_(microbatches), updates_(program.ranks()), lanes_(program.ranks()), once_(program.ranks())
+    : microbatches_(microbatches), updates_(program.ranks()), once_(program.ranks())
 {
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     auto& forwards = forwards_.emplace_back();
@@ -38,29 +67,44 @@ OperatorCosts::OperatorCosts(const Program& program, const PlayerRates& rates, s
                       std::accumulate(backwards.begin(), backwards.end(), Seconds(0)));
   }
   for (const auto& channel : program.channels()) {
-    const auto& [from, lane] = channel.ends.front();
-    const Instruction message = program.at(from, lane, 0);
-    if (message.opcode != Opcode::Send || !rates.transfer) continue;
-    const TransferTimes times = rates.transfer(from, channel.ends.back().rank, message.size);
-    Seconds& longest = messages_[{message.stage, message.payload}];
-    longest = std::max(longest, times.latency + times.data);
+    const auto& [first, lane] = channel.ends.front();
+    const Instruction message = program.at(first, lane, 0);
+    if (message.opcode == Opcode::Send && rates.transfer) {
+      const TransferTimes times = rates.transfer(first, channel.ends.back().rank, message.size);
+      Seconds& longest = messages_[{message.stage, message.payload}];
+      longest = std::max(longest, times.latency + times.data);
+    }
+    if (is_collective(message.opcode)) add_collectives(program, rates, channel);
   }
 }
 
-PlayedSink OperatorCosts::sink()
+void OperatorCosts::add_collectives(const Program& program, const PlayerRates& rates, const Channel& channel)
 {
-  return [this](const Turn& turn, Seconds begin, Seconds end) {
-    const Instruction& instruction = turn.instruction;
-    if (!is_collective(instruction.opcode)) return;
+  const auto& [first, lane] = channel.ends.front();
+  std::map<std::pair<std::uint32_t, Payload>, Seconds> time_of_reform;  // of a micro-batch
+  Seconds once;
+  Seconds all;
+  for (std::uint64_t i = 0; i < program.length(first, lane); ++i) {
+    const Instruction instruction = program.at(first, lane, i);
     if (instruction.payload == Payload::GradientFacts) {
-      facts_ = end - begin;
+      facts_ = time_alone(program, rates, channel, i);
       return;
     }
-    lanes_[turn.at.rank][turn.at.lane] += end - begin;
     const bool is_of_microbatch =
         instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
-    if (!is_of_microbatch || instruction.microbatch == 0) once_[turn.at.rank] += end - begin;
-  };
+    Seconds time;
+    if (is_of_microbatch) {
+      const auto [known, is_new] = time_of_reform.try_emplace({instruction.place, instruction.payload});
+      if (is_new) known->second = time_alone(program, rates, channel, i);
+      time = known->second;
+    } else {
+      time = time_alone(program, rates, channel, i);
+    }
+    all += time;
+    if (!is_of_microbatch || instruction.microbatch == 0) once += time;
+  }
+  longest_lane_ = std::max(longest_lane_, all);
+  for (const End& end : channel.ends) once_[end.rank] += once;
 }
 
 Predicted OperatorCosts::formulas() const
@@ -96,11 +140,7 @@ Seconds OperatorCosts::least_step() const
   for (std::size_t rank = 0; rank < passes_.size(); ++rank) {
     busiest = std::max(busiest, static_cast<double>(microbatches_) * passes_[rank] + updates_[rank]);
   }
-  Seconds longest;
-  for (const auto& lanes : lanes_) {
-    for (const auto& [lane, time] : lanes) longest = std::max(longest, time);
-  }
-  return std::max(busiest, longest + facts_);
+  return std::max(busiest, longest_lane_ + facts_);
 }
 
 }  // namespace isobar::allocators

@@ -13,14 +13,12 @@
 
 namespace isobar::allocators {
 
-/// Times of a plan whose devices divide operators (core/plan/operator_plan.hpp), from its Program as it is played.
+/// Times of a plan whose devices divide operators (core/plan/operator_plan.hpp), from its Program. Collectives and
+/// messages count as if each had the network for itself.
 class OperatorCosts {
  public:
   /// `rates` are those that the program is played with.
   OperatorCosts(const Program& program, const PlayerRates& rates, std::uint64_t microbatches);
-
-  /// Notes how long each instruction takes: the sink of play_program.
-  PlayedSink sink();
 
   /// bottleneck: the most that a device computes for a micro-batch · sequential: one micro-batch alone, its parts and
   /// collectives one after another, with the longest message of each kind between groups · pipeline: of these, by the
@@ -30,6 +28,8 @@ class OperatorCosts {
   Seconds least_step() const;
 
  private:
+  void add_collectives(const Program& program, const PlayerRates& rates, const Channel& channel);
+
   std::uint64_t microbatches_;
   std::vector<Seconds> passes_;                  // by rank
   std::vector<Seconds> updates_;                 // by rank
@@ -37,8 +37,8 @@ class OperatorCosts {
   std::vector<std::vector<Seconds>> backwards_;  // by rank and part
   std::vector<std::size_t> first_part_;          // by rank
   // Collectives, but those of gradient facts:
-  std::vector<std::map<LaneId, Seconds>> lanes_;  // by rank: of a step
-  std::vector<Seconds> once_;                     // by rank: of one micro-batch, with what happens once a step
+  Seconds longest_lane_;       // of a step
+  std::vector<Seconds> once_;  // by rank: of one micro-batch, with what happens once a step
   Seconds facts_;
   std::map<std::pair<std::size_t, Payload>, Seconds> messages_;  // the longest, by the part that makes it
 };

@@ -78,8 +78,8 @@ void price_operators(Plan& plan, const Workload& workload, const Cluster& cluste
 {
   const auto program = schedules::make_program(plan, workload);
   const PlayerRates rates = nominal_rates(plan, workload, cluster);
-  OperatorCosts costs(*program, rates, plan.goal.microbatches);
-  const PlayedProgram played = play_program(*program, rates, 1, costs.sink());
+  const OperatorCosts costs(*program, rates, plan.goal.microbatches);
+  const PlayedProgram played = play_program(*program, rates);
   plan.predicted = costs.formulas();
   plan.predicted->step_time = played.periods.front().step_time;
   plan.predicted->step_time_by = StepTimeBy::Played;

@@ -135,20 +135,19 @@ class PathFinder {
 
   void add_collective(const End& lane, const Instruction& at, std::uint64_t position)
   {
-    const Channel& channel = program_.channels()[program_.lanes(lane.rank)[lane.lane].channel.value()];
+    const std::size_t number = program_.lanes(lane.rank)[lane.lane].channel.value();
+    const Channel& channel = program_.channels()[number];
     std::vector<Bytes> sizes;
-    std::vector<std::size_t> ranks;
     std::vector<Bytes> results;
     std::vector<std::string> sites;
     for (const End& end : channel.ends) {
       const Instruction& of_end = program_.at(end.rank, end.lane, position);
-      ranks.push_back(end.rank);
       sizes.push_back(of_end.size);
       results.push_back(of_end.result);
       if (!rates_.sites.empty()) sites.push_back(rates_.sites.at(end.rank));
     }
     if (has_equal_parts(results)) results.clear();
-    const EndNetwork network = network_between(std::move(ranks), network_);
+    const EndNetwork network = network_of_channel(program_, number, network_);
     for (const Round& round : rounds_of(at.opcode, sizes, channel.algorithm, sites, results)) {
       const auto ends = ends_of_flows(round, network);
       const auto last = std::max_element(ends.begin(), ends.end());

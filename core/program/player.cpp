@@ -430,9 +430,7 @@ class ProgramPlayer : public WalkVisitor {
     if (!rates_.sites.empty()) {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
     }
-    std::vector<std::size_t> ranks;
-    for (const Turn* turn : turns) ranks.push_back(turn->at.rank);
-    const EndNetwork network = network_between(std::move(ranks), network_);
+    const EndNetwork network = network_of_channel(program_, number, network_);
     channel.collective_duration = 0;
     for (const Round& round :
          rounds_of(opcode, channel.sizes, program_.channels()[number].algorithm, sites, channel.results)) {

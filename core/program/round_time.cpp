@@ -179,6 +179,64 @@ EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whol
   return network;
 }
 
+namespace {
+
+std::vector<std::size_t> ranks_of(const Channel& channel)
+{
+  std::vector<std::size_t> ranks;
+  for (const End& end : channel.ends) ranks.push_back(end.rank);
+  return ranks;
+}
+
+const Lane& lane_at(const Program& program, const End& end)
+{
+  return program.lanes(end.rank)[end.lane];
+}
+
+/// The ranks of the channels that run beside one, by their ends.
+std::vector<std::vector<std::size_t>> beside(const Program& program, std::size_t channel)
+{
+  std::vector<std::vector<std::size_t>> found;
+  const Channel& own = program.channels()[channel];
+  const Lane& lane = lane_at(program, own.ends.front());
+  if (lane.role) return found;
+  const auto& grids = program.grids();
+  const auto holds_all = [](const std::vector<std::size_t>& grid, const Channel& each) {
+    return std::all_of(each.ends.begin(), each.ends.end(),
+                       [&](const End& end) { return std::find(grid.begin(), grid.end(), end.rank) != grid.end(); });
+  };
+  const auto grid = std::find_if(grids.begin(), grids.end(), [&](const auto& each) { return holds_all(each, own); });
+  if (grid == grids.end()) return found;
+  for (const Channel& other : program.channels()) {
+    const bool is_alike = &other != &own && other.ends.size() == own.ends.size() &&
+                          lane_at(program, other.ends.front()).name == lane.name;
+    if (is_alike && holds_all(*grid, other)) found.push_back(ranks_of(other));
+  }
+  return found;
+}
+
+}  // namespace
+
+EndNetwork network_of_channel(const Program& program, std::size_t channel, const EndNetwork& whole)
+{
+  EndNetwork network = network_between(ranks_of(program.channels()[channel]), whole);
+  auto others = whole.shared_links ? beside(program, channel) : std::vector<std::vector<std::size_t>>();
+  if (others.empty()) return network;
+  network.shared_links = [own = std::move(network.shared_links), others = std::move(others), &whole](std::size_t from,
+                                                                                                     std::size_t to) {
+    std::vector<SharedLink> links = own(from, to);
+    for (const auto& ranks : others) {
+      for (const SharedLink& link : whole.shared_links(ranks.at(from), ranks.at(to))) {
+        const auto same =
+            std::find_if(links.begin(), links.end(), [&](const auto& each) { return each.name == link.name; });
+        if (same != links.end()) same->passes += link.passes;
+      }
+    }
+    return links;
+  };
+  return network;
+}
+
 std::vector<Seconds> ends_of_flows(const Round& round, const EndNetwork& network)
 {
   if (!network.transfer) return std::vector<Seconds>(round.size());

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/program/collective.hpp"
+#include "core/program/program.hpp"
 #include "core/shared_link.hpp"
 #include "core/transfer_times.hpp"
 #include "core/units.hpp"
@@ -21,6 +22,14 @@ struct EndNetwork {
 
 /// What lies between some ends of a network. Refers to `whole`, which must outlive it.
 EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whole);
+
+/// What lies between the ends of a channel of a program.
+///
+/// Channels of collectives on lanes of one name among ranks of one grid, such as those of the devices at each place in
+/// the replicas of a group, run beside each other with as much data: a link that flows of several pass carries each
+/// byte of one so often. Those of shards (Lane::role) count alone. Refers to `whole`, which must outlive it.
+/// O(channels).
+EndNetwork network_of_channel(const Program& program, std::size_t channel, const EndNetwork& whole);
 
 /// When each flow of a round has ended, since the round began, as the simulator plays it if nothing else is under way.
 ///

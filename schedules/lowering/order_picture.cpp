@@ -3,6 +3,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/microbatch_pattern.hpp"
+#include "core/plan/operator_plan.hpp"
 #include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/utf8.hpp"
@@ -236,6 +237,21 @@ class Picture {
   std::uint64_t right_ = 0;  // units that are shown at the beginning and at the end
 };
 
+/// A plan as its picture shows it: all devices that divide the operators of a stage together as shards of one replica,
+/// since each computes a part of every micro-batch.
+Plan pictured(Plan plan)
+{
+  if (!divides_operators(plan)) return plan;
+  for (auto& stage : plan.stages) {
+    Replica all;
+    for (const auto& replica : stage.replicas) {
+      all.shards.insert(all.shards.end(), replica.shards.begin(), replica.shards.end());
+    }
+    stage.replicas = {std::move(all)};
+  }
+  return plan;
+}
+
 }  // namespace
 
 std::string picture_of(const Plan& plan, const std::vector<Order>& orders, std::optional<std::size_t> width)
@@ -250,7 +266,7 @@ std::string picture_of(const Plan& plan, const std::vector<Order>& orders, std::
                                  "use --json",
                                  counted(plan.stages.size(), "stage"), plan.goal.microbatches, most_picture_tasks));
   }
-  return Picture(plan, orders, width).text();
+  return Picture(pictured(plan), orders, width).text();
 }
 
 }  // namespace isobar::schedules

@@ -102,6 +102,22 @@ TEST(PictureOf, NamesTheStagesOfDevicesWithMoreThanTwo)
             "2F0: the forward of micro-batch 0 on stage 2\n");
 }
 
+TEST(PictureOf, ShowsEveryMicroBatchOnAllReplicasThatDivideOperators)
+{
+  Plan plan = plan_on({0, 1}, 2);
+  for (std::size_t i = 0; i < 2; ++i) {
+    plan.stages[i].splits = {{"x", "-> full"}};
+    plan.stages[i].replicas.push_back({0, {{"c" + std::to_string(2 + i)}}});
+  }
+  plan.goal.schedule = {.name = "duplex"};
+  EXPECT_EQ(picture_of(plan, orders_of(plan), 80),
+            "c0  F0F1      B1--B0--\n"
+            "c2  F0F1      B1--B0--\n"
+            "c1    F0F1B1--B0--\n"
+            "c3    F0F1B1--B0--\n"
+            "9 units of time; F takes 1, B 2\n");
+}
+
 TEST(PictureOf, ShowsReplicasWithTheMicroBatchesOfTheStep)
 {
   // Two thirds and one third of six micro-batches, then all of them on c2.
