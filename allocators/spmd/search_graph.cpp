@@ -30,7 +30,7 @@ bool costs_the_same(const Way& a, const Way& b)
 bool costs_no_more(const Way& a, const Way& b)
 {
   if (a.cost->forward > b.cost->forward || a.cost->backward > b.cost->backward) return false;
-  if (a.source->update > b.source->update) return false;
+  if (a.source->update > b.source->update || a.source->across > b.source->across) return false;
   const auto memory = [](const Way& way, std::size_t kind) {
     return way.source->loads[kind].memory + way.cost->memory_of(kind);
   };
@@ -77,6 +77,7 @@ void SearchGraph::read_options()
       for (const Form form : node.options[j].signature.outputs) option.outputs.push_back(code_of(form));
       option.loads = node.options[j].loads;
       option.update = node.options[j].update();
+      option.across = node.options[j].across();
       option.index = static_cast<std::uint8_t>(j);
     }
   }
@@ -91,6 +92,7 @@ void SearchGraph::read_reforms()
     }
   }
   for (std::size_t tensor = 0; tensor < readers_.size(); ++tensor) {
+    if (readers_[tensor].empty()) continue;  // such as those of other groups, which nothing here makes
     const std::size_t place = place_in(problem_.nodes[producer_[tensor]].outputs, tensor);
     std::array<std::array<bool, form_codes>, form_codes> is_known{};
     for (const auto& made : nodes_[producer_[tensor]].options) {
@@ -209,6 +211,7 @@ std::vector<SearchGraph::Choice> SearchGraph::choices_of(std::size_t node, const
         Choice& next = longer.emplace_back(choice);
         next.options[k] = way.source->index;
         next.times.update += way.source->update.value;
+        next.times.across += way.source->across.value;
         for (std::size_t kind = 0; kind < next.memory.size(); ++kind) {
           next.memory[kind] += way.source->loads[kind].memory + way.cost->memory_of(kind);
         }
@@ -264,6 +267,7 @@ void SearchGraph::list_choices()
     options.resize(1);
     options.front().loads.assign(problem_.kinds(), {});
     options.front().update = {};
+    options.front().across = {};
   }
 }
 

@@ -77,7 +77,7 @@ class SearchGraph {
 
     bool costs_nothing() const
     {
-      return !has_reform && times.update == 0 &&
+      return !has_reform && times.update == 0 && times.across == 0 &&
              std::all_of(memory.begin(), memory.end(), [](Bytes bytes) { return bytes == Bytes(0); });
     }
     bool costs_the_same(const Choice& other) const
@@ -94,7 +94,7 @@ class SearchGraph {
   struct Option {
     std::vector<FormCode> inputs, outputs;
     std::vector<Load> loads;  ///< by kind
-    Seconds update;
+    Seconds update, across;
     std::uint8_t index = 0;  ///< in StrategyNode::options
     std::vector<Choice> choices;
     std::vector<ChoiceSet> sets;  ///< ascending; empty if there is nothing to choose

@@ -5,6 +5,8 @@
 #include "allocators/spmd/strategy_search.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -15,30 +17,91 @@ namespace isobar::allocators::spmd {
 
 namespace {
 
-SpmdDevices devices_of(const Cluster& cluster, const std::vector<std::size_t>& devices, const Workload& workload,
-                       const SpmdOptions& options)
+DeviceGroup group_of(const Cluster& cluster, const std::vector<std::size_t>& devices, Algorithm algorithm)
 {
-  ensure(options.rates.empty() || options.rates.size() == devices.size(), "rates of each device");
-  SpmdDevices result;
-  result.rates = options.rates;
+  DeviceGroup group;
   std::vector<Path> paths;
   for (const auto device : devices) {
-    const Device& its = cluster.devices[device];
-    if (options.rates.empty()) result.rates.push_back(operator_rates_of(workload, its));
-    result.interference = std::max(result.interference, its.interference);
-    result.memory.push_back(its.memory);
-    result.group.sites.push_back(its.site);
+    group.sites.push_back(cluster.devices[device].site);
     for (const auto other : devices) paths.push_back(other == device ? Path{} : cluster.path(device, other));
   }
-  result.group.algorithm = options.algorithm;
-  result.group.transfer = [paths = std::move(paths), count = devices.size()](std::size_t from, std::size_t to,
-                                                                             Bytes size) {
+  group.algorithm = algorithm;
+  group.transfer = [paths = std::move(paths), count = devices.size()](std::size_t from, std::size_t to, Bytes size) {
     const Path& path = paths[from * count + to];
     return TransferTimes{path.latency, path.data_time(size)};
   };
-  result.group.shared_links = [devices, network = cluster.network](std::size_t from, std::size_t to) {
+  group.shared_links = [devices, network = cluster.network](std::size_t from, std::size_t to) {
     return network->shared_links(devices[from], devices[to]);
   };
+  return group;
+}
+
+/// The network of the replica that takes longest to gather some data.
+DeviceGroup slowest_group(const Cluster& cluster, const Replicas& replicas, Algorithm algorithm)
+{
+  constexpr Bytes part(0x1p20);
+  const std::vector<Bytes> parts(replicas.front().size(), part);
+  DeviceGroup slowest = group_of(cluster, replicas.front(), algorithm);
+  for (std::size_t i = 1; i < replicas.size(); ++i) {
+    DeviceGroup group = group_of(cluster, replicas[i], algorithm);
+    const Seconds time = collective_time(Opcode::AllGather, parts, group);
+    if (time > collective_time(Opcode::AllGather, parts, slowest)) slowest = std::move(group);
+  }
+  return slowest;
+}
+
+/// How long the devices at all positions add up gradients at once. Their rings pass the same links between replicas,
+/// such as the network card of a node, so that their flows are those of common rounds.
+SpmdDevices::Across across(const Cluster& cluster, const Replicas& replicas, Algorithm algorithm)
+{
+  constexpr Bytes large(0x1p30);
+  const std::size_t positions = replicas.front().size();
+  std::vector<std::size_t> all;
+  for (const auto& replica : replicas) all.insert(all.end(), replica.begin(), replica.end());
+  const DeviceGroup group = group_of(cluster, all, algorithm);
+  std::vector<std::string> sites;  // of the ends of a ring
+  for (std::size_t i = 0; i < replicas.size(); ++i) sites.push_back(group.sites[i * positions]);
+  const auto time_of = [&](Bytes size) {
+    Seconds time;
+    for (const Round& ring : rounds_of(Opcode::AllReduce, std::vector<Bytes>(replicas.size(), size), algorithm, sites)) {
+      Round round;
+      for (std::size_t position = 0; position < positions; ++position) {
+        for (Flow flow : ring) {
+          flow.from = flow.from * positions + position;
+          flow.to = flow.to * positions + position;
+          round.push_back(flow);
+        }
+      }
+      time += round_time(round, {group.transfer, group.shared_links});
+    }
+    return time;
+  };
+  const Seconds latency = time_of(Bytes(0));
+  return {latency, large / (time_of(large) - latency)};
+}
+
+SpmdDevices devices_of(const Cluster& cluster, const Replicas& replicas, const Workload& workload,
+                       const SpmdOptions& options)
+{
+  const std::size_t positions = replicas.front().size();
+  ensure(options.rates.empty() || options.rates.size() == positions, "rates of each device");
+  SpmdDevices result;
+  result.rates = options.rates;
+  for (std::size_t position = 0; position < positions; ++position) {
+    const Device* slowest = nullptr;
+    Bytes memory(std::numeric_limits<double>::infinity());
+    for (const auto& replica : replicas) {
+      ensure(replica.size() == positions, "replicas of as many devices each");
+      const Device& its = cluster.devices[replica[position]];
+      if (slowest == nullptr || its.speed_at(workload.dtype) < slowest->speed_at(workload.dtype)) slowest = &its;
+      memory = std::min(memory, its.memory);
+      result.interference = std::max(result.interference, its.interference);
+    }
+    if (options.rates.empty()) result.rates.push_back(operator_rates_of(workload, *slowest));
+    result.memory.push_back(memory);
+  }
+  result.group = slowest_group(cluster, replicas, options.algorithm);
+  if (replicas.size() > 1) result.across = across(cluster, replicas, options.algorithm);
   return result;
 }
 
@@ -64,11 +127,22 @@ SpmdPlan plan_of(const Candidate& candidate)
   plan.cost = candidate.cost.time;
   plan.fits = fits(candidate.cost, candidate.problem);
   plan.is_exact = candidate.is_exact;
-  for (const auto& stage : candidate.stages) {
-    plan.cuts.push_back(stage.first);
+  plan.signatures.resize(candidate.divided->graph().operators.size());
+  const std::size_t begin = candidate.divided->run().begin;
+  Seconds before_run;  // of stages that make nothing but what the run reads
+  for (std::size_t k = 0; k < candidate.stages.size(); ++k) {
+    const StrategyStage& stage = candidate.stages[k];
+    std::optional<std::size_t> first;
     for (std::size_t i = stage.first; i <= stage.last; ++i) {
-      plan.signatures.push_back(candidate.problem.nodes[i].options[stage.options[i - stage.first]].signature);
+      const auto index = candidate.divided->operator_of(i);
+      if (!index) continue;
+      if (!first && *index >= begin) first = index;
+      plan.signatures[*index] = candidate.problem.nodes[i].options[stage.options[i - stage.first]].signature;
     }
+    before_run += candidate.cost.stages[k];
+    if (!first) continue;
+    plan.cuts.push_back(plan.cuts.empty() ? begin : *first);
+    plan.part_costs.push_back(std::exchange(before_run, {}));
   }
   for (std::size_t i = 0; i < plan.shares.size(); ++i) {
     plan.memory.push_back(candidate.cost.memory[candidate.divided->kind_of(i)]);
@@ -78,8 +152,9 @@ SpmdPlan plan_of(const Candidate& candidate)
 
 class PlanSearch {
  public:
-  PlanSearch(const OperatorGraph& graph, const Workload& workload, SpmdDevices devices, const SpmdOptions& options)
-      : graph_(graph), workload_(workload), devices_(std::move(devices)), options_(options)
+  PlanSearch(const OperatorGraph& graph, const Workload& workload, SpmdDevices devices, const SpmdOptions& options,
+             const std::optional<GroupRun>& run = {})
+      : graph_(graph), workload_(workload), devices_(std::move(devices)), options_(options), run_(run)
   {
     for (const auto count : options.microbatches) {
       if (samples_of(graph) % count == 0) microbatches_.push_back(count);
@@ -91,8 +166,8 @@ class PlanSearch {
   Candidate begin(std::vector<double> shares, std::uint64_t microbatches) const
   {
     Candidate candidate;
-    candidate.divided =
-        std::make_unique<DividedGraph>(graph_, options_.rules, workload_, devices_, std::move(shares), microbatches);
+    candidate.divided = std::make_unique<DividedGraph>(graph_, options_.rules, workload_, devices_, std::move(shares),
+                                                       microbatches, run_);
     candidate.problem = candidate.divided->problem();
     return candidate;
   }
@@ -144,7 +219,7 @@ class PlanSearch {
     }
     if (!best) return std::nullopt;
     SpmdPlan plan = plan_of(*best);
-    plan.bound = bound_of(*best);
+    if (!run_) plan.bound = bound_of(*best);
     plan.counts = counts_;
     plan.turns = turns_;
     return plan;
@@ -232,6 +307,7 @@ class PlanSearch {
   const Workload& workload_;
   SpmdDevices devices_;
   const SpmdOptions& options_;
+  std::optional<GroupRun> run_;
   std::vector<std::uint64_t> microbatches_;
   SearchCounts counts_;
   std::uint64_t turns_ = 0;
@@ -309,15 +385,22 @@ class BaselineForms {
 }  // namespace
 
 std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
+                                       const Replicas& replicas, const SpmdOptions& options,
+                                       const std::optional<GroupRun>& run)
+{
+  return PlanSearch(graph, workload, devices_of(cluster, replicas, workload, options), options, run).run();
+}
+
+std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
                                        const std::vector<std::size_t>& devices, const SpmdOptions& options)
 {
-  return PlanSearch(graph, workload, devices_of(cluster, devices, workload, options), options).run();
+  return find_spmd_plan(graph, workload, cluster, Replicas{devices}, options);
 }
 
 SpmdPlan baseline_plan(Baseline baseline, const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
                        const std::vector<std::size_t>& devices, const SpmdOptions& options)
 {
-  const PlanSearch search(graph, workload, devices_of(cluster, devices, workload, options), options);
+  const PlanSearch search(graph, workload, devices_of(cluster, Replicas{devices}, workload, options), options);
   Candidate candidate =
       search.begin(baseline == Baseline::DpCp ? shares_by_speed(search.devices()) : even_shares(search.devices()), 1);
   const BaselineForms forms(graph, baseline == Baseline::ExpertParallel);

@@ -32,7 +32,8 @@ struct SpmdPlan {
   std::vector<Signature> signatures;  ///< of each operator; of a parameter, the form in which it is stored
   std::vector<double> shares;         ///< of each device; they sum to 1
   std::uint64_t microbatches = 1;
-  Seconds cost;   ///< of a step, by formula Duplex
+  Seconds cost;                     ///< of a step, by formula Duplex; of a group of a pipeline, of a wave
+  std::vector<Seconds> part_costs;  ///< of each part, as far as the cost is a sum over parts
   Seconds bound;  ///< no strategy with these shares, and a number of micro-batches that was tried, takes less
   std::vector<Bytes> memory;  ///< that each device needs
   bool fits = true;           ///< in the memory of each device
@@ -42,6 +43,10 @@ struct SpmdPlan {
 
   double gap_fraction() const { return (cost - bound) / cost; }
 };
+
+/// Devices that divide a graph: of each replica those by position, as many as of the others. Each replica computes other
+/// samples.
+using Replicas = std::vector<std::vector<std::size_t>>;
 
 /// Finds parts, signatures, micro-batches and shares of least cost (docs/spmd.md).
 ///
@@ -54,11 +59,23 @@ struct SpmdPlan {
 /// shares in proportion to speed and from even ones: the least strategy for the shares, then the best shares for it
 /// (best_shares), until the cost falls no more. The best pair stays; that is a local optimum.
 ///
+/// Of several replicas, the graph is that of the samples of one. It is searched at the slowest rates and the smallest
+/// memory of each position, with the network of the slowest replica. After the backward pass of a part, the devices at
+/// each position add up the gradients that they store (ReplicaLane): those at all positions at once, so that their rings
+/// share the links between replicas.
+///
+/// With a `run`, the graph is that of a wave's samples, and the plan is for those of its operators that the run has; all
+/// others have no signature. It has no bound.
+///
 /// Deterministic. Without a solver of linear programs, shares are those of one of the two beginnings.
 ///
 /// Source: HiDup, section 4, and HAP, section 5; the costs are ours.
 /// @returns no plan if no strategy fits in memory with the shares that were tried.
 /// @throws Interrupted
+std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
+                                       const Replicas& replicas, const SpmdOptions& options = {},
+                                       const std::optional<GroupRun>& run = {});
+/// The same, without replicas and for all operators.
 std::optional<SpmdPlan> find_spmd_plan(const OperatorGraph& graph, const Workload& workload, const Cluster& cluster,
                                        const std::vector<std::size_t>& devices, const SpmdOptions& options = {});
 

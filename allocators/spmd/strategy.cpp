@@ -24,6 +24,7 @@ Load& Load::operator+=(const Load& other)
   backward += other.backward;
   update += other.update;
   memory += other.memory;
+  across += other.across;
   return *this;
 }
 
@@ -31,6 +32,13 @@ Seconds StrategyNode::Option::update() const
 {
   Seconds longest;
   for (const auto& load : loads) longest = std::max(longest, load.update);
+  return longest;
+}
+
+Seconds StrategyNode::Option::across() const
+{
+  Seconds longest;
+  for (const auto& load : loads) longest = std::max(longest, load.across);
   return longest;
 }
 
@@ -93,6 +101,7 @@ StageTimes& StageTimes::operator+=(const StageTimes& other)
   reform_backward += other.reform_backward;
   parameter_forward += other.parameter_forward;
   parameter_backward += other.parameter_backward;
+  across += other.across;
   return *this;
 }
 
@@ -105,6 +114,7 @@ double accumulated(CostFormula formula, std::uint64_t microbatches, double befor
   const double conjugates = stage.parameter_backward + stage.reform_backward;
   const double all = static_cast<double>(microbatches);
   const auto beside = [&](double compute, double collective) { return overlapped(compute, collective, interference); };
+  const double slowed = (1 - 1 / interference) * stage.across;
   switch (formula) {
     case CostFormula::Paper:
       return before + std::max(debts.forward, reforms) + std::max(forward, reforms);
@@ -119,16 +129,36 @@ double accumulated(CostFormula formula, std::uint64_t microbatches, double befor
     case CostFormula::Duplex:
       if (microbatches == 1) {
         return before + stage.update + beside(debts.forward, stage.parameter_forward) + stage.reform_forward +
-               beside(debts.backward, stage.parameter_backward) + stage.reform_backward;
+               beside(debts.backward, stage.parameter_backward) + stage.reform_backward + slowed;
       }
       return before + stage.update + beside(debts.forward, reforms) +
              (all - 1) * beside(forward, stage.reform_forward) + beside(debts.backward, conjugates) +
-             (all - 1) * beside(backward, stage.reform_backward);
+             (all - 1) * beside(backward, stage.reform_backward) + slowed;
     case CostFormula::Sum:
       return before + stage.update + all * (forward + backward + stage.reform_forward + stage.reform_backward) +
              stage.parameter_forward + stage.parameter_backward;
   }
   return before;
+}
+
+void ReplicaLane::add(std::uint64_t microbatches, double debt, const StageTimes& stage, double interference)
+{
+  const bool is_whole = microbatches == 1;
+  const double conjugates = stage.parameter_backward + (is_whole ? 0 : stage.reform_backward);
+  const double beside_debt = overlapped(debt, conjugates, interference);
+  const double rest = is_whole ? stage.reform_backward
+                               : static_cast<double>(microbatches - 1) *
+                                     overlapped(stage.backward, stage.reform_backward, interference);
+  // What is left of the backward pass when the gradients are there: made by the stage, or brought by its conjugates.
+  double left = beside_debt;
+  if (stage.parameter_backward > 0) {
+    left -= conjugates;
+  } else if (is_whole) {
+    left += rest;
+  }
+  behind += stage.across / interference;
+  overhang = std::max(overhang, behind - left);
+  behind -= beside_debt + rest;
 }
 
 Debts last_weights(CostFormula formula)
@@ -201,6 +231,7 @@ StrategyCost cost_of(const StrategyProblem& problem, CostFormula formula, const 
   cost.compute.resize(problem.kinds());
   double time = 0;
   Debts debts;
+  ReplicaLane lane;
   for (const auto& stage : stages) {
     StageTimes times;
     std::vector<Load> loads(problem.kinds());
@@ -208,7 +239,9 @@ StrategyCost cost_of(const StrategyProblem& problem, CostFormula formula, const 
       const auto& option = problem.nodes[i].options[stage.options[i - stage.first]];
       for (std::size_t kind = 0; kind < loads.size(); ++kind) loads[kind] += option.loads[kind];
       times.update += option.update().value;
+      times.across += option.across().value;
     }
+    if (times.across > 0) times.across += problem.across_latency.value;
     for (std::size_t kind = 0; kind < loads.size(); ++kind) {
       times.forward = std::max(times.forward, loads[kind].forward.value);
       times.backward = std::max(times.backward, loads[kind].backward.value);
@@ -222,10 +255,13 @@ StrategyCost cost_of(const StrategyProblem& problem, CostFormula formula, const 
       cost.collectives += (is_parameter ? 1 : all) * (reform.forward + reform.backward);
       for (std::size_t kind = 0; kind < reform.memory.size(); ++kind) cost.memory[kind] += reform.memory[kind];
     }
-    time = accumulated(formula, problem.microbatches, time, debts, times, problem.interference);
+    const double before = time;
+    time = accumulated(formula, problem.microbatches, before, debts, times, problem.interference);
+    cost.stages.emplace_back(time - before);
+    if (formula == CostFormula::Duplex) lane.add(problem.microbatches, debts.backward, times, problem.interference);
     debts = times.debts();
   }
-  cost.time = Seconds(time + debts.times(last_weights(formula)));
+  cost.time = Seconds(time + lane.overhang + debts.times(last_weights(formula)));
   return cost;
 }
 

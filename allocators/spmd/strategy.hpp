@@ -30,6 +30,7 @@ struct Load {
   Seconds backward;
   Seconds update = {};  ///< of its parameter, once a step
   Bytes memory = {};    ///< of its parameter, and of what all micro-batches keep for the backward pass
+  Seconds across = {};  ///< of adding up its parameter's gradient across replicas, but for the latency of a part
 
   Load& operator+=(const Load& other);
   bool operator==(const Load&) const = default;
@@ -52,8 +53,9 @@ struct StrategyNode {
     Signature signature;
     std::vector<Load> loads;  ///< of a device of each kind
 
-    /// The longest update of a kind.
+    /// The longest update of a kind, and the longest sum across replicas.
     Seconds update() const;
+    Seconds across() const;
   };
 
   std::vector<std::size_t> inputs;   ///< tensors
@@ -62,7 +64,7 @@ struct StrategyNode {
 };
 
 /// A graph whose operators are to be divided among devices of a few kinds. Tensors are numbered in the order of their
-/// producers.
+/// producers; some may have none, and no readers.
 struct StrategyProblem {
   std::vector<StrategyNode> nodes;
   /// By tensor, whether it is a parameter: reformed once a step, in any stage up to that of its reader.
@@ -73,6 +75,8 @@ struct StrategyProblem {
   std::function<ReformCost(std::size_t tensor, Form from, Form to)> reform_cost;
   std::uint64_t microbatches = 2;  ///< of a step; formulas of HiDup do not use it
   double interference = 1;         ///< how many times longer devices compute beside a collective; likewise
+  Seconds across_latency = {};     ///< of the sum of a part's gradients across replicas
+  bool has_replicas = false;       ///< of the devices, each for other samples
   std::vector<Bytes> memory = {};  ///< of a device of each kind; empty: not limited
   /// In place of a limit: for each kind, what a search adds to the cost for a byte that a strategy needs. Empty: none.
   std::vector<double> memory_prices = {};
@@ -98,7 +102,8 @@ enum class CostFormula : std::uint8_t {
   None,       ///< debt + c + f + c + 2·debt + cb + 2f + cb: no overlap
   /// Ours, for k micro-batches: u + max(debt, p + c) + (k-1)·max(f, c) + max(debt_b, pb + cb) + (k-1)·max(fb, cb). For
   /// k = 1, u + max(debt, p) + c + max(debt_b, pb) + cb: only reforms of parameters can run beside the micro-batch.
-  /// With interference, max is `overlapped`.
+  /// With interference, max is `overlapped`. With replicas, as long as their lane outlasts the backward pass, too
+  /// (ReplicaLane).
   Duplex,
   Sum  ///< u + k·(f + fb + c + cb) + p + pb: everything one after the other
 };
@@ -125,6 +130,7 @@ struct StageTimes {
   double reform_backward = 0;
   double parameter_forward = 0;  ///< reforms of parameters
   double parameter_backward = 0;
+  double across = 0;  ///< the sum of its gradients across replicas
 
   Debts debts() const { return {forward, backward}; }
   void add_reform(const ReformCost& cost, bool of_parameter);
@@ -142,6 +148,16 @@ inline double overlapped(double compute, double collective, double interference)
 /// The time so far after a stage.
 double accumulated(CostFormula formula, std::uint64_t microbatches, double before, const Debts& debts,
                    const StageTimes& stage, double interference = 1);
+/// The sums of gradients across replicas, in formula Duplex. They have a lane of their own: the sum of a stage begins
+/// when its gradients are there, so that those of later stages come first, and runs beside the backward passes of
+/// earlier ones. Adds what interference makes of these to no time.
+struct ReplicaLane {
+  double behind = 0;    ///< what the sums of the stages so far take, less the backward passes of these stages
+  double overhang = 0;  ///< how long the lane outlasts the backward pass, as far as these stages decide that
+
+  /// Adds a stage after one that owes `debt` of backward compute.
+  void add(std::uint64_t microbatches, double debt, const StageTimes& stage, double interference);
+};
 /// How the last debts count at the end.
 Debts last_weights(CostFormula formula);
 /// The extreme weights that debts can have in the costs of what follows.
@@ -186,6 +202,7 @@ void add_reforms(const StrategyProblem& problem, std::vector<StrategyStage>& sta
 /// The cost of a strategy's stages, and of which stages it consists.
 struct StrategyCost {
   Seconds time;                  ///< by the formula
+  std::vector<Seconds> stages;   ///< what each stage adds to it; all but the last debts, and the lane of replicas
   std::vector<Bytes> memory;     ///< of a device of each kind
   std::vector<Seconds> compute;  ///< of a device of each kind: all micro-batches, forward and backward, and updates
   Seconds collectives;           ///< of all micro-batches

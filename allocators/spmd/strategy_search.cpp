@@ -42,18 +42,30 @@ struct StateHash {
 struct Label {
   double time = 0;  ///< so far
   Debts debts;
+  ReplicaLane lane;
   bool may_pause = false;      ///< whether the next stage needs no reform
   std::uint32_t stage = 0;     ///< in Search::stages_
   std::vector<double> memory;  ///< of a device of each kind, if it is limited
 };
 
+/// The weights that debts can have in what follows.
+struct Weights {
+  std::span<const Debts> passes;
+  /// Where a stage that follows decides how long the lane of replicas lasts: the backward pass is no part of that.
+  std::span<const Debts> lane = {};
+};
+
 /// Whether no path that continues from `b` costs less than the same from `a`, or fits where that does not.
-bool dominates(const Label& a, const Label& b, std::span<const Debts> weights)
+bool dominates(const Label& a, const Label& b, const Weights& weights)
 {
+  const auto costs_no_more = [&](std::span<const Debts> extremes, double its, double others) {
+    return std::all_of(extremes.begin(), extremes.end(), [&](const Debts& weight) {
+      return its + a.debts.times(weight) <= others + b.debts.times(weight);
+    });
+  };
   return (a.may_pause || !b.may_pause) &&
-         std::all_of(
-             weights.begin(), weights.end(),
-             [&](const Debts& weight) { return a.time + a.debts.times(weight) <= b.time + b.debts.times(weight); }) &&
+         costs_no_more(weights.passes, a.time + a.lane.overhang, b.time + b.lane.overhang) &&
+         costs_no_more(weights.lane, a.time + a.lane.behind, b.time + b.lane.behind) &&
          std::equal(a.memory.begin(), a.memory.end(), b.memory.begin(), std::less_equal<>());
 }
 
@@ -119,7 +131,7 @@ class Bundles {
     const auto costs = [](const Bundle& bundle) {
       const StageTimes& times = bundle.times;
       return std::array{times.reform_forward, times.reform_backward, times.parameter_forward, times.parameter_backward,
-                        times.update};
+                        times.update, times.across};
     };
     const auto [its, others] = std::pair(costs(a), costs(b));
     return std::equal(its.begin(), its.end(), others.begin(), std::less_equal<>()) &&
@@ -137,6 +149,7 @@ class Bundles {
       least.times.parameter_forward = std::min(least.times.parameter_forward, times.parameter_forward);
       least.times.parameter_backward = std::min(least.times.parameter_backward, times.parameter_backward);
       least.times.update = std::min(least.times.update, times.update);
+      least.times.across = std::min(least.times.across, times.across);
       least.has_reform |= bundle.has_reform;
       for (std::size_t kind = 0; kind < least.memory.size(); ++kind) {
         least.memory[kind] = std::min(least.memory[kind], bundle.memory[kind]);
@@ -196,7 +209,8 @@ class Search {
   void find_rest();
   bool fit(std::size_t cut, const Stage& stage, const Bundle& bundle, const Label& from, Label& label) const;
   std::optional<Label> label_after(std::size_t cut, const Label& from, const Stage& stage, const Bundle& bundle) const;
-  void insert(std::vector<Label>& labels, Label label, StageRecord record, std::span<const Debts> weights);
+  Weights weights_at(std::size_t cut) const;
+  void insert(std::vector<Label>& labels, Label label, StageRecord record, const Weights& weights);
   std::vector<StrategyStage> stages_of(const Label& label) const;
 
   const StrategyProblem& problem_;
@@ -276,7 +290,15 @@ bool has_future(const State& state, const SearchGraph::Node& node)
   });
 }
 
-void Search::insert(std::vector<Label>& labels, Label label, StageRecord record, std::span<const Debts> weights)
+Weights Search::weights_at(std::size_t cut) const
+{
+  static constexpr std::array<Debts, 2> beside_lane = {{{0, 0}, {1, 0}}};
+  if (cut + 1 == graph_.nodes().size()) return {std::span(&last_weights_, 1)};
+  if (!problem_.has_replicas) return {extreme_weights(formula_)};
+  return {extreme_weights(formula_), beside_lane};
+}
+
+void Search::insert(std::vector<Label>& labels, Label label, StageRecord record, const Weights& weights)
 {
   for (const auto& other : labels) {
     if (dominates(other, label, weights)) return;
@@ -301,6 +323,7 @@ StageTimes Search::times_of(const Stage& stage, const Bundle& bundle) const
     const Bytes memory = loads_[stage.record.count][kind].memory + bundle.memory[kind];
     times.update += problem_.memory_prices[kind] * memory.value;
   }
+  if (times.across > 0) times.across += problem_.across_latency.value;
   return times;
 }
 
@@ -328,6 +351,10 @@ std::optional<Label> Search::label_after(std::size_t cut, const Label& from, con
   const StageTimes times = times_of(stage, bundle);
   label.time = accumulated(formula_, problem_.microbatches, from.time, from.debts, times, problem_.interference);
   label.debts = times.debts();
+  if (problem_.has_replicas) {
+    label.lane = from.lane;
+    label.lane.add(problem_.microbatches, from.debts.backward, times, problem_.interference);
+  }
   label.may_pause = stage.record.count == longest_;
   label.stage = from.stage;
   return label;
@@ -337,7 +364,7 @@ std::optional<Label> Search::label_after(std::size_t cut, const Label& from, con
 void Search::add(std::size_t cut, const State& state, const Stage& stage, const std::vector<Label>& labels)
 {
   const BundleList& list = bundles_[stage.record.list];
-  const auto weights = cut + 1 < graph_.nodes().size() ? extreme_weights(formula_) : std::span(&last_weights_, 1);
+  const Weights weights = weights_at(cut);
   const auto found = places_[cut].find(state);
   std::vector<Label>* there = found == places_[cut].end() ? nullptr : &entries_[cut][found->second].labels;
   const auto keep = [&](Label label, std::size_t bundle) {
@@ -363,9 +390,9 @@ void Search::add(std::size_t cut, const State& state, const Stage& stage, const 
       if (!may_begin && !list.bundles[i].has_reform) continue;
       auto next = label_after(cut, from, stage, list.bundles[i]);
       if (!next) continue;
-      if (!problem_.memory.empty()) {
+      if (!problem_.memory.empty() || problem_.has_replicas) {
         keep(std::move(*next), i);
-      } else if (!best || next->time < best->first.time) {  // without limits, bundles differ in time alone
+      } else if (!best || next->time < best->first.time) {  // bundles differ in time alone
         best.emplace(std::move(*next), i);
       }
     }
@@ -414,6 +441,7 @@ void Search::append(std::size_t cut, const State& state, const Stage& stage, con
   const Node& node = graph_.nodes()[cut];
   Stage longer = stage;
   longer.times.update += option.update.value;
+  longer.times.across += option.across.value;
   add_loads(stage.record.count, option);
   State reformed = state;
   for (std::size_t k = 0; k < node.inputs.size(); ++k) {
@@ -512,7 +540,9 @@ std::optional<Strategy> Search::run()
   }
   const auto& last = entries_.back();
   if (last.empty()) return std::nullopt;
-  const auto cost = [&](const Label& label) { return label.time + label.debts.times(last_weights_); };
+  const auto cost = [&](const Label& label) {
+    return label.time + label.lane.overhang + label.debts.times(last_weights_);
+  };
   const auto& labels = last.front().labels;
   const auto best =
       std::min_element(labels.begin(), labels.end(), [&](const Label& a, const Label& b) { return cost(a) < cost(b); });

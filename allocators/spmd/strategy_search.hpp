@@ -21,6 +21,8 @@ namespace isobar::allocators::spmd {
 /// - The costs to come depend on debts by terms u·debt + w·debt_b at their extremes (extreme_weights), since they add
 ///   max(debt, x) + max(debt_b, y) for reforms x and y >= 0. So label 1 dominates label 2 if for all these weights its
 ///   time + u·debt + w·debt_b is not above that of label 2, and so is its memory.
+/// - With replicas, their lane either lasts as long as the stages so far decide, or a stage that follows decides that
+///   (ReplicaLane). Label 1 is then no worse in both cases.
 /// - A label whose memory exceeds a limit with the least that the other operators need dies. Labels that stay below it
 ///   with the most that they can need have the same memory.
 /// - Of the forms of parameters in a stage (Bundles), those that cost no less in everything are left out.

@@ -41,14 +41,14 @@ class AllStrategies {
     std::size_t first = 0;
     std::size_t count = 0;
     bool has_reform = false;
-    double c = 0, cb = 0, p = 0, pb = 0, u = 0;
+    double c = 0, cb = 0, p = 0, pb = 0, u = 0, across = 0;
     std::vector<double> f, fb, memory;  // by kind
   };
 
   Stage stage_at(std::size_t node) const
   {
     const std::vector<double> none(problem_.kinds(), 0);
-    return {node, 0, false, 0, 0, 0, 0, 0, none, none, none};
+    return {node, 0, false, 0, 0, 0, 0, 0, 0, none, none, none};
   }
 
   bool is_complete(std::size_t i) const
@@ -89,13 +89,16 @@ class AllStrategies {
           forms_[here.outputs[k]] = {option.signature.outputs[k]};
         }
         double longest_update = 0;
+        double longest_across = 0;
         for (std::size_t kind = 0; kind < problem_.kinds(); ++kind) {
           stage.f[kind] += option.loads[kind].forward.value;
           stage.fb[kind] += option.loads[kind].backward.value;
           longest_update = std::max(longest_update, option.loads[kind].update.value);
+          longest_across = std::max(longest_across, option.loads[kind].across.value);
           stage.memory[kind] += option.loads[kind].memory.value;
         }
         stage.u += longest_update;
+        stage.across += longest_across;
         ++stage.count;
         visit(node + 1);
       }
@@ -177,21 +180,45 @@ class AllStrategies {
   /// first one; the compute of each micro-batch but the last beside the reforms of the next one.
   double duplex(double k) const
   {
-    double forward = 0, backward = 0, updates = 0, owed = 0, owed_backward = 0;
+    double forward = 0, updates = 0, owed = 0;
     for (const auto& stage : stages_) {
-      const double f = largest(stage.f), fb = largest(stage.fb);
+      const double f = largest(stage.f);
       if (k == 1) {
         forward += phase(owed, stage.p) + stage.c;
-        backward += stage.cb + phase(owed_backward, stage.pb);
       } else {
         forward += phase(owed, stage.p + stage.c) + (k - 1) * phase(f, stage.c);
-        backward += (k - 1) * phase(fb, stage.cb) + phase(owed_backward, stage.pb + stage.cb);
       }
       updates += stage.u;
       owed = f;
-      owed_backward = fb;
     }
-    return forward + owed + owed_backward + backward + updates;
+    return forward + owed + backward(k) + updates;
+  }
+
+  /// The backward pass, last stage first, until the lane of the sums across replicas has ended, too. While that is busy,
+  /// passes are slower; this counts as time after them.
+  double backward(double k) const
+  {
+    double now = largest(stages_.back().fb);
+    double lane = 0;
+    double slowed = 0;
+    for (std::size_t i = stages_.size(); i-- > 0;) {
+      const Stage& stage = stages_[i];
+      const double next = i > 0 ? largest(stages_[i - 1].fb) : 0;
+      double gradients = 0;  // when they are there
+      if (k == 1) {
+        gradients = stage.pb > 0 ? now + stage.cb + stage.pb : now;
+        now += stage.cb + phase(next, stage.pb);
+      } else {
+        now += (k - 1) * phase(largest(stage.fb), stage.cb);
+        gradients = stage.pb > 0 ? now + stage.pb + stage.cb : now;
+        now += phase(next, stage.pb + stage.cb);
+      }
+      if (stage.across == 0) continue;
+      const double sum = stage.across + problem_.across_latency.value;
+      lane = std::max(lane, gradients) + sum / problem_.interference;
+      slowed += sum - sum / problem_.interference;
+    }
+    return std::max(now, lane) + slowed;
   }
 
   bool fits() const

@@ -9,8 +9,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::allocators::spmd {
@@ -68,10 +71,13 @@ std::vector<std::size_t> all_of(const Cluster& cluster)
 /// search but the sizes of pieces, and the times of operators and collectives.
 class PlainCost {
  public:
-  PlainCost(const OperatorGraph& whole, const Cluster& cluster, const SpmdPlan& plan)
+  /// `across`: the time of a sum across replicas of some bytes.
+  PlainCost(const OperatorGraph& whole, const Cluster& cluster, const SpmdPlan& plan,
+            std::function<double(double)> across = {})
       : graph_(over_part_of_samples(whole, plan.microbatches)),
         cluster_(cluster),
         plan_(plan),
+        across_(std::move(across)),
         pieces_(graph_, plan.shares)
   {
     group_.transfer = [&cluster](std::size_t from, std::size_t to, Bytes size) {
@@ -85,10 +91,14 @@ class PlainCost {
     const auto k = static_cast<double>(plan_.microbatches);
     std::vector<std::vector<Form>> forms(graph_.tensors.size());
     double time = 0, owed = 0, owed_backward = 0;
+    struct Backward {
+      double alone = 0, before_next = 0, conjugates = 0, gradients = 0;
+    };
+    std::vector<Backward> passes;  // with the bytes that a device stores of each part
     for (std::size_t part = 0; part < plan_.cuts.size(); ++part) {
       const std::size_t end = part + 1 < plan_.cuts.size() ? plan_.cuts[part + 1] : graph_.operators.size();
       std::vector<double> f(plan_.shares.size(), 0), fb = f;
-      double c = 0, cb = 0, p = 0, pb = 0;
+      double c = 0, cb = 0, p = 0, pb = 0, stored = 0;
       for (std::size_t i = plan_.cuts[part]; i < end; ++i) {
         const Operator& node = graph_.operators[i];
         const Signature& signature = plan_.signatures[i];
@@ -119,20 +129,38 @@ class PlainCost {
           if (node.kind != OperatorKind::Parameter) continue;
           update = std::max(update, 12 * piece * elements_of(graph_.tensors[node.outputs[0]]) / rate);
         }
+        if (node.kind == OperatorKind::Parameter) {
+          double largest = 0;
+          for (std::size_t device = 0; device < f.size(); ++device) {
+            largest = std::max(largest, pieces_.size(node.outputs[0], signature.outputs[0], device).value);
+          }
+          stored += largest;
+        }
         time += update;
       }
       const double longest = *std::max_element(f.begin(), f.end());
       const double longest_backward = *std::max_element(fb.begin(), fb.end());
       if (plan_.microbatches == 1) {
+        passes.push_back({pb > 0 ? cb : 0, (pb > 0 ? 0 : cb) + std::max(owed_backward, pb), pb, stored});
         time += std::max(owed, p) + c + std::max(owed_backward, pb) + cb;
       } else {
+        passes.push_back({(k - 1) * std::max(longest_backward, cb), std::max(owed_backward, pb + cb),
+                          pb > 0 ? pb + cb : 0, stored});
         time += std::max(owed, p + c) + std::max(owed_backward, pb + cb) +
                 (k - 1) * (std::max(longest, c) + std::max(longest_backward, cb));
       }
       owed = longest;
       owed_backward = longest_backward;
     }
-    return time + owed + owed_backward;
+    if (!across_) return time + owed + owed_backward;
+    double now = owed_backward;
+    double lane = 0;
+    for (auto pass = passes.rbegin(); pass != passes.rend(); ++pass) {
+      now += pass->alone;
+      if (pass->gradients > 0) lane = std::max(lane, now + pass->conjugates) + across_(pass->gradients);
+      now += pass->before_next;
+    }
+    return time + owed + owed_backward + std::max(0.0, lane - now);
   }
 
  private:
@@ -148,6 +176,7 @@ class PlainCost {
   OperatorGraph graph_;
   const Cluster& cluster_;
   const SpmdPlan& plan_;
+  std::function<double(double)> across_;
   Pieces pieces_;
   DeviceGroup group_;
 };
@@ -172,6 +201,85 @@ TEST(SpmdPlan, CostsWhatItsFormsCost)
       EXPECT_NEAR(plan.cost.value, PlainCost(graph, cluster, plan).cost(), 1e-9 * plan.cost.value);
     }
   }
+}
+
+TEST(SpmdPlan, OfReplicasCostsTheSumsOfGradientsThatOutlastTheBackwardPass)
+{
+  const auto graph = make_operator_graph(sizes_of(Trunk::Bert, 2, 4), 16, 4);
+  const Workload workload = adam_workload(32);
+  const Cluster cluster = cluster_of({12, 4, 12, 4});
+  const auto across = [](double bytes) { return 2 * (15e-6 + bytes / 2 / 12e9); };
+  for (const std::uint64_t k : {1, 2, 4}) {
+    SpmdOptions options;
+    options.microbatches = {k};
+    options.shares = ShareRule::Speed;
+    const SpmdPlan plan = find_spmd_plan(graph, workload, cluster, Replicas{{0, 1}, {2, 3}}, options).value();
+    EXPECT_THAT(plan.shares, ElementsAre(0.75, 0.25));
+    const double alone = PlainCost(graph, cluster, plan).cost();
+    EXPECT_NEAR(plan.cost.value, PlainCost(graph, cluster, plan, across).cost(), 1e-8 * plan.cost.value);
+    EXPECT_GT(plan.cost.value, 1.001 * alone);
+    // The strategy that is best for one replica costs no less.
+    const std::vector<std::size_t> first = {0, 1};
+    const SpmdPlan single = find_spmd_plan(graph, workload, cluster, first, options).value();
+    EXPECT_LE(single.cost.value, alone * (1 + 1e-9));
+    EXPECT_LE(plan.cost.value, PlainCost(graph, cluster, single, across).cost() * (1 + 1e-8));
+  }
+}
+
+/// Two nodes of two devices: links of 100 GB/s within them, and network cards that all flows between them share.
+class TwoNodes : public Network {
+ public:
+  explicit TwoNodes(double card) : card_(card) {}
+
+  Path path(std::size_t from, std::size_t to) const override
+  {
+    return {Seconds(15e-6), BytesPerSecond(from / 2 == to / 2 ? 100e9 : card_)};
+  }
+  std::vector<std::string> links(std::size_t, std::size_t) const override { return {}; }
+  std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const override
+  {
+    if (from / 2 == to / 2) return {};
+    return {{from < 2 ? "first up" : "second up", BytesPerSecond(card_)}};
+  }
+
+ private:
+  double card_;
+};
+
+TEST(SpmdPlan, OfReplicasSharesTheCardsOfNodesAmongAllPositions)
+{
+  const auto graph = make_operator_graph(sizes_of(Trunk::Plain, 2, 4), 16, 4);
+  const Workload workload = adam_workload(32);
+  Cluster shared = cluster_of({12, 12, 12, 12});
+  shared.network = std::make_shared<TwoNodes>(10e9);
+  Cluster half = shared;
+  std::vector<Path> paths;
+  for (std::size_t i = 0; i < 16; ++i) {
+    const bool is_near = i / 4 / 2 == i % 4 / 2;
+    paths.push_back({Seconds(15e-6), BytesPerSecond(is_near ? 100e9 : 5e9)});
+  }
+  half.network = std::make_shared<MatrixNetwork>(4, paths);
+  const Replicas nodes = {{0, 1}, {2, 3}};
+  const SpmdPlan plan = find_spmd_plan(graph, workload, shared, nodes).value();
+  EXPECT_NEAR(plan.cost.value, find_spmd_plan(graph, workload, half, nodes).value().cost.value, 1e-9 * plan.cost.value);
+}
+
+TEST(SpmdPlan, OfReplicasHasTheTimesAndTheMemoryOfTheLeastDevices)
+{
+  const auto graph = make_operator_graph(sizes_of(Trunk::Plain, 1, 0), 8, 4);
+  const Workload workload = adam_workload(8);
+  SpmdOptions options;
+  options.shares = ShareRule::Even;
+  const Replicas replicas = {{0, 1}, {2, 3}};
+  const Cluster roomy = cluster_of({12, 12, 12, 6});
+  const Bytes needed = find_spmd_plan(graph, workload, roomy, replicas, options).value().memory.front();
+  Cluster cluster = roomy;
+  cluster.devices[0].memory = 0.9 * needed;
+  const SpmdPlan plan = find_spmd_plan(graph, workload, cluster, replicas, options).value();
+  EXPECT_LE(plan.memory.front(), 0.9 * needed);
+  Cluster least = cluster_of({12, 6, 12, 6});
+  for (const std::size_t device : {0, 2}) least.devices[device].memory = 0.9 * needed;
+  EXPECT_EQ(plan.cost, find_spmd_plan(graph, workload, least, replicas, options).value().cost);
 }
 
 TEST(SpmdPlan, IsTheBestOfItsNumbersOfMicrobatchesThatDivideTheSamples)

@@ -210,6 +210,22 @@ TEST(StrategySearch, FindsTheLeastCostOfAllStrategiesOfRandomGraphs)
   EXPECT_GE(with_strategy, 1000U);
 }
 
+/// Lets replicas add up the gradients of those of a problem's parameters that the next operator reads.
+void add_replicas(StrategyProblem& problem, std::uint64_t seed)
+{
+  std::mt19937_64 random(seed);
+  problem.has_replicas = true;
+  for (std::size_t i = 0; i + 1 < problem.nodes.size(); ++i) {
+    StrategyNode& node = problem.nodes[i];
+    if (node.outputs.size() != 1 || !problem.is_parameter[node.outputs.front()]) continue;
+    const auto& read = problem.nodes[i + 1].inputs;
+    if (std::find(read.begin(), read.end(), node.outputs.front()) == read.end()) continue;
+    for (auto& option : node.options) {
+      for (auto& load : option.loads) load.across = Seconds(static_cast<double>(random() % 100) * 1e-4);
+    }
+  }
+}
+
 TEST(StrategySearch, FindsTheLeastDuplexCostOfAllStrategiesWithAndWithoutLimitsOfMemory)
 {
   std::size_t with_strategy = 0;
@@ -218,6 +234,7 @@ TEST(StrategySearch, FindsTheLeastDuplexCostOfAllStrategiesWithAndWithoutLimitsO
   for (std::uint64_t seed = 1; seed <= 4000; ++seed) {
     StrategyProblem problem = random_problem(seed);
     problem.interference = 1 + 0.2 * static_cast<double>(seed % 4);
+    if (seed % 2 == 0) add_replicas(problem, seed);
     const auto least = plain::AllStrategies(problem).least_costs();
     with_strategy += std::isfinite(least.limited.at(2)) ? 1 : 0;
     made_slower += least.limited.at(2) > least.unlimited.at(2) + 1e-12 ? 1 : 0;
@@ -352,6 +369,25 @@ TEST(CostFormulas, AddTheTimesOfAStage)
   EXPECT_EQ(added(CostFormula::Sum, 4), 100 + 0.5 + 4 * (2 + 4 + 3 + 2) + 1 + 1);
   for (const auto formula : formulas) EXPECT_EQ(cost_formula_from_name(name_of(formula)), formula);
   EXPECT_THAT(cost_formula_names(), ElementsAre("paper", "code", "symmetric", "none"));
+}
+
+TEST(CostFormulas, LetReplicasAddUpGradientsBesideTheBackwardPass)
+{
+  const StageTimes first{1, 2, 0, 0, 0, 0, 0, 3};
+  const StageTimes second{1, 4, 0, 0, 0, 0, 0, 5};
+  ReplicaLane lane;
+  lane.add(2, 0, first, 1);
+  EXPECT_EQ(lane.overhang, 3) << "nothing is left of the backward pass";
+  lane.add(2, 2, second, 1);
+  EXPECT_EQ(lane.overhang, 4) << "5, beside the 4 that are left, and then 3";
+  ReplicaLane hidden;
+  hidden.add(2, 0, StageTimes{1, 2}, 1);
+  hidden.add(2, 2, StageTimes{1, 4, 0, 0, 0, 0, 0, 3.5}, 1);
+  EXPECT_EQ(hidden.overhang, 0);
+  ReplicaLane after_conjugates;
+  after_conjugates.add(2, 0, StageTimes{1, 2}, 1);
+  after_conjugates.add(2, 2, StageTimes{1, 4, 0, 0, 0, 0, 1, 3.5}, 1);
+  EXPECT_EQ(after_conjugates.overhang, 0.5) << "its gradients come 1 later";
 }
 
 TEST(CostFormulas, SlowDownWhatComputesBesideACollective)
