@@ -89,7 +89,8 @@ void price_operators(Plan& plan, const Workload& workload, const Cluster& cluste
   plan.objective = plan.predicted->step_time;
   plan.step_bound = std::min(costs.least_step(), *plan.objective) / cluster.profile_speedup;  // but for rounding
   plan.schedule_bound.reset();
-  const Bound bound = played_bound(CostModel(workload, cluster), plan.goal, has_shared_stages(plan));
+  constexpr bool shares_stages = true;  // other plans do, if this one does not
+  const Bound bound = played_bound(CostModel(workload, cluster), plan.goal, shares_stages);
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

@@ -103,7 +103,7 @@ class DividedGraph {
   const SpmdDevices* devices_;
   std::uint64_t microbatches_;
   GroupRun run_;
-  std::vector<std::size_t> arriving_;                    // tensors: one, or none
+  std::vector<std::size_t> arriving_;                  // tensors: one, or none
   std::vector<std::optional<std::size_t>> operators_;  // of each node
   Pieces pieces_;
   std::vector<Kind> kinds_;

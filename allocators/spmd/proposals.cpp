@@ -1,16 +1,21 @@
 #include "allocators/spmd/proposals.hpp"
 
 #include "allocators/plan_stages.hpp"
+#include "allocators/played_plan.hpp"
 #include "allocators/spmd/buckets.hpp"
 #include "allocators/spmd/spmd_plan.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/model/routing.hpp"
+#include "core/plan/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/program/player.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <string>
@@ -54,6 +59,47 @@ Devices all_devices(const Cluster& cluster)
   return devices;
 }
 
+/// The devices of each site; of a site, the faster ones first.
+std::vector<Devices> sites_of(const HybridProblem& problem)
+{
+  const auto& devices = problem.cluster.devices;
+  std::map<std::string, Devices> by_name;
+  for (std::size_t i = 0; i < devices.size(); ++i) by_name[devices[i].site].push_back(i);
+  std::vector<Devices> sites;
+  for (auto& [name, site] : by_name) {
+    std::stable_sort(site.begin(), site.end(), [&](std::size_t a, std::size_t b) {
+      return devices[a].speed_at(problem.workload.dtype) > devices[b].speed_at(problem.workload.dtype);
+    });
+    sites.push_back(std::move(site));
+  }
+  return sites;
+}
+
+/// The ways to let sites of as many devices each compute other samples: each as a replica, or as several of as many
+/// devices. They need a number of samples that they can divide evenly.
+std::vector<spmd::Replicas> replicas_of(const HybridProblem& problem)
+{
+  const auto sites = sites_of(problem);
+  const std::size_t count = sites.front().size();
+  const auto is_like_first = [&](const Devices& site) { return site.size() == count; };
+  if (sites.size() == 1 || !std::all_of(sites.begin(), sites.end(), is_like_first)) return {};
+  const std::uint64_t samples = problem.workload.micro_batch;
+  const std::uint64_t least = std::get<isobar::spmd::MoeSizes>(problem.workload.model).routing.capacity_samples;
+  std::vector<spmd::Replicas> ways;
+  for (std::size_t parts = 1; 2 * parts <= count; ++parts) {
+    const std::size_t replicas = parts * sites.size();
+    if (count % parts != 0 || samples % (replicas * least) != 0) continue;
+    auto& way = ways.emplace_back();
+    for (const auto& site : sites) {
+      for (std::size_t first = 0; first < count; first += count / parts) {
+        const auto begin = site.begin() + static_cast<std::ptrdiff_t>(first);
+        way.emplace_back(begin, begin + static_cast<std::ptrdiff_t>(count / parts));
+      }
+    }
+  }
+  return ways;
+}
+
 /// Groups of devices that may divide operators: all, those of each site, and the fastest one. Devices that are left out
 /// take part in no collective.
 std::vector<Devices> groups_of(const HybridProblem& problem)
@@ -73,17 +119,27 @@ std::vector<Devices> groups_of(const HybridProblem& problem)
   return groups;
 }
 
-Plan plan_of(const spmd::SpmdPlan& found, const Devices& devices, const HybridProblem& problem)
+std::vector<std::vector<Shard>> shards_on(const spmd::Replicas& replicas, const std::vector<double>& shares,
+                                          const HybridProblem& problem)
 {
   const CostModel cost(problem.workload, problem.cluster);
-  std::vector<Shard> shards;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    shards.push_back(shard_on(cost, devices[i]));
-    shards.back().share = found.shares[i];
+  std::vector<std::vector<Shard>> shards;
+  for (const auto& devices : replicas) {
+    auto& its = shards.emplace_back();
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      its.push_back(shard_on(cost, devices[i]));
+      its.back().share = shares[i];
+    }
   }
+  return shards;
+}
+
+Plan plan_of(const spmd::SpmdPlan& found, const spmd::Replicas& replicas, const HybridProblem& problem)
+{
   Plan plan;
   plan.goal = problem.goal;
-  plan.stages = stages_of(operator_graph_of(problem.workload).value(), {found.cuts, found.signatures}, shards);
+  plan.stages = stages_of(operator_graph_of(problem.workload).value(), {found.cuts, found.signatures},
+                          {{found.cuts.size(), shards_on(replicas, found.shares, problem)}});
   return plan;
 }
 
@@ -92,7 +148,7 @@ Plan baseline(spmd::Baseline kind, const HybridProblem& problem)
   const DivisionProblem division(problem);
   const Devices devices = all_devices(problem.cluster);
   const auto plan = baseline_plan(kind, division.step, problem.workload, problem.cluster, devices, division.options);
-  return plan_of(plan, devices, problem);
+  return plan_of(plan, {devices}, problem);
 }
 
 Plan plan_of_ddp(const HybridProblem& problem)
@@ -144,29 +200,96 @@ Proposals propose_experts(const HybridProblem& problem, bool by_index, bool adds
   return {.plans = {plan}};
 }
 
+/// The step of a plan of replicas if the devices at all positions add up gradients at the same time, as they mostly do,
+/// so that their rings share the links between replicas. Its prediction plays each ring as if it were alone.
+Seconds crowded_step(const Plan& plan, const HybridProblem& problem)
+{
+  PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
+  if (rates.shared_links) {
+    rates.shared_links = [alone = rates.shared_links, read = operator_plan_of(plan, problem.workload)](std::size_t from,
+                                                                                                       std::size_t to) {
+      auto links = alone(from, to);
+      const OperatorPlace sender = read.place_of(from);
+      const OperatorPlace receiver = read.place_of(to);
+      if (sender.replica == receiver.replica) return links;
+      const OperatorGroup& group = read.groups[sender.group];
+      for (SharedLink& link : links) {
+        link.passes = 0;
+        for (std::size_t i = 0; i < group.shares.size(); ++i) {
+          for (const auto& other : alone(group.rank_of(sender.replica, i), group.rank_of(receiver.replica, i))) {
+            if (other.name == link.name) link.passes += other.passes;
+          }
+        }
+      }
+      return links;
+    };
+  }
+  return play_program(*schedules::make_program(plan, problem.workload), rates).periods.front().step_time;
+}
+
+/// The proposals of one problem.
+class DivisionProposals {
+ public:
+  explicit DivisionProposals(const HybridProblem& problem)
+      : problem_(problem), division_(problem), cost_(problem.workload, problem.cluster)
+  {
+  }
+
+  Proposals all()
+  {
+    for (const Devices& devices : groups_of(problem_)) propose(division_.step, {devices});
+    for (const spmd::Replicas& replicas : replicas_of(problem_)) {
+      const std::uint64_t samples = problem_.goal.microbatches * problem_.workload.micro_batch / replicas.size();
+      propose(operator_graph_of(problem_.workload, samples), replicas);
+    }
+    if (proposals_.plans.empty()) {
+      proposals_.reason = "no way to divide the operators fits in the memory of the devices";
+    }
+    proposals_.plans.push_back(plan_of_ddp(problem_));
+    return std::move(proposals_);
+  }
+
+ private:
+  void propose(const isobar::spmd::OperatorGraph& graph, const spmd::Replicas& replicas)
+  {
+    if (!propose(graph, replicas, division_.options)) return;
+    // The shares of least cost may not be those of the shortest step, as its program plays it.
+    for (const ShareRule rule : {ShareRule::Even, ShareRule::Speed}) {
+      spmd::SpmdOptions options = division_.options;
+      options.shares = rule;
+      propose(graph, replicas, options);
+    }
+  }
+
+  /// Returns whether the search chose among shares.
+  bool propose(const isobar::spmd::OperatorGraph& graph, const spmd::Replicas& replicas,
+               const spmd::SpmdOptions& options)
+  {
+    const auto found = find_spmd_plan(graph, problem_.workload, problem_.cluster, replicas, options);
+    if (!found) return false;
+    Plan plan = plan_of(*found, replicas, problem_);
+    if (replicas.size() == 1) {
+      Plan priced = plan;
+      if (!price(priced, cost_)) least_step_ = std::min(least_step_, *priced.objective);
+      proposals_.plans.push_back(std::move(plan));
+    } else if (crowded_step(plan, problem_) < least_step_) {
+      proposals_.plans.push_back(std::move(plan));
+    }
+    return found->turns > 0;
+  }
+
+  const HybridProblem& problem_;
+  DivisionProblem division_;
+  CostModel cost_;
+  Proposals proposals_;
+  Seconds least_step_ = Seconds(std::numeric_limits<double>::infinity());  // of plans without replicas that fit
+};
+
 }  // namespace
 
 Proposals propose_divisions(const HybridProblem& problem)
 {
-  const DivisionProblem division(problem);
-  Proposals proposals;
-  for (const Devices& devices : groups_of(problem)) {
-    const auto propose = [&](const spmd::SpmdOptions& options) {
-      const auto plan = find_spmd_plan(division.step, problem.workload, problem.cluster, devices, options);
-      if (plan) proposals.plans.push_back(plan_of(*plan, devices, problem));
-      return plan && plan->turns > 0;
-    };
-    if (!propose(division.options)) continue;
-    // The shares of least cost may not be those of the shortest step, as its program plays it.
-    for (const ShareRule rule : {ShareRule::Even, ShareRule::Speed}) {
-      spmd::SpmdOptions options = division.options;
-      options.shares = rule;
-      propose(options);
-    }
-  }
-  if (proposals.plans.empty()) proposals.reason = "no way to divide the operators fits in the memory of the devices";
-  proposals.plans.push_back(plan_of_ddp(problem));
-  return proposals;
+  return DivisionProposals(problem).all();
 }
 
 Proposals propose_even_samples(const HybridProblem& problem)

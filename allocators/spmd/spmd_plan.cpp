@@ -63,7 +63,8 @@ SpmdDevices::Across across(const Cluster& cluster, const Replicas& replicas, Alg
   for (std::size_t i = 0; i < replicas.size(); ++i) sites.push_back(group.sites[i * positions]);
   const auto time_of = [&](Bytes size) {
     Seconds time;
-    for (const Round& ring : rounds_of(Opcode::AllReduce, std::vector<Bytes>(replicas.size(), size), algorithm, sites)) {
+    for (const Round& ring :
+         rounds_of(Opcode::AllReduce, std::vector<Bytes>(replicas.size(), size), algorithm, sites)) {
       Round round;
       for (std::size_t position = 0; position < positions; ++position) {
         for (Flow flow : ring) {

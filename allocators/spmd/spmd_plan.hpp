@@ -44,8 +44,8 @@ struct SpmdPlan {
   double gap_fraction() const { return (cost - bound) / cost; }
 };
 
-/// Devices that divide a graph: of each replica those by position, as many as of the others. Each replica computes other
-/// samples.
+/// Devices that divide a graph: of each replica those by position, as many as of the others. Each replica computes
+/// other samples.
 using Replicas = std::vector<std::vector<std::size_t>>;
 
 /// Finds parts, signatures, micro-batches and shares of least cost (docs/spmd.md).
@@ -61,11 +61,11 @@ using Replicas = std::vector<std::vector<std::size_t>>;
 ///
 /// Of several replicas, the graph is that of the samples of one. It is searched at the slowest rates and the smallest
 /// memory of each position, with the network of the slowest replica. After the backward pass of a part, the devices at
-/// each position add up the gradients that they store (ReplicaLane): those at all positions at once, so that their rings
-/// share the links between replicas.
+/// each position add up the gradients that they store (ReplicaLane): those at all positions at once, so that their
+/// rings share the links between replicas.
 ///
-/// With a `run`, the graph is that of a wave's samples, and the plan is for those of its operators that the run has; all
-/// others have no signature. It has no bound.
+/// With a `run`, the graph is that of a wave's samples, and the plan is for those of its operators that the run has;
+/// all others have no signature. It has no bound.
 ///
 /// Deterministic. Without a solver of linear programs, shares are those of one of the two beginnings.
 ///

@@ -130,8 +130,8 @@ class Bundles {
   {
     const auto costs = [](const Bundle& bundle) {
       const StageTimes& times = bundle.times;
-      return std::array{times.reform_forward, times.reform_backward, times.parameter_forward, times.parameter_backward,
-                        times.update, times.across};
+      return std::array{times.reform_forward,     times.reform_backward, times.parameter_forward,
+                        times.parameter_backward, times.update,          times.across};
     };
     const auto [its, others] = std::pair(costs(a), costs(b));
     return std::equal(its.begin(), its.end(), others.begin(), std::less_equal<>()) &&

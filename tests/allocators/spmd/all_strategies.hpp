@@ -194,8 +194,8 @@ class AllStrategies {
     return forward + owed + backward(k) + updates;
   }
 
-  /// The backward pass, last stage first, until the lane of the sums across replicas has ended, too. While that is busy,
-  /// passes are slower; this counts as time after them.
+  /// The backward pass, last stage first, until the lane of the sums across replicas has ended, too. While that is
+  /// busy, passes are slower; this counts as time after them.
   double backward(double k) const
   {
     double now = largest(stages_.back().fb);

@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <variant>
@@ -152,6 +153,85 @@ TEST(Divisions, TakeTheCostOfTheSearchWhereCollectivesTakeNoTime)
         EXPECT_NEAR(step, cost_of_search(workload, devices, microbatches), 1e-9 * step);
       }
     }
+  }
+}
+
+/// Two sites of two devices, with paths of 10 µs, of 1 GB/s within them and of `between` bytes/s between them.
+/// `shared`: flows between them share a link in each direction.
+Cluster two_sites(double between, bool shared)
+{
+  class TwoSites : public Network {
+   public:
+    TwoSites(double between, bool shared) : between_(between), shared_(shared) {}
+
+    Path path(std::size_t from, std::size_t to) const override
+    {
+      return {Seconds(1e-5), from / 2 == to / 2 ? BytesPerSecond(1e9) : between_};
+    }
+    std::vector<std::string> links(std::size_t, std::size_t) const override { return {}; }
+    std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const override
+    {
+      if (from / 2 == to / 2 || !shared_) return {};
+      return {{from < to ? "there" : "back", between_}};
+    }
+
+   private:
+    BytesPerSecond between_;
+    bool shared_;
+  };
+  Cluster sites = equal_devices(4, 1e9);
+  for (std::size_t i = 0; i < 4; ++i) sites.devices[i].site = i < 2 ? "a" : "b";
+  sites.network = std::make_shared<TwoSites>(between, shared);
+  return sites;
+}
+
+std::size_t replicas_in(const Plan& plan)
+{
+  return plan.stages.front().replicas.size();
+}
+
+TEST(Divisions, LetSitesComputeOtherSamplesWhereTheirLinksAllowIt)
+{
+  std::size_t with_replicas = 0;
+  std::size_t without = 0;
+  for (const auto& workload : small_moes()) {
+    for (const double between : {1e5, 1e7, 3e7, 1e8}) {
+      const Cluster sites = two_sites(between, true);
+      const Plan plan = allocate("spmd", workload, sites, duplex(2), {});
+      ++(replicas_in(plan) > 1 ? with_replicas : without);
+      EXPECT_LE(*plan.step_bound, *plan.objective);
+      EXPECT_LE(*plan.objective_bound, *plan.objective);
+      if (replicas_in(plan) == 1) continue;
+      Cluster one_site = sites;
+      for (auto& device : one_site.devices) device.site = "a";
+      EXPECT_LT(*plan.objective, *allocate("spmd", workload, one_site, duplex(2), {}).objective);
+    }
+  }
+  EXPECT_GE(with_replicas, 2U);
+  EXPECT_GE(without, 2U);
+}
+
+TEST(Divisions, HaveNoReplicasWhoseSumsAreFastOnlyIfTheyDoNotShareTheirLinks)
+{
+  std::size_t left_out = 0;
+  for (const auto& workload : small_moes()) {
+    for (const double between : {1e6, 1e7, 2e7}) {
+      const bool in_shared = replicas_in(allocate("spmd", workload, two_sites(between, true), duplex(2), {})) > 1;
+      const bool in_own = replicas_in(allocate("spmd", workload, two_sites(between, false), duplex(2), {})) > 1;
+      const bool in_half = replicas_in(allocate("spmd", workload, two_sites(between / 2, false), duplex(2), {})) > 1;
+      EXPECT_TRUE(in_half || !in_shared) << between;
+      left_out += in_own && !in_shared ? 1 : 0;
+    }
+  }
+  EXPECT_GE(left_out, 1U);
+}
+
+TEST(Divisions, HaveReplicasOnlyWhereTheyDivideTheSamples)
+{
+  for (const std::uint64_t samples : {12, 11}) {
+    const Workload workload = with_micro_batch(small_moes().front(), samples);
+    const Plan plan = allocate("spmd", workload, two_sites(1e9, true), duplex(2), {});
+    EXPECT_EQ(replicas_in(plan), samples == 12 ? 2U : 1U);
   }
 }
 
