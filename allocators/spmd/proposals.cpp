@@ -3,6 +3,7 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/played_plan.hpp"
 #include "allocators/spmd/buckets.hpp"
+#include "allocators/spmd/pipeline_search.hpp"
 #include "allocators/spmd/spmd_plan.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
@@ -143,6 +144,18 @@ Plan plan_of(const spmd::SpmdPlan& found, const spmd::Replicas& replicas, const 
   return plan;
 }
 
+Plan plan_of(const spmd::SpmdPipeline& found, const HybridProblem& problem)
+{
+  std::vector<GroupDevices> groups;
+  for (const auto& [devices, shares, end_part] : found.groups) {
+    groups.push_back({end_part, shards_on({devices}, shares, problem)});
+  }
+  Plan plan;
+  plan.goal = problem.goal;
+  plan.stages = stages_of(operator_graph_of(problem.workload).value(), {found.cuts, found.signatures}, groups);
+  return plan;
+}
+
 Plan baseline(spmd::Baseline kind, const HybridProblem& problem)
 {
   const DivisionProblem division(problem);
@@ -200,29 +213,90 @@ Proposals propose_experts(const HybridProblem& problem, bool by_index, bool adds
   return {.plans = {plan}};
 }
 
-/// The step of a plan of replicas if the devices at all positions add up gradients at the same time, as they mostly do,
-/// so that their rings share the links between replicas. Its prediction plays each ring as if it were alone.
-Seconds crowded_step(const Plan& plan, const HybridProblem& problem)
-{
-  PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
-  if (rates.shared_links) {
-    rates.shared_links = [alone = rates.shared_links, read = operator_plan_of(plan, problem.workload)](std::size_t from,
-                                                                                                       std::size_t to) {
-      auto links = alone(from, to);
-      const OperatorPlace sender = read.place_of(from);
-      const OperatorPlace receiver = read.place_of(to);
-      if (sender.replica == receiver.replica) return links;
-      const OperatorGroup& group = read.groups[sender.group];
-      for (SharedLink& link : links) {
-        link.passes = 0;
-        for (std::size_t i = 0; i < group.shares.size(); ++i) {
-          for (const auto& other : alone(group.rank_of(sender.replica, i), group.rank_of(receiver.replica, i))) {
-            if (other.name == link.name) link.passes += other.passes;
+/// What lies between the ranks of a plan whose devices divide operators if all that may pass a link at the same time
+/// does: the sums of gradients at all positions of two replicas, and all slices of a tensor that one group passes to
+/// another. Predictions play each of these as if it were alone.
+class CrowdedNetwork {
+ public:
+  CrowdedNetwork(OperatorPlan plan, const PlayerRates& alone) : plan_(std::move(plan)), alone_(alone) {}
+
+  std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const
+  {
+    auto links = alone_.shared_links(from, to);
+    const OperatorPlace sender = plan_.place_of(from);
+    const OperatorPlace receiver = plan_.place_of(to);
+    if (sender.replica == receiver.replica) return links;
+    const OperatorGroup& group = plan_.groups[sender.group];
+    for (SharedLink& link : links) {
+      link.passes = 0;
+      for (std::size_t i = 0; i < group.shares.size(); ++i) {
+        link.passes += passes(link, group.rank_of(sender.replica, i), group.rank_of(receiver.replica, i));
+      }
+    }
+    return links;
+  }
+
+  TransferTimes transfer(std::size_t from, std::size_t to, Bytes size) const
+  {
+    TransferTimes times = alone_.transfer(from, to, size);
+    const OperatorPlace sender = plan_.place_of(from);
+    const OperatorPlace receiver = plan_.place_of(to);
+    if (sender.group == receiver.group) return times;
+    const OperatorGroup& senders = plan_.groups[sender.group];
+    const OperatorGroup& receivers = plan_.groups[receiver.group];
+    const double own = overlap(senders.shares, sender.position, receivers.shares, receiver.position);
+    if (own == 0) return times;
+    for (const SharedLink& link : alone_.shared_links(from, to)) {
+      double all = 0;  // that pass the link, over what this transfer has
+      for (std::size_t i = 0; i < senders.shares.size(); ++i) {
+        for (std::size_t j = 0; j < receivers.shares.size(); ++j) {
+          const double part = overlap(senders.shares, i, receivers.shares, j) / own;
+          for (std::size_t replica = 0; replica < plan_.replicas && part > 0; ++replica) {
+            all += part * passes(link, senders.rank_of(replica, i), receivers.rank_of(replica, j));
           }
         }
       }
-      return links;
+      times.data = std::max(times.data, all * size / link.bandwidth);
+    }
+    return times;
+  }
+
+ private:
+  double passes(const SharedLink& link, std::size_t from, std::size_t to) const
+  {
+    double all = 0;
+    for (const auto& other : alone_.shared_links(from, to)) {
+      if (other.name == link.name) all += other.passes;
+    }
+    return all;
+  }
+
+  /// The part of a tensor in the slices of two devices.
+  static double overlap(const std::vector<double>& one, std::size_t i, const std::vector<double>& other, std::size_t j)
+  {
+    const auto begin_of = [](const std::vector<double>& shares, std::size_t position) {
+      return std::accumulate(shares.begin(), shares.begin() + static_cast<std::ptrdiff_t>(position), 0.0);
     };
+    const double begin = std::max(begin_of(one, i), begin_of(other, j));
+    const double end = std::min(begin_of(one, i + 1), begin_of(other, j + 1));
+    constexpr double rounding = 1e-9;
+    return end > begin + rounding ? end - begin : 0;
+  }
+
+  OperatorPlan plan_;
+  PlayerRates alone_;
+};
+
+/// The step of a plan in a crowded network.
+Seconds crowded_step(const Plan& plan, const HybridProblem& problem)
+{
+  PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
+  if (rates.transfer) {
+    const CrowdedNetwork network(operator_plan_of(plan, problem.workload), rates);
+    rates.transfer = [network](std::size_t from, std::size_t to, Bytes size) {
+      return network.transfer(from, to, size);
+    };
+    rates.shared_links = [network](std::size_t from, std::size_t to) { return network.shared_links(from, to); };
   }
   return play_program(*schedules::make_program(plan, problem.workload), rates).periods.front().step_time;
 }
@@ -242,6 +316,7 @@ class DivisionProposals {
       const std::uint64_t samples = problem_.goal.microbatches * problem_.workload.micro_batch / replicas.size();
       propose(operator_graph_of(problem_.workload, samples), replicas);
     }
+    propose_pipeline();
     if (proposals_.plans.empty()) {
       proposals_.reason = "no way to divide the operators fits in the memory of the devices";
     }
@@ -276,6 +351,18 @@ class DivisionProposals {
       proposals_.plans.push_back(std::move(plan));
     }
     return found->turns > 0;
+  }
+
+  /// A pipeline of the sites. With one wave, they would compute one after the other.
+  void propose_pipeline()
+  {
+    const auto sites = sites_of(problem_);
+    const std::uint64_t microbatches = problem_.goal.microbatches;
+    if (sites.size() == 1 || (spmd::waves_of(microbatches) == 1 && !proposals_.plans.empty())) return;
+    const auto found = find_spmd_pipeline(problem_.workload, problem_.cluster, sites, microbatches, division_.options);
+    if (!found) return;
+    Plan plan = plan_of(*found, problem_);
+    if (crowded_step(plan, problem_) < least_step_) proposals_.plans.push_back(std::move(plan));
   }
 
   const HybridProblem& problem_;

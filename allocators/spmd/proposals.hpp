@@ -6,8 +6,10 @@
 namespace isobar::allocators {
 
 /// Proposes the divisions of operators with the least step by the search's costs (allocators/spmd/spmd_plan.hpp) among
-/// all devices, among those of each site, and on the fastest device alone. These costs add up gradients one by one, so
-/// that it proposes the plan of propose_ddp, too.
+/// all devices, among those of each site, and on the fastest device alone. Sites of as many devices each may also be
+/// replicas; with more than two micro-batches, or where nothing else fits, sites may be groups of a pipeline
+/// (pipeline_search.hpp). Those need a step below all others' even if what they send at one time shares links, which
+/// predictions leave out. Costs add up gradients one by one, so that it proposes the plan of propose_ddp, too.
 /// @throws InputError for a platform with a data server.
 Proposals propose_divisions(const HybridProblem& problem);
 
@@ -32,7 +34,9 @@ Proposals propose_published_fastmoe(const HybridProblem& problem);
 
 inline constexpr Allocator spmd_allocator = {
     .name = spmd::allocator_name,
-    .problem = "how all devices, or those of one site, divide each operator, and their shares",
+    .problem =
+        "how all devices, or those of one site, divide each operator, and their shares; also with sites as "
+        "replicas or as groups of a pipeline",
     .guarantee = "the least cost of all strategies for the shares, which take turns with strategies",
     .cost = "O(operators) labels, exponential in the width of the graph",
     .source = "HiDup (Zhang et al., SoCC 2022) and HAP (Zhang et al., EuroSys 2024), with own costs",

@@ -226,6 +226,49 @@ TEST(Divisions, HaveNoReplicasWhoseSumsAreFastOnlyIfTheyDoNotShareTheirLinks)
   EXPECT_GE(left_out, 1U);
 }
 
+/// The groups of devices in the order of their operators.
+std::vector<std::vector<std::string>> groups_in(const Plan& plan)
+{
+  std::vector<std::vector<std::string>> groups;
+  for (const auto& stage : plan.stages) {
+    std::vector<std::string> devices;
+    for (const auto& shard : stage.replicas.front().shards) devices.push_back(shard.device);
+    if (groups.empty() || groups.back() != devices) groups.push_back(std::move(devices));
+  }
+  return groups;
+}
+
+TEST(Divisions, PassManyMicroBatchesThroughGroupsOfSites)
+{
+  std::size_t in_pipelines = 0;
+  for (const auto& workload : small_moes()) {
+    for (const double between : {1e6, 1e7}) {
+      const Cluster sites = two_sites(between, true);
+      const Plan plan = allocate("spmd", workload, sites, duplex(16), {});
+      EXPECT_LE(*plan.step_bound, *plan.objective);
+      EXPECT_LE(*plan.objective_bound, *plan.objective);
+      if (groups_in(plan).size() == 1) continue;
+      ++in_pipelines;
+      EXPECT_THAT(groups_in(plan),
+                  testing::ElementsAre(testing::ElementsAre("d0", "d1"), testing::ElementsAre("d2", "d3")));
+      Cluster one_site = sites;
+      for (auto& device : one_site.devices) device.site = "a";
+      EXPECT_LT(*plan.objective, *allocate("spmd", workload, one_site, duplex(16), {}).objective);
+    }
+  }
+  EXPECT_GE(in_pipelines, 1U);
+}
+
+TEST(Divisions, PassMicroBatchesThroughGroupsWhereTheActivationsOfAllDoNotFit)
+{
+  const Workload workload = small_moes().front();
+  Cluster sites = two_sites(1e7, true);
+  for (auto& device : sites.devices) device.memory = Bytes(1e6);
+  const Plan tight = allocate("spmd", workload, sites, duplex(64), {});
+  EXPECT_EQ(tight.outcome, Outcome::Feasible);
+  EXPECT_EQ(groups_in(tight).size(), 2U);
+}
+
 TEST(Divisions, HaveReplicasOnlyWhereTheyDivideTheSamples)
 {
   for (const std::uint64_t samples : {12, 11}) {
