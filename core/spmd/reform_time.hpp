@@ -27,6 +27,8 @@ struct DeviceGroup {
 
 /// Name of the lane of a Program that makes the reforms of a rank.
 inline constexpr const char* reform_lane = "collectives";
+/// Name of the lane that adds up the gradients of its parameters over replicas.
+inline constexpr const char* replica_lane = "replicas";
 
 /// The collective that a reform is; none of those without communication. Replicate has its own in the backward pass.
 std::optional<Opcode> opcode_of(ReformKind kind);

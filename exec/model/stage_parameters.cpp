@@ -100,7 +100,11 @@ std::size_t StageParameters::parameters_of_layers() const
 {
   std::size_t count = 0;
   for (std::size_t layer = options_.first_layer; layer <= options_.last_layer; ++layer) {
-    count += parameters_of(workload_.layers[layer], options_.units);
+    if (options_.operators.empty()) {
+      count += parameters_of(workload_.layers[layer], options_.units);
+    } else if (workload_.layers[layer].parameters > 0) {
+      count += static_cast<std::size_t>(c10::multiply_integers(held(layer).block.size));
+    }
   }
   return count;
 }

@@ -3,6 +3,7 @@
 #include "core/base/clock.hpp"
 #include "core/failure.hpp"
 #include "core/program/chrome_trace.hpp"
+#include "core/spmd/reform_time.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/gpu.hpp"
 #include "exec/device/tensor_slices.hpp"
@@ -109,7 +110,8 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
 /// What a shard holds of the parameters among the operators of a part.
 std::vector<HeldParameter> RankExecutor::held_parameters(const Stage& stage, std::size_t shard) const
 {
-  const TensorBlocks blocks(divided_->graph, divided_->groups.front().shares);
+  const std::size_t group = divided_->place_of(rank_).group;
+  const TensorBlocks blocks(divided_->graph, divided_->groups[group].shares);
   std::vector<HeldParameter> held;
   for (std::size_t i = stage.first_layer; i <= stage.last_layer; ++i) {
     HeldParameter& own = held.emplace_back();
@@ -417,7 +419,11 @@ void RankExecutor::reform(const Job& job)
       [&](const Instruction& instruction, const Tensors& outgoing, const Tensors& incoming) {
         transport_->exchange(channel, instruction, outgoing, incoming);
       }};
-  operators_->reform(job.step, job.instruction, collectives, stream);
+  if (program_->lanes(rank_)[job.instruction.lane].name == spmd::replica_lane) {
+    operators_->add_up_replicas(job.instruction, collectives, stream);
+  } else {
+    operators_->reform(job.step, job.instruction, collectives, stream);
+  }
   ran(job, begin, stream.record());
 }
 

@@ -1,11 +1,13 @@
 #include "exec/run/rank_stages.hpp"
 
+#include "core/plan/operator_plan.hpp"
 #include "schedules/lowering/replicas.hpp"
 
 namespace isobar::exec {
 
-RankStages::RankStages(const Plan& plan, std::size_t rank) : patterns(schedules::microbatch_patterns(plan))
+RankStages::RankStages(const Plan& plan, std::size_t rank)
 {
+  if (!divides_operators(plan)) patterns = schedules::microbatch_patterns(plan);
   for (const auto& placed : placed_shards(plan)) {
     if (placed.replica + placed.shard == 0) ranks.emplace_back();
     if (placed.shard == 0) ranks.back().emplace_back();

@@ -41,7 +41,7 @@ struct RankStages {
 
   std::map<std::uint32_t, RankStage> own;  ///< by stage, without models at first; none on a data server
   std::vector<std::vector<std::vector<std::size_t>>> ranks;  ///< by stage, replica and shard
-  std::vector<MicrobatchPattern> patterns;                   ///< by stage
+  std::vector<MicrobatchPattern> patterns;  ///< by stage; none if each replica takes samples of all micro-batches
 };
 
 }  // namespace isobar::exec

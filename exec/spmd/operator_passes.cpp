@@ -1,18 +1,17 @@
 #include "exec/spmd/operator_passes.hpp"
 
 #include "core/errors.hpp"
+#include "core/spmd/pieces.hpp"
 #include "core/spmd/reform_time.hpp"
 #include "exec/device/autocast.hpp"
 #include "exec/device/message.hpp"
 #include "exec/spmd/operators.hpp"
+#include "exec/spmd/tensor_store.hpp"
 
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <compare>
 #include <map>
-#include <mutex>
-#include <optional>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -25,60 +24,6 @@ using spmd::Form;
 using spmd::OperatorKind;
 using spmd::PlacedReform;
 using spmd::ReformKind;
-
-/// A tensor of a micro-batch, as its operator makes it or reformed.
-struct Key {
-  std::uint64_t step = 0;
-  std::uint64_t microbatch = 0;  // 0 for parameters
-  std::size_t tensor = 0;
-  bool is_reformed = false;
-
-  friend auto operator<=>(const Key&, const Key&) = default;
-};
-
-/// Tensors that the lanes of a rank leave for each other. Thread-safe.
-class TensorStore {
- public:
-  void put(const Key& key, const at::Tensor& tensor, Stream& stream)
-  {
-    Message message;
-    message.tensors = {tensor};
-    message.ready = stream.record();
-    const std::lock_guard lock(mutex_);
-    messages_.insert_or_assign(key, std::move(message));
-  }
-
-  /// Undefined if there is none. The stream waits for it.
-  at::Tensor find(const Key& key, Stream& stream) const
-  {
-    std::optional<Message> message;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto found = messages_.find(key);
-      if (found != messages_.end()) message = found->second;
-    }
-    if (!message) return {};
-    stream.await(*message);
-    return message->tensors.front();
-  }
-
-  at::Tensor take(const Key& key, Stream& stream)
-  {
-    at::Tensor tensor = find(key, stream);
-    erase(key);
-    return tensor;
-  }
-
-  void erase(const Key& key)
-  {
-    const std::lock_guard lock(mutex_);
-    messages_.erase(key);
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<Key, Message> messages_;
-};
 
 /// What a part keeps of a micro-batch until its backward pass.
 struct Pass {
@@ -102,6 +47,7 @@ class OperatorPasses::Impl {
   void forward(std::uint64_t step, std::size_t part, std::uint64_t microbatch, Stream& stream);
   void backward(std::uint64_t step, std::size_t part, std::uint64_t microbatch, double loss_scale, Stream& stream);
   void reform(std::uint64_t step, const Instruction& instruction, const Collectives& collectives, Stream& stream);
+  void add_up_replicas(const Instruction& instruction, const Collectives& collectives, Stream& stream);
   at::Tensor take_loss()
   {
     ensure(!losses_.empty(), "a rank has a part of the loss after a step");
@@ -116,7 +62,7 @@ class OperatorPasses::Impl {
     std::uint64_t microbatch;
     Stream& stream;
 
-    Key key(std::size_t tensor, bool is_reformed) const { return {step, microbatch, tensor, is_reformed}; }
+    TensorKey key(std::size_t tensor, bool is_reformed) const { return {step, microbatch, tensor, is_reformed}; }
   };
   /// What a collective is made with.
   struct Meeting {
@@ -127,7 +73,7 @@ class OperatorPasses::Impl {
 
   bool is_alone() const { return blocks_.devices() == 1; }
   bool is_collective(const PlacedReform& reform) const { return !is_alone() && spmd::opcode_of(reform.forward); }
-  TensorBlock own_block(std::size_t tensor, Form form) const { return blocks_.of(tensor, form, options_.rank); }
+  TensorBlock own_block(std::size_t tensor, Form form) const { return blocks_.of(tensor, form, own_.position); }
   at::Tensor in_dtype(const at::Tensor& tensor) const
   {
     return tensor.is_floating_point() ? tensor.to(dtype_) : tensor;
@@ -138,6 +84,11 @@ class OperatorPasses::Impl {
     return whole.narrow(form.dimension, block.begin[form.dimension], block.size[form.dimension]);
   }
 
+  at::Tensor zeros(const std::vector<std::int64_t>& size) const
+  {
+    return at::zeros(size, at::TensorOptions(at::Device(options_.device)).dtype(dtype_));
+  }
+
   at::Tensor read(const Place& place, std::size_t tensor, Form form, Pass& pass, Made& made);
   at::Tensor leaf(const Place& place, std::size_t tensor, bool is_reformed, Pass& pass);
   at::Tensor value_of(const Place& place, std::size_t tensor);
@@ -145,15 +96,20 @@ class OperatorPasses::Impl {
   at::Tensor reformed_freely(const at::Tensor& value, const PlacedReform& reform) const;
   at::Tensor reformed(ReformKind kind, std::size_t tensor, at::Tensor value, Form from, Form to,
                       const Meeting& meeting) const;
-  void add_up_replicas(std::size_t last, const Meeting& meeting);
+  void add_up_bucket(std::size_t last, const Meeting& meeting);
+  void add_up(const std::vector<std::size_t>& parameters, const Meeting& meeting);
   void take_back_parameter(std::uint64_t step, const PlacedReform& reform, const Meeting& meeting);
-  void add_gradient(const Key& key, const at::Tensor& gradient, Stream& stream);
+  void add_gradient(const TensorKey& key, const at::Tensor& gradient, Stream& stream);
   OperatorSettings settings_of(const Place& place) const;
 
   const OperatorPlan& plan_;
   const Workload& workload_;
   OperatorOptions options_;
+  OperatorPlace own_;
+  const OperatorGroup& group_;
   TensorBlocks blocks_;
+  std::uint64_t samples_;  // of a replica
+  std::uint64_t first_sample_;
   at::ScalarType dtype_ = at::kFloat;
   // By tensor:
   Tensors parameters_;  // undefined for others
@@ -172,26 +128,35 @@ OperatorPasses::Impl::Impl(const OperatorPlan& plan, const Workload& workload, T
     : plan_(plan),
       workload_(workload),
       options_(options),
-      blocks_(plan.graph, plan.groups.front().shares),
+      own_(plan.place_of(options.rank)),
+      group_(plan.groups.at(own_.group)),
+      blocks_(plan.graph, group_.shares),
+      samples_(spmd::samples_of(plan.graph)),
+      first_sample_(own_.replica * samples_),
       parameters_(plan.graph.tensors.size()),
       forms_(plan.graph.tensors.size()),
       reforms_(plan.graph.tensors.size()),
       last_readers_(plan.graph.tensors.size())
 {
+  const std::size_t first = plan.division.parts[group_.first_part];
+  const std::size_t end = plan.division.end_of(group_.end_part - 1);
   auto next = parameters.begin();
   for (std::size_t i = 0; i < plan.graph.operators.size(); ++i) {
     const auto& node = plan.graph.operators[i];
+    const bool is_own = first <= i && i < end;
     for (const std::size_t input : node.inputs) last_readers_[input] = i;
     for (std::size_t k = 0; k < node.outputs.size(); ++k) {
       forms_[node.outputs[k]] = plan.division.signatures[i].outputs[k];
     }
-    if (node.kind != OperatorKind::Parameter) continue;
-    ensure(next != parameters.end(), "each parameter of the graph is given");
+    if (node.kind != OperatorKind::Parameter || !is_own) continue;
+    ensure(next != parameters.end(), "each parameter of the group is given");
     parameters_[node.outputs[0]] = std::move(*next++);
     dtype_ = parameters_[node.outputs[0]].scalar_type();
   }
   if (workload.dtype != DType::Float32) dtype_ = workload.dtype == DType::BFloat16 ? at::kBFloat16 : at::kHalf;
-  for (const auto& reform : plan.reforms) reforms_[reform.tensor] = &reform;
+  for (const auto& reform : plan.reforms) {
+    if (plan.group_of(reform.part) == own_.group) reforms_[reform.tensor] = &reform;
+  }
 }
 
 OperatorSettings OperatorPasses::Impl::settings_of(const Place& place) const
@@ -201,7 +166,7 @@ OperatorSettings OperatorPasses::Impl::settings_of(const Place& place) const
   settings.dropout = workload_.training.dropout;
   settings.seed = options_.seed;
   settings.step = place.step;
-  settings.first_sample = place.microbatch * workload_.micro_batch;
+  settings.first_sample = place.microbatch * workload_.micro_batch + first_sample_;
   settings.device = options_.device;
   return settings;
 }
@@ -293,9 +258,12 @@ at::Tensor OperatorPasses::Impl::value_of_source(const Place& place, std::size_t
   }
   const auto number = std::count_if(operators.begin(), operators.begin() + static_cast<std::ptrdiff_t>(producer),
                                     [](const auto& node) { return node.kind == OperatorKind::Data; });
-  const at::Tensor whole = options_.data(place.step, place.microbatch, static_cast<std::size_t>(number));
+  const at::Tensor all = options_.data(place.step, place.microbatch, static_cast<std::size_t>(number));
+  at::Tensor own = all.narrow(0, static_cast<std::int64_t>(first_sample_), static_cast<std::int64_t>(samples_));
   const Form form = forms_[tensor];
-  return in_dtype(form.kind == Form::Kind::Gather ? own_slice(whole, tensor, form).contiguous() : whole);
+  if (form.kind == Form::Kind::Gather) own = own_slice(own, tensor, form);
+  // A copy, so that the others' samples need no memory.
+  return in_dtype(own.numel() == all.numel() ? all : own.clone(at::MemoryFormat::Contiguous));
 }
 
 /// A reform without communication, which autograd records.
@@ -306,7 +274,7 @@ at::Tensor OperatorPasses::Impl::reformed_freely(const at::Tensor& value, const 
     case ReformKind::Slice:
       return reform.to.kind == Form::Kind::Gather ? own_slice(value, reform.tensor, reform.to) : value;
     case ReformKind::Select:
-      return options_.rank == 0 ? value : at::zeros_like(value);
+      return own_.position == 0 ? value : at::zeros_like(value);
     case ReformKind::Pad: {
       const std::size_t dimension = reform.from.dimension;
       const TensorBlock block = own_block(reform.tensor, reform.from);
@@ -358,7 +326,7 @@ void OperatorPasses::Impl::backward(std::uint64_t step, std::size_t part, std::u
   }
 }
 
-void OperatorPasses::Impl::add_gradient(const Key& key, const at::Tensor& gradient, Stream& stream)
+void OperatorPasses::Impl::add_gradient(const TensorKey& key, const at::Tensor& gradient, Stream& stream)
 {
   const torch::NoGradGuard no_graph;
   const at::Tensor before = gradients_.find(key, stream);
@@ -382,37 +350,53 @@ void OperatorPasses::Impl::reform(std::uint64_t step, const Instruction& instruc
     case Payload::Parameter:
       return values_.put({step, 0, tensor, true}, forward(parameters_[tensor].detach()).requires_grad_(), stream);
     case Payload::ParameterGradient:
-      if (reform.from.kind == Form::Kind::Replicate) return add_up_replicas(instruction.place, meeting);
+      if (reform.from.kind == Form::Kind::Replicate) return add_up_bucket(instruction.place, meeting);
       return take_back_parameter(step, reform, meeting);
     default:
       break;
   }
   at::Tensor gradient = gradients_.take(place.key(tensor, true), stream);
   const Form form = gradient_form(reform.to);
-  if (!gradient.defined()) {
-    gradient = at::zeros(own_block(tensor, form).size, at::TensorOptions(at::Device(options_.device)).dtype(dtype_));
-  }
+  if (!gradient.defined()) gradient = zeros(own_block(tensor, form).size);
   const at::Tensor taken = reformed(reform.backward, tensor, gradient, form, gradient_form(reform.from), meeting);
   add_gradient(place.key(tensor, false), taken, stream);
 }
 
-/// Adds up the gradients of a bucket over the replicas. `last`: the reform that ends it.
-void OperatorPasses::Impl::add_up_replicas(std::size_t last, const Meeting& meeting)
+/// Adds up the gradients of a bucket of replicated parameters. `last`: the reform that ends it.
+void OperatorPasses::Impl::add_up_bucket(std::size_t last, const Meeting& meeting)
 {
   const auto bucket = std::find_if(plan_.buckets.begin(), plan_.buckets.end(),
                                    [&](const std::vector<std::size_t>& reforms) { return reforms.back() == last; });
   ensure(bucket != plan_.buckets.end(), "a sum of gradients ends a bucket");
+  std::vector<std::size_t> parameters;
+  for (const std::size_t reform : *bucket) parameters.push_back(plan_.reforms[reform].tensor);
+  add_up(parameters, meeting);
+}
+
+void OperatorPasses::Impl::add_up_replicas(const Instruction& instruction, const Collectives& collectives,
+                                           Stream& stream)
+{
+  const torch::NoGradGuard no_graph;
+  std::vector<std::size_t> parameters;
+  for (std::size_t i = plan_.division.parts[instruction.stage]; i < plan_.division.end_of(instruction.stage); ++i) {
+    for (const std::size_t tensor : plan_.graph.operators[i].outputs) {
+      if (parameters_[tensor].defined() && plan_.graph.has_gradient(tensor)) parameters.push_back(tensor);
+    }
+  }
+  add_up(parameters, {instruction, collectives, stream});
+}
+
+/// Replaces the gradients of parameters, tensors of the graph, by their sums over the ranks of a collective.
+void OperatorPasses::Impl::add_up(const std::vector<std::size_t>& parameters, const Meeting& meeting)
+{
   Tensors sums;
-  for (const std::size_t index : *bucket) {
-    const at::Tensor& parameter = parameters_[plan_.reforms[index].tensor];
-    const at::Tensor& addend = parameter.grad();
-    sums.push_back(addend.defined() ? addend.clone(at::MemoryFormat::Contiguous) : at::zeros_like(parameter));
+  for (const std::size_t tensor : parameters) {
+    const at::Tensor& addend = parameters_[tensor].grad();
+    sums.push_back(addend.defined() ? addend.clone(at::MemoryFormat::Contiguous) : at::zeros_like(parameters_[tensor]));
   }
   meeting.stream.record().wait();
   meeting.collectives.sum(meeting.instruction, sums);
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    parameters_[plan_.reforms[(*bucket)[i]].tensor].mutable_grad() = sums[i];
-  }
+  for (std::size_t i = 0; i < sums.size(); ++i) parameters_[parameters[i]].mutable_grad() = sums[i];
 }
 
 /// The gradient of the slices of a parameter from that of the gathered one.
@@ -452,7 +436,7 @@ at::Tensor OperatorPasses::Impl::reformed(ReformKind kind, std::size_t tensor, a
     outgoing.push_back(leaves.contiguous());
     TensorBlock arrives = own_block(tensor, to);
     if (has_slices) arrives.size[from.dimension] = blocks_.of(tensor, from, other).size[from.dimension];
-    const bool is_own = other == options_.rank;
+    const bool is_own = other == own_.position;
     arrived.push_back(is_own ? outgoing.back() : at::empty(arrives.size, value.options()));
   }
   meeting.stream.record().wait();
@@ -483,6 +467,10 @@ void OperatorPasses::reform(std::uint64_t step, const Instruction& instruction, 
                             Stream& stream)
 {
   impl_->reform(step, instruction, collectives, stream);
+}
+void OperatorPasses::add_up_replicas(const Instruction& instruction, const Collectives& collectives, Stream& stream)
+{
+  impl_->add_up_replicas(instruction, collectives, stream);
 }
 at::Tensor OperatorPasses::take_loss()
 {

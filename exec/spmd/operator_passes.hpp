@@ -16,9 +16,9 @@ namespace isobar::exec {
 
 /// How a rank computes its part of the operators of a model.
 struct OperatorOptions {
-  std::size_t rank = 0;  ///< the number of its device in the plan's shares
-  /// Makes the data of a micro-batch, whole, on the device, by their number in the graph: inputs, then labels. Called
-  /// by several threads.
+  std::size_t rank = 0;
+  /// Makes the data of a micro-batch, of all replicas, on the device, by their number in the graph: inputs, then
+  /// labels. Called by several threads.
   std::function<at::Tensor(std::uint64_t step, std::uint64_t microbatch, std::size_t number)> data;
   std::uint64_t microbatches = 1;  ///< per step; each one's loss counts 1/microbatches
   std::uint64_t seed = 1;
@@ -40,8 +40,9 @@ struct Collectives {
 /// Gradients of parameters add up in the parameters, over the micro-batches of a step. A parameter that a collective
 /// makes whole is gathered once a step, and its gradient taken back once.
 ///
-/// Every rank makes all data of a micro-batch, and keeps its slice. Tensors are kept until the backward pass of the
-/// part that makes them, reformed ones until that of the part before which they are reformed.
+/// Every rank makes all data of a micro-batch, takes the samples of its replica, and keeps its slice. Tensors are kept
+/// until the backward pass of the part that makes them, reformed ones until that of the part before which they are
+/// reformed.
 ///
 /// Numbers are of the dtype of the parameters, or of the workload's if that has 16 bits, by autocast.
 ///
@@ -49,7 +50,8 @@ struct Collectives {
 /// schedules::OperatorProgram do; otherwise not thread-safe.
 class OperatorPasses {
  public:
-  /// `parameters`: what this rank stores of each parameter, in the order of the graph's operators; leaves of autograd.
+  /// `parameters`: what this rank stores of each parameter of its group, in the order of the graph's operators; leaves
+  /// of autograd.
   /// `plan` and `workload` must outlive this.
   OperatorPasses(const OperatorPlan& plan, const Workload& workload, Tensors parameters,
                  const OperatorOptions& options);
@@ -62,8 +64,11 @@ class OperatorPasses {
   /// @param loss_scale factor of the loss
   void backward(std::uint64_t step, const Instruction& pass, double loss_scale, Stream& stream);
   /// Makes a reform, the index of which in the plan is the instruction's place, or its conjugate; of the gradients of
-  /// replicas, those of a bucket, of which it is the last.
+  /// replicated parameters, those of a bucket, of which it is the last.
   void reform(std::uint64_t step, const Instruction& instruction, const Collectives& collectives, Stream& stream);
+  /// Adds up the gradients of what this rank stores of the parameters of a part, the instruction's stage, over the
+  /// replicas.
+  void add_up_replicas(const Instruction& instruction, const Collectives& collectives, Stream& stream);
   /// This rank's addend of the mean loss over the micro-batches of a step, since the last call: a float64 scalar on
   /// its device.
   at::Tensor take_loss();

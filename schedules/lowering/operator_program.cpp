@@ -261,7 +261,7 @@ void OperatorProgram::add_sums(std::size_t group, const Order& order, const Plan
     for (std::size_t replica = 0; replica < plan_.replicas; ++replica) {
       ranks.push_back(devices.rank_of(replica, position));
     }
-    Channel& channel = connect("replicas", &RankLanes::sums, ranks);
+    Channel& channel = connect(spmd::replica_lane, &RankLanes::sums, ranks);
     channel.algorithm = plan.sync.algorithm;
     for (const auto& replica : plan.stages[devices.first_part].replicas) {
       channel.sites.push_back(replica.shards[position].site.value_or(""));

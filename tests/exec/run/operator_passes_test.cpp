@@ -160,7 +160,13 @@ struct Fault {
   std::function<void(OperatorPlan& plan)> of_plan = [](OperatorPlan&) {};
   bool forgets_gradients = false;     // of the micro-batches before
   bool slices_own_gradients = false;  // and leaves out the addends of the others
+  bool forgets_replicas = false;      // and keeps the gradients of its own
 };
+
+bool is_of_replicas(const Program& program, std::size_t rank, LaneId lane)
+{
+  return program.lanes(rank).at(lane).name == spmd::replica_lane;
+}
 
 /// Plays a rank's instructions, and takes steps of SGD.
 class TrainingRank : public RankWork {
@@ -169,14 +175,10 @@ class TrainingRank : public RankWork {
                Transport& transport, const Fault& fault)
       : plan_(plan), program_(program), rank_(rank), transport_(transport), fault_(fault)
   {
-    const auto channel_of = [this](const Instruction& instruction) {
-      return program_.lanes(rank_)[instruction.lane].channel.value();
-    };
-    collectives_.sum = [this, channel_of](const Instruction& instruction, const Tensors& tensors) {
+    collectives_.sum = [this](const Instruction& instruction, const Tensors& tensors) {
       transport_.collective(channel_of(instruction), instruction, tensors);
     };
-    collectives_.exchange = [this, channel_of](const Instruction& instruction, const Tensors& outgoing,
-                                               const Tensors& incoming) {
+    collectives_.exchange = [this](const Instruction& instruction, const Tensors& outgoing, const Tensors& incoming) {
       if (fault_.slices_own_gradients && instruction.opcode == Opcode::ReduceScatter && is_of_gradients(instruction)) {
         for (std::size_t other = 0; other < incoming.size(); ++other) {
           if (other != rank_) incoming[other].zero_();
@@ -185,11 +187,13 @@ class TrainingRank : public RankWork {
       }
       transport_.exchange(channel_of(instruction), instruction, outgoing, incoming);
     };
-    const TensorBlocks blocks(plan.graph, plan.groups.front().shares);
+    const OperatorPlace place = plan.place_of(rank);
+    const TensorBlocks blocks(plan.graph, plan.groups[place.group].shares);
     for (std::size_t i = 0; i < plan.graph.operators.size(); ++i) {
       const auto& node = plan.graph.operators[i];
-      if (node.kind != OperatorKind::Parameter) continue;
-      const auto block = blocks.of(node.outputs[0], plan.division.signatures[i].outputs[0], rank);
+      const bool is_own = plan.group_of(plan.division.part_of(i)) == place.group;
+      if (node.kind != OperatorKind::Parameter || !is_own) continue;
+      const auto block = blocks.of(node.outputs[0], plan.division.signatures[i].outputs[0], place.position);
       parameters_of_part_[plan.division.part_of(i)].push_back(parameters_.size());
       blocks_.emplace_back(node.outputs[0], block);
       parameters_.push_back(slice_of(model.first_values[node.outputs[0]], block).clone().requires_grad_());
@@ -223,7 +227,10 @@ class TrainingRank : public RankWork {
         return clear_gradients(instruction.stage);
       }
       default:
-        passes_->reform(step, instruction, collectives_, stream);
+        if (!is_of_replicas(program_, rank_, instruction.lane)) {
+          return passes_->reform(step, instruction, collectives_, stream);
+        }
+        if (!fault_.forgets_replicas) passes_->add_up_replicas(instruction, collectives_, stream);
     }
   }
   bool has_next_step(LaneId lane, std::uint64_t step) override
@@ -250,12 +257,17 @@ class TrainingRank : public RankWork {
   }
 
  private:
+  std::size_t channel_of(const Instruction& instruction) const
+  {
+    return program_.lanes(rank_)[instruction.lane].channel.value();
+  }
   std::uint64_t microbatches() const
   {
     std::uint64_t count = 0;
+    const std::uint32_t first = program_.at(rank_, compute_lane, 0).stage;
     for (std::uint64_t k = 0; k < program_.length(rank_, compute_lane); ++k) {
       const Instruction instruction = program_.at(rank_, compute_lane, k);
-      if (instruction.opcode == Opcode::Forward && instruction.stage == 0) ++count;
+      if (instruction.opcode == Opcode::Forward && instruction.stage == first) ++count;
     }
     return count;
   }
@@ -402,6 +414,33 @@ TEST_P(OperatorPassesOf, ARandomDivisionHaveTheLossesAndParametersOfOneDevice)
   }
 }
 
+TEST_P(OperatorPassesOf, AnyReplicasHaveTheLossesAndParametersOfOneDevice)
+{
+  std::mt19937_64 random(20 + GetParam());
+  const Workload workload = small_models().at(GetParam()).second;
+  for (const std::uint64_t microbatches : {1U, 2U}) {
+    const double dropout = microbatches == 1 ? 0 : 0.3;
+    const Model model(workload, dropout);
+    const Results expected = expected_of(model, microbatches);
+    for (const std::size_t replicas : {2U, 3U}) {
+      const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
+      for (const auto& shares : {std::vector<double>{1}, unequal_shares(replicas, random)}) {
+        const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random);
+        const std::string schedule = random() % 2 == 0 ? "duplex" : "1f1b";
+        Plan plan = testing_support::plan_of(graph, division, shares, schedule, microbatches, replicas);
+        if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
+        const Way way = random() % 3 == 0 ? Way::Tcp : Way::InProcess;
+        SCOPED_TRACE(fmt::format("{} micro-batches on {} replicas of {} devices, {}, dropout {}, {}", microbatches,
+                                 replicas, shares.size(), schedule, dropout,
+                                 way == Way::Tcp ? "over TCP" : "in process"));
+        const Trained found = trained_by(model, plan, expected.parameters, way);
+        expect_close(found.losses, expected.losses, tolerance);
+        EXPECT_LE(found.error, tolerance);
+      }
+    }
+  }
+}
+
 std::string name_of_model(const testing::TestParamInfo<std::size_t>& tested)
 {
   return small_models().at(tested.param).first;
@@ -411,15 +450,17 @@ INSTANTIATE_TEST_SUITE_P(OperatorPasses, OperatorPassesOf, testing::Range(std::s
 
 /// Trains random plans, as long as three have the fault, and checks that it changes what they train. Returns how many
 /// have it. `spoil` makes the fault, if the plan may have it.
-std::size_t count_of_wrong(const Model& model, const std::function<bool(OperatorPlan& plan)>& spoil, Fault fault = {})
+std::size_t count_of_wrong(const Model& model, const std::function<bool(OperatorPlan& plan)>& spoil, Fault fault = {},
+                           const std::vector<std::vector<double>>& shares = {equal_shares(3)}, std::size_t replicas = 1)
 {
   constexpr std::uint64_t microbatches = 2;
   const Results expected = expected_of(model, microbatches);
+  const auto graph = operator_graph_of(model.workload, model.workload.micro_batch / replicas);
   std::mt19937_64 random(1);
   std::size_t wrong = 0;
   for (int attempt = 0; attempt < 60 && wrong < 3; ++attempt) {
-    const auto division = testing_support::random_division(model.graph, spmd::Rules::Corrected, random);
-    const Plan plan = testing_support::plan_of(model.graph, division, equal_shares(3), "duplex", microbatches);
+    const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random, shares.size());
+    const Plan plan = testing_support::plan_of_groups(graph, division, shares, "duplex", microbatches, replicas);
     OperatorPlan copy = operator_plan_of(plan, model.workload);
     if (!spoil(copy)) continue;
     ++wrong;
@@ -457,6 +498,16 @@ TEST(OperatorPasses, AddUpTheGradientsOfMicroBatches)
             3U);
 }
 
+TEST(OperatorPasses, AddUpTheGradientsOfReplicas)
+{
+  const Model model(testing_support::small_moes().at(0));
+  Fault fault;
+  fault.forgets_replicas = true;
+  EXPECT_EQ(count_of_wrong(
+                model, [](OperatorPlan&) { return true; }, fault, {{1}}, 3),
+            3U);
+}
+
 TEST(OperatorPasses, TakeGradientsBackByConjugates)
 {
   const Model model(testing_support::small_moes().at(0));
@@ -482,46 +533,76 @@ std::uint64_t bytes_of_element(const Model& model, std::size_t tensor)
   return sizeof(float);
 }
 
+std::uint64_t elements_of(const TensorBlock& block)
+{
+  return static_cast<std::uint64_t>(c10::multiply_integers(block.size));
+}
+
+/// Numbers that a rank has of the parameters of a part that have gradients.
+std::uint64_t numbers_of_part(const OperatorPlan& plan, const TensorBlocks& blocks, std::size_t part,
+                              std::size_t position)
+{
+  std::uint64_t count = 0;
+  for (std::size_t i = plan.division.parts[part]; i < plan.division.end_of(part); ++i) {
+    const auto& node = plan.graph.operators[i];
+    if (node.kind != OperatorKind::Parameter || !plan.graph.has_gradient(node.outputs[0])) continue;
+    count += elements_of(blocks.of(node.outputs[0], plan.division.signatures[i].outputs[0], position));
+  }
+  return count;
+}
+
+/// Numbers that end `end` of `ends` sends for the sum of `count` of them by the ring.
+std::uint64_t numbers_of_sum(std::size_t end, std::size_t ends, std::uint64_t count)
+{
+  std::uint64_t numbers = 0;
+  for (const auto& step : steps_of(Opcode::AllReduce, end, ends, count, Algorithm::Ring)) numbers += step.sent.size();
+  return numbers;
+}
+
 /// Bytes that a rank sends for the collectives of one step, by the formulas of docs/spmd.md.
 std::uint64_t bytes_by_formulas(const Model& model, const Program& program, const OperatorPlan& plan, std::size_t rank)
 {
-  const TensorBlocks blocks(plan.graph, plan.groups.front().shares);
-  const std::size_t devices = plan.groups.front().shares.size();
-  const auto numbers_of = [&](std::size_t tensor, Form form, std::size_t device) {
-    std::uint64_t count = 1;
-    for (const auto side : blocks.of(tensor, form, device).size) count *= static_cast<std::uint64_t>(side);
-    return count;
+  const OperatorPlace place = plan.place_of(rank);
+  const auto& shares = plan.groups[place.group].shares;
+  const std::size_t devices = shares.size();
+  const TensorBlocks blocks(plan.graph, shares);
+  const auto numbers_of = [&](std::size_t tensor, Form form) {
+    return elements_of(blocks.of(tensor, form, place.position));
   };
-  std::uint64_t bytes = 0;
-  for (std::uint64_t k = 0; k < program.length(rank, 1); ++k) {
-    const Instruction instruction = program.at(rank, 1, k);
+  const auto bytes_of = [&](const Instruction& instruction) {
+    if (is_of_replicas(program, rank, instruction.lane)) {
+      const std::uint64_t count = numbers_of_part(plan, blocks, instruction.stage, place.position);
+      return numbers_of_sum(place.replica, plan.replicas, count) * sizeof(float);
+    }
     const auto& reform = plan.reforms[instruction.place];
     const std::size_t tensor = reform.tensor;
     const bool is_back = is_of_gradients(instruction);
     const Form from = is_back ? gradient_form(reform.to) : reform.from;
     const Form to = is_back ? gradient_form(reform.from) : reform.to;
-    std::uint64_t whole = numbers_of(tensor, spmd::full, rank);
+    std::uint64_t whole = numbers_of(tensor, spmd::full);
     for (const auto& bucket : plan.buckets) {
       if (instruction.payload != Payload::ParameterGradient || bucket.back() != instruction.place) continue;
       for (std::size_t i = 0; i + 1 < bucket.size(); ++i) {
-        whole += numbers_of(plan.reforms[bucket[i]].tensor, spmd::full, rank);
+        whole += numbers_of(plan.reforms[bucket[i]].tensor, spmd::full);
       }
     }
     std::uint64_t numbers = 0;
     if (instruction.opcode == Opcode::AllReduce) {
-      for (const auto& step : steps_of(Opcode::AllReduce, rank, devices, whole, Algorithm::Ring)) {
-        numbers += step.sent.size();
-      }
+      numbers = numbers_of_sum(place.position, devices, whole);
     } else if (instruction.opcode == Opcode::AllGather) {
-      numbers = (devices - 1) * numbers_of(tensor, from, rank);
+      numbers = (devices - 1) * numbers_of(tensor, from);
     } else if (instruction.opcode == Opcode::ReduceScatter) {
-      numbers = whole - numbers_of(tensor, to, rank);
+      numbers = whole - numbers_of(tensor, to);
     } else {
       // Its part of one dimension of the slices of another, without what stays.
-      const std::uint64_t own = numbers_of(tensor, from, rank);
-      numbers = own - own * numbers_of(tensor, to, rank) / whole;
+      const std::uint64_t own = numbers_of(tensor, from);
+      numbers = own - own * numbers_of(tensor, to) / whole;
     }
-    bytes += numbers * bytes_of_element(model, tensor);
+    return numbers * bytes_of_element(model, tensor);
+  };
+  std::uint64_t bytes = 0;
+  for (LaneId lane = 1; lane < program.lanes(rank).size(); ++lane) {
+    for (std::uint64_t k = 0; k < program.length(rank, lane); ++k) bytes += bytes_of(program.at(rank, lane, k));
   }
   return bytes;
 }
@@ -531,20 +612,24 @@ std::uint64_t bytes_by_formulas(const Model& model, const Program& program, cons
 double bytes_of_program(const Model& model, const Program& program, const OperatorPlan& plan)
 {
   double bytes = 0;
-  for (std::uint64_t k = 0; k < program.length(0, 1); ++k) {
-    const Instruction first = program.at(0, 1, k);
-    const double larger =
-        static_cast<double>(bytes_of_element(model, plan.reforms[first.place].tensor)) / sizeof(float);
-    std::vector<Bytes> sizes;
-    std::vector<Bytes> results;
-    for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-      const Instruction instruction = program.at(rank, 1, k);
-      sizes.push_back(instruction.size);
-      results.push_back(instruction.result);
-    }
-    if (has_equal_parts(results)) results.clear();
-    for (const auto& round : rounds_of(first.opcode, sizes, Algorithm::Ring, {}, results)) {
-      for (const auto& flow : round) bytes += larger * flow.size().value;
+  for (const Channel& channel : program.channels()) {
+    const End& end = channel.ends.front();
+    for (std::uint64_t k = 0; k < program.length(end.rank, end.lane); ++k) {
+      const Instruction first = program.at(end.rank, end.lane, k);
+      const std::uint64_t of_element = is_of_replicas(program, end.rank, end.lane)
+                                           ? sizeof(float)
+                                           : bytes_of_element(model, plan.reforms[first.place].tensor);
+      std::vector<Bytes> sizes;
+      std::vector<Bytes> results;
+      for (const auto& [rank, lane] : channel.ends) {
+        const Instruction instruction = program.at(rank, lane, k);
+        sizes.push_back(instruction.size);
+        results.push_back(instruction.result);
+      }
+      if (has_equal_parts(results)) results.clear();
+      for (const auto& round : rounds_of(first.opcode, sizes, Algorithm::Ring, {}, results)) {
+        for (const auto& flow : round) bytes += static_cast<double>(of_element) / sizeof(float) * flow.size().value;
+      }
     }
   }
   return bytes;
@@ -555,19 +640,22 @@ TEST(OperatorPasses, SendTheBytesOfTheFormulasAndOfTheProgramOverTcp)
   std::mt19937_64 random(3);
   for (const auto& workload : testing_support::small_moes()) {
     const Model model(workload, 0, at::kFloat);
-    for (const bool is_equal : {true, false}) {
-      const auto shares = is_equal ? equal_shares(3) : unequal_shares(3, random);
-      const auto division = testing_support::random_division(model.graph, spmd::Rules::Corrected, random);
-      Plan plan = testing_support::plan_of(model.graph, division, shares, "duplex", 2);
-      if (!is_equal) testing_support::add_random_buckets(plan, workload, random);
-      const auto program = schedules::make_program(plan, model.workload);
-      const OperatorPlan divided = operator_plan_of(plan, model.workload);
-      const Trained found = trained_by(model, plan, model.first_values, Way::Tcp);
-      for (std::size_t rank = 0; rank < 3; ++rank) {
-        EXPECT_EQ(found.bytes_sent[rank], steps * bytes_by_formulas(model, *program, divided, rank)) << rank;
+    for (const std::size_t replicas : {1U, 2U}) {
+      const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
+      for (const bool is_equal : {true, false}) {
+        const auto shares = is_equal ? equal_shares(3) : unequal_shares(3, random);
+        const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random);
+        Plan plan = testing_support::plan_of(graph, division, shares, "duplex", 2, replicas);
+        if (!is_equal) testing_support::add_random_buckets(plan, workload, random);
+        const auto program = schedules::make_program(plan, model.workload);
+        const OperatorPlan divided = operator_plan_of(plan, model.workload);
+        const Trained found = trained_by(model, plan, model.first_values, Way::Tcp);
+        for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
+          EXPECT_EQ(found.bytes_sent[rank], steps * bytes_by_formulas(model, *program, divided, rank)) << rank;
+        }
+        const auto sent = std::accumulate(found.bytes_sent.begin(), found.bytes_sent.end(), std::uint64_t{0});
+        EXPECT_EQ(static_cast<double>(sent), steps * bytes_of_program(model, *program, divided));
       }
-      const auto sent = std::accumulate(found.bytes_sent.begin(), found.bytes_sent.end(), std::uint64_t{0});
-      EXPECT_EQ(static_cast<double>(sent), steps * bytes_of_program(model, *program, divided));
     }
   }
 }

@@ -69,11 +69,11 @@ struct Pair {
 };
 
 Plan random_plan(const Workload& workload, const std::vector<double>& shares, std::uint64_t count,
-                 std::mt19937_64& random, const std::string& schedule = "duplex")
+                 std::mt19937_64& random, const std::string& schedule = "duplex", std::size_t replicas = 1)
 {
-  const auto graph = *operator_graph_of(workload);
+  const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
   const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random);
-  Plan plan = testing_support::plan_of(graph, division, shares, schedule, count);
+  Plan plan = testing_support::plan_of(graph, division, shares, schedule, count, replicas);
   if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
   return plan;
 }
@@ -121,9 +121,29 @@ TEST_P(OperatorsOf, AModelHaveThemWithDropoutAndClippedGradients)
   const auto expected = losses_of_a_plain_loop(pair.blocks, steps, microbatches);
   std::mt19937_64 random(3);
   for (const Way way : {Way::InProcess, Way::Tcp}) {
-    const Plan plan = random_plan(pair.operators, {0.5, 0.2, 0.3}, microbatches, random, "1f1b");
-    expect_close_to_largest(trained(pair.operators, plan, way, options_for(steps)).losses, expected,
-                            relative_tolerance);
+    for (const std::size_t replicas : {1U, 2U}) {
+      SCOPED_TRACE(fmt::format("{} replicas", replicas));
+      const Plan plan = random_plan(pair.operators, {0.5, 0.2, 0.3}, microbatches, random, "1f1b", replicas);
+      expect_close_to_largest(trained(pair.operators, plan, way, options_for(steps)).losses, expected,
+                              relative_tolerance);
+    }
+  }
+}
+
+TEST_P(OperatorsOf, AModelHaveThemInReplicas)
+{
+  const Pair pair(GetParam());
+  std::mt19937_64 random(9);
+  for (const std::uint64_t count : {1U, 2U}) {
+    const auto expected = losses_of_a_plain_loop(pair.blocks, steps, count);
+    for (const auto& shares : {std::vector<double>{1}, {0.3, 0.7}}) {
+      for (const auto& [replicas, way] : {std::pair(2U, Way::Tcp), {3U, Way::InProcess}}) {
+        SCOPED_TRACE(fmt::format("{} micro-batches on {} replicas of {}", count, replicas, shares.size()));
+        const Plan plan = random_plan(pair.operators, shares, count, random, "duplex", replicas);
+        expect_close_to_largest(trained(pair.operators, plan, way, options_for(steps)).losses, expected,
+                                relative_tolerance);
+      }
+    }
   }
 }
 
@@ -145,13 +165,15 @@ TEST_P(OperatorsOf, AModelHaveTheParametersOfTheModelByBlocks)
   const Pair pair(GetParam());
   std::mt19937_64 random(8);
   const auto expected = parameters_after(pair.blocks, even_split(pair.blocks, 1, {"1f1b"}, microbatches));
-  const auto found =
-      parameters_after(pair.operators, random_plan(pair.operators, {0.5, 0, 0.2, 0.3}, microbatches, random));
   ASSERT_FALSE(expected.empty());
-  ASSERT_EQ(found.size(), expected.size());
-  for (const auto& [name, parameter] : expected) {
-    const double error = (found.at(name) - parameter).abs().max().item<double>();
-    EXPECT_LE(error, relative_tolerance * parameter.abs().max().item<double>()) << name;
+  for (const Plan& plan : {random_plan(pair.operators, {0.5, 0, 0.2, 0.3}, microbatches, random),
+                           random_plan(pair.operators, {0.6, 0.4}, microbatches, random, "duplex", 3)}) {
+    const auto found = parameters_after(pair.operators, plan);
+    ASSERT_EQ(found.size(), expected.size());
+    for (const auto& [name, parameter] : expected) {
+      const double error = (found.at(name) - parameter).abs().max().item<double>();
+      EXPECT_LE(error, relative_tolerance * parameter.abs().max().item<double>()) << name;
+    }
   }
 }
 
@@ -171,7 +193,8 @@ TEST(Executor, ResumesACheckpointOfOperatorsOnAnyOtherDivision)
   std::mt19937_64 random(4);
   const std::vector<Plan> plans = {random_plan(pair.operators, equal_shares(2), microbatches, random),
                                    random_plan(pair.operators, {0, 0.6, 0.4}, microbatches, random, "1f1b"),
-                                   random_plan(pair.operators, equal_shares(3), microbatches, random)};
+                                   random_plan(pair.operators, {0.4, 0.6}, microbatches, random, "duplex", 3),
+                                   random_plan(pair.operators, {1}, microbatches, random, "duplex", 2)};
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Plan& after = plans[(i + 1) % plans.size()];
     expect_close(losses_after_resuming(pair.operators, plans[i], after, all_steps), second_half, relative_tolerance);
