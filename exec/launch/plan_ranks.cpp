@@ -1,6 +1,7 @@
 #include "exec/launch/plan_ranks.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/operator_plan.hpp"
 
 #include <fmt/format.h>
 
@@ -32,6 +33,7 @@ std::vector<PlacedShard> shards_of_rank(const Plan& plan, std::size_t rank)
 
 std::size_t rank_of_loss(const Plan& plan)
 {
+  if (divides_operators(plan)) return 0;
   const auto shards = placed_shards(plan);
   return std::find_if(shards.begin(), shards.end(),
                       [&](const PlacedShard& placed) { return placed.stage + 1 == plan.stages.size(); })

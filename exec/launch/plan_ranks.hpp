@@ -17,7 +17,8 @@ std::vector<std::string> names_of_ranks(const Plan& plan);
 
 /// The shards of stages that a rank has, in the order of the stages; none of the data server.
 std::vector<PlacedShard> shards_of_rank(const Plan& plan, std::size_t rank);
-/// The rank that has the first shard of the plan's last stage, and so tells the loss.
+/// The rank that tells the loss: that of the first shard of the plan's last stage, or rank 0 if devices divide
+/// operators.
 std::size_t rank_of_loss(const Plan& plan);
 
 }  // namespace isobar::exec

@@ -372,10 +372,12 @@ void RankExecutor::send(const Job& job)
 {
   const Instruction& instruction = job.instruction;
   const std::size_t reader = other_end(channel_at(instruction), rank_, instruction.lane).rank;
-  const Message message = is_data_server()
-                              ? micro_batch_data(job.step, instruction.microbatch)
-                              : leaving_.take(address_of(instruction.payload, instruction.stage, instruction, reader));
   Stream& stream = job.lane.stream;
+  const Message message = [&] {
+    if (is_data_server()) return micro_batch_data(job.step, instruction.microbatch);
+    if (operators_) return operators_->leaving(reader, job.step, instruction, stream);
+    return leaving_.take(address_of(instruction.payload, instruction.stage, instruction, reader));
+  }();
   stream.await(message);
   const Event begin = stream.record();
   transport_->send(channel_of(instruction), instruction, message);
@@ -391,6 +393,11 @@ void RankExecutor::receive(const Job& job)
   stream.await(message);
   for (auto& tensor : message.tensors) tensor = on_device(tensor, options_.device);
   message.ready = stream.record();
+  if (operators_) {
+    const std::size_t sender = other_end(channel_at(instruction), rank_, instruction.lane).rank;
+    operators_->arrived(sender, job.step, instruction, message, stream);
+    return ran(job, begin, stream.record());
+  }
   ran(job, begin, message.ready);
   arrived_.put(address_of(instruction.payload, instruction.stage, instruction), std::move(message));
 }
@@ -656,7 +663,7 @@ void RankExecutor::end_step(std::uint64_t step, const StepEnded& ended)
   {
     const Stream::Scope scope(stream);
     if (operators_) {
-      last.loss.push_back(begin_copy(operators_->take_loss()));
+      if (has_last_stage()) last.loss.push_back(begin_copy(operators_->take_loss()));
     } else if (has_first_shard(last_stage()) && !evaluates_) {
       last.loss.push_back(begin_copy(stages_.patterns.back().replicas() > 1 ? parameters_.loss().at(0).to(at::kDouble)
                                                                             : stages_.model(last_stage()).take_loss()));
@@ -704,9 +711,14 @@ void RankExecutor::finish(const StepEnded& ended, RankReport& report)
   for (std::size_t tier = 0; tier < tier_count; ++tier) report.peak_memory[tier] = meters_[tier].peak();
 }
 
+std::size_t RankExecutor::others_with_loss() const
+{
+  return divided_->ranks() - divided_->groups.back().first_rank - (has_last_stage() ? 1 : 0);
+}
+
 bool RankExecutor::has_ended(const StepEnd& step) const
 {
-  const bool has_all_losses = !operators_ || rank_ != 0 || board_->has_losses(step.step, program_->ranks() - 1);
+  const bool has_all_losses = !operators_ || rank_ != 0 || board_->has_losses(step.step, others_with_loss());
   return has_all_losses && step.end.passed();
 }
 
@@ -716,11 +728,11 @@ void RankExecutor::report_step(const StepEnd& step, const StepEnded& ended)
   std::optional<double> loss;
   if (!step.loss.empty()) loss = step.loss.front().item<double>();
   if (operators_ && rank_ != 0) {
-    board_->add_loss(step.step, rank_, *loss);
+    if (loss) board_->add_loss(step.step, rank_, *loss);
     loss.reset();
   } else if (operators_) {
     waits_->loss(step.step, [&](const Deadline& deadline) {
-      *loss += board_->await_losses(step.step, program_->ranks() - 1, deadline);
+      loss = loss.value_or(0) + board_->await_losses(step.step, others_with_loss(), deadline);
     });
   }
   ended(step.step, end, loss);

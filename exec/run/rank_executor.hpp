@@ -63,8 +63,8 @@ struct RankOptions {
 /// Executes a rank's instructions: those of its stages on their layers, or the data server's, which sends each
 /// micro-batch. Of a stage with several replicas or shards, the first shard of the first replica tells the loss.
 ///
-/// Where the plan divides operators, OperatorPasses makes the passes and the reforms. Each rank has an addend of the
-/// loss; rank 0 adds them up, and reports a step once all have arrived.
+/// Where the plan divides operators, OperatorPasses makes the passes, the reforms and the messages. Each rank of the
+/// last group has an addend of the loss; rank 0 adds them up, and reports a step once all have arrived.
 ///
 /// What a task of a shard makes is an addend, or its part of what all gather: the collective that follows makes it
 /// whole, and leaves it to the neighbouring stages.
@@ -177,6 +177,8 @@ class RankExecutor : public RankWork {
   bool is_data_server() const { return stages_.own.empty(); }
   std::uint32_t last_stage() const { return static_cast<std::uint32_t>(stages_.ranks.size() - 1); }
   Phase phase() const { return evaluates_ ? Phase::Evaluation : Phase::Training; }
+  /// How many other ranks than this one, rank 0, have an addend of the loss.
+  std::size_t others_with_loss() const;
   /// Whether a step can be reported without a wait.
   bool has_ended(const StepEnd& step) const;
   void report_step(const StepEnd& step, const StepEnded& ended);

@@ -30,7 +30,7 @@ enum class Phase : std::uint8_t { Training, Evaluation };
 /// rank ends a step once it knows the decision. Any rank may request a stop from rank 0.
 ///
 /// Ranks that are threads share one board. Each rank that is a process has its own, and the boards send each other
-/// control messages over the heartbeats. Where each rank has an addend of the loss, rank 0 gets these so too.
+/// control messages over the heartbeats. Where several ranks have an addend of the loss, rank 0 gets these so too.
 /// O(checkpoints) memory. Thread-safe.
 class StepBoard : public Heartbeat::Listener {
  public:
@@ -53,7 +53,7 @@ class StepBoard : public Heartbeat::Listener {
   StepControl await(Phase phase, std::uint64_t step, Deadline deadline);
 
   /// Tells rank 0 the addend of another rank to the loss of a step of training. `rank` is this rank, also on a board
-  /// that ranks share. Each rank tells each step once, in order, or none does.
+  /// that ranks share. A rank tells each step once, in order, or none.
   void add_loss(std::uint64_t step, std::size_t rank, double addend);
   /// For rank 0: whether the addends of `ranks` other ranks to the loss of a step have arrived.
   bool has_losses(std::uint64_t step, std::size_t ranks);

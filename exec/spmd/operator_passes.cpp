@@ -5,6 +5,7 @@
 #include "core/spmd/reform_time.hpp"
 #include "exec/device/autocast.hpp"
 #include "exec/device/message.hpp"
+#include "exec/spmd/crossings.hpp"
 #include "exec/spmd/operators.hpp"
 #include "exec/spmd/tensor_store.hpp"
 
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -48,6 +50,13 @@ class OperatorPasses::Impl {
   void backward(std::uint64_t step, std::size_t part, std::uint64_t microbatch, double loss_scale, Stream& stream);
   void reform(std::uint64_t step, const Instruction& instruction, const Collectives& collectives, Stream& stream);
   void add_up_replicas(const Instruction& instruction, const Collectives& collectives, Stream& stream);
+  Message leaving(std::size_t reader, std::uint64_t step, const Instruction& send, Stream& stream);
+  void arrived(std::size_t sender, std::uint64_t step, const Instruction& receive, const Message& message,
+               Stream& stream)
+  {
+    (receive.payload == Payload::Gradient ? returning_ : arriving_)
+        .receive(sender, step, receive.microbatch, message, stream);
+  }
   at::Tensor take_loss()
   {
     ensure(!losses_.empty(), "a rank has a part of the loss after a step");
@@ -100,6 +109,7 @@ class OperatorPasses::Impl {
   void add_up(const std::vector<std::size_t>& parameters, const Meeting& meeting);
   void take_back_parameter(std::uint64_t step, const PlacedReform& reform, const Meeting& meeting);
   void add_gradient(const TensorKey& key, const at::Tensor& gradient, Stream& stream);
+  at::Tensor take_gradient(const Place& place, std::size_t tensor);
   OperatorSettings settings_of(const Place& place) const;
 
   const OperatorPlan& plan_;
@@ -117,8 +127,15 @@ class OperatorPasses::Impl {
   std::vector<const PlacedReform*> reforms_;  // null if there is none
   std::vector<std::size_t> last_readers_;     // operators; 0 without one
 
+  std::vector<std::size_t> from_before_;  // tensors of groups before that this one reads, without parameters
+
   TensorStore values_;
   TensorStore gradients_;
+  TensorStore returned_gradients_;  // from the next group, of what it reads
+  LeavingTensors leaving_;
+  LeavingTensors leaving_gradients_;
+  ArrivingTensors arriving_;
+  ArrivingTensors returning_;
   std::map<std::pair<std::size_t, std::uint64_t>, Pass> passes_;  // by part and micro-batch
   Tensors losses_;
 };
@@ -136,15 +153,23 @@ OperatorPasses::Impl::Impl(const OperatorPlan& plan, const Workload& workload, T
       parameters_(plan.graph.tensors.size()),
       forms_(plan.graph.tensors.size()),
       reforms_(plan.graph.tensors.size()),
-      last_readers_(plan.graph.tensors.size())
+      last_readers_(plan.graph.tensors.size()),
+      leaving_(overlaps_of(plan, options.rank, /*is_next=*/true, /*only_with_gradients=*/false)),
+      leaving_gradients_(overlaps_of(plan, options.rank, /*is_next=*/false, /*only_with_gradients=*/true)),
+      arriving_(overlaps_of(plan, options.rank, /*is_next=*/false, /*only_with_gradients=*/false), values_),
+      returning_(overlaps_of(plan, options.rank, /*is_next=*/true, /*only_with_gradients=*/true), returned_gradients_)
 {
   const std::size_t first = plan.division.parts[group_.first_part];
   const std::size_t end = plan.division.end_of(group_.end_part - 1);
+  std::set<std::size_t> from_before;
   auto next = parameters.begin();
   for (std::size_t i = 0; i < plan.graph.operators.size(); ++i) {
     const auto& node = plan.graph.operators[i];
     const bool is_own = first <= i && i < end;
-    for (const std::size_t input : node.inputs) last_readers_[input] = i;
+    for (const std::size_t input : node.inputs) {
+      last_readers_[input] = i;
+      if (is_own && plan.graph.tensors[input].producer < first) from_before.insert(input);
+    }
     for (std::size_t k = 0; k < node.outputs.size(); ++k) {
       forms_[node.outputs[k]] = plan.division.signatures[i].outputs[k];
     }
@@ -157,6 +182,7 @@ OperatorPasses::Impl::Impl(const OperatorPlan& plan, const Workload& workload, T
   for (const auto& reform : plan.reforms) {
     if (plan.group_of(reform.part) == own_.group) reforms_[reform.tensor] = &reform;
   }
+  from_before_.assign(from_before.begin(), from_before.end());
 }
 
 OperatorSettings OperatorPasses::Impl::settings_of(const Place& place) const
@@ -238,13 +264,18 @@ at::Tensor OperatorPasses::Impl::leaf(const Place& place, std::size_t tensor, bo
   return leaf;
 }
 
-/// A tensor as its operator makes it. Sources are made here, when they are first read.
+/// A tensor as its operator makes it. Sources are made here, when they are first read; so are empty slices of what the
+/// group before makes, since no message has them.
 at::Tensor OperatorPasses::Impl::value_of(const Place& place, std::size_t tensor)
 {
   at::Tensor value = values_.find(place.key(tensor, false), place.stream);
-  if (value.defined() || !is_source(plan_.graph.operators[plan_.graph.tensors[tensor].producer].kind)) return value;
-  value = value_of_source(place, tensor);
-  values_.put(place.key(tensor, false), value, place.stream);
+  if (value.defined()) return value;
+  if (is_source(plan_.graph.operators[plan_.graph.tensors[tensor].producer].kind)) {
+    value = value_of_source(place, tensor);
+    values_.put(place.key(tensor, false), value, place.stream);
+  } else if (const auto size = own_block(tensor, forms_[tensor]).size; c10::multiply_integers(size) == 0) {
+    value = zeros(size);
+  }
   return value;
 }
 
@@ -303,7 +334,7 @@ void OperatorPasses::Impl::backward(std::uint64_t step, std::size_t part, std::u
   Tensors roots;
   Tensors gradients;
   for (auto& [tensor, output] : pass.outputs) {
-    const at::Tensor gradient = gradients_.take(place.key(tensor, false), stream);
+    const at::Tensor gradient = take_gradient(place, tensor);
     if (!gradient.defined() || !output.requires_grad()) continue;
     roots.push_back(std::move(output));
     gradients.push_back(gradient);
@@ -321,9 +352,38 @@ void OperatorPasses::Impl::backward(std::uint64_t step, std::size_t part, std::u
   for (std::size_t i = plan_.division.parts[part]; i < plan_.division.end_of(part); ++i) {
     for (const std::size_t tensor : plan_.graph.operators[i].outputs) values_.erase(place.key(tensor, false));
   }
+  if (part == group_.first_part) {
+    for (const std::size_t tensor : from_before_) values_.erase(place.key(tensor, false));
+  }
   for (const auto& reform : plan_.reforms) {
     if (reform.part == part && !reform.is_parameter) values_.erase(place.key(reform.tensor, true));
   }
+}
+
+/// The gradient of a tensor as its operator makes it, of all its readers in this group and the next; undefined if none
+/// has left any.
+at::Tensor OperatorPasses::Impl::take_gradient(const Place& place, std::size_t tensor)
+{
+  const torch::NoGradGuard no_graph;
+  const at::Tensor own = gradients_.take(place.key(tensor, false), place.stream);
+  const at::Tensor returned = returned_gradients_.take(place.key(tensor, false), place.stream);
+  if (!own.defined()) return returned;
+  return returned.defined() ? own + returned : own;
+}
+
+Message OperatorPasses::Impl::leaving(std::size_t reader, std::uint64_t step, const Instruction& send, Stream& stream)
+{
+  const torch::NoGradGuard no_graph;
+  const Place place{step, send.microbatch, stream};
+  if (send.payload != Payload::Gradient) {
+    const auto value = [&](std::size_t tensor) { return values_.find(place.key(tensor, false), stream); };
+    return leaving_.to(reader, step, send.microbatch, value, stream);
+  }
+  const auto gradient = [&](std::size_t tensor) {
+    const at::Tensor found = gradients_.take(place.key(tensor, false), stream);
+    return found.defined() ? found : zeros(own_block(tensor, forms_[tensor]).size);
+  };
+  return leaving_gradients_.to(reader, step, send.microbatch, gradient, stream);
 }
 
 void OperatorPasses::Impl::add_gradient(const TensorKey& key, const at::Tensor& gradient, Stream& stream)
@@ -471,6 +531,15 @@ void OperatorPasses::reform(std::uint64_t step, const Instruction& instruction, 
 void OperatorPasses::add_up_replicas(const Instruction& instruction, const Collectives& collectives, Stream& stream)
 {
   impl_->add_up_replicas(instruction, collectives, stream);
+}
+Message OperatorPasses::leaving(std::size_t reader, std::uint64_t step, const Instruction& send, Stream& stream)
+{
+  return impl_->leaving(reader, step, send, stream);
+}
+void OperatorPasses::arrived(std::size_t sender, std::uint64_t step, const Instruction& receive, const Message& message,
+                             Stream& stream)
+{
+  impl_->arrived(sender, step, receive, message, stream);
 }
 at::Tensor OperatorPasses::take_loss()
 {

@@ -3,6 +3,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/program.hpp"
+#include "exec/device/message.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/device/tensors.hpp"
 
@@ -40,6 +41,9 @@ struct Collectives {
 /// Gradients of parameters add up in the parameters, over the micro-batches of a step. A parameter that a collective
 /// makes whole is gathered once a step, and its gradient taken back once.
 ///
+/// Groups of a pipeline pass slices of tensors on, and their gradients back, in messages between ranks whose slices
+/// overlap.
+///
 /// Every rank makes all data of a micro-batch, takes the samples of its replica, and keeps its slice. Tensors are kept
 /// until the backward pass of the part that makes them, reformed ones until that of the part before which they are
 /// reformed.
@@ -69,8 +73,14 @@ class OperatorPasses {
   /// Adds up the gradients of what this rank stores of the parameters of a part, the instruction's stage, over the
   /// replicas.
   void add_up_replicas(const Instruction& instruction, const Collectives& collectives, Stream& stream);
+  /// The message of a Send: the pieces that `reader`, a rank of a neighbouring group, shares with this one's slices of
+  /// the tensors between them, or of their gradients.
+  Message leaving(std::size_t reader, std::uint64_t step, const Instruction& send, Stream& stream);
+  /// Keeps such a message, which a Recv has brought from `sender`. Its tensors are on the device.
+  void arrived(std::size_t sender, std::uint64_t step, const Instruction& receive, const Message& message,
+               Stream& stream);
   /// This rank's addend of the mean loss over the micro-batches of a step, since the last call: a float64 scalar on
-  /// its device.
+  /// its device. Only in the last group.
   at::Tensor take_loss();
 
  private:

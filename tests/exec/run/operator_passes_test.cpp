@@ -17,12 +17,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -105,6 +107,7 @@ struct Results {
 /// What one device computes, operator by operator.
 Results expected_of(const Model& model, std::uint64_t microbatches)
 {
+  at::set_num_threads(1);
   Results results;
   for (const auto& values : model.first_values) {
     results.parameters.push_back(values.defined() ? values.clone().requires_grad_() : values);
@@ -161,6 +164,7 @@ struct Fault {
   bool forgets_gradients = false;     // of the micro-batches before
   bool slices_own_gradients = false;  // and leaves out the addends of the others
   bool forgets_replicas = false;      // and keeps the gradients of its own
+  bool sends_zeros = false;           // as gradients, to the group before
 };
 
 bool is_of_replicas(const Program& program, std::size_t rank, LaneId lane)
@@ -226,6 +230,21 @@ class TrainingRank : public RankWork {
         }
         return clear_gradients(instruction.stage);
       }
+      case Opcode::Send: {
+        Message message = passes_->leaving(other_rank(instruction), step, instruction, stream);
+        double numbers = 0;
+        for (const auto& tensor : message.tensors) numbers += static_cast<double>(tensor.numel());
+        if (std::abs(numbers * sizeof(float) - instruction.size.value) > 1e-3) {
+          throw std::runtime_error("a message has not the bytes of the program");
+        }
+        if (fault_.sends_zeros && instruction.payload == Payload::Gradient) {
+          for (auto& tensor : message.tensors) tensor = at::zeros_like(tensor);
+        }
+        return transport_.send(channel_of(instruction), instruction, message);
+      }
+      case Opcode::Recv:
+        return passes_->arrived(other_rank(instruction), step, instruction,
+                                transport_.receive(channel_of(instruction), instruction), stream);
       default:
         if (!is_of_replicas(program_, rank_, instruction.lane)) {
           return passes_->reform(step, instruction, collectives_, stream);
@@ -235,7 +254,7 @@ class TrainingRank : public RankWork {
   }
   bool has_next_step(LaneId lane, std::uint64_t step) override
   {
-    if (lane == compute_lane) losses_.push_back(passes_->take_loss().item<double>());
+    if (lane == compute_lane) losses_.push_back(is_in_last_group() ? passes_->take_loss().item<double>() : 0);
     return step + 1 < steps;
   }
   Bytes memory(Tier /*tier*/) const override { return Bytes(0); }
@@ -261,6 +280,11 @@ class TrainingRank : public RankWork {
   {
     return program_.lanes(rank_)[instruction.lane].channel.value();
   }
+  std::size_t other_rank(const Instruction& transfer) const
+  {
+    return other_end(program_.channels()[channel_of(transfer)], rank_, transfer.lane).rank;
+  }
+  bool is_in_last_group() const { return plan_.place_of(rank_).group + 1 == plan_.groups.size(); }
   std::uint64_t microbatches() const
   {
     std::uint64_t count = 0;
@@ -383,6 +407,20 @@ std::vector<double> unequal_shares(std::size_t devices, std::mt19937_64& random)
   return shares;
 }
 
+/// A random division into groups that have parameters each, from which passes know that numbers are float64 here.
+spmd::Division random_groups(const spmd::OperatorGraph& graph, std::size_t groups, std::mt19937_64& random)
+{
+  while (true) {
+    auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random, groups);
+    std::set<std::size_t> with_parameters;
+    for (std::size_t i = 0; i < graph.operators.size(); ++i) {
+      if (graph.operators[i].kind != OperatorKind::Parameter) continue;
+      with_parameters.insert(division.group_of(division.part_of(i)));
+    }
+    if (with_parameters.size() == groups) return division;
+  }
+}
+
 class OperatorPassesOf : public testing::TestWithParam<std::size_t> {};
 
 TEST_P(OperatorPassesOf, ARandomDivisionHaveTheLossesAndParametersOfOneDevice)
@@ -410,6 +448,35 @@ TEST_P(OperatorPassesOf, ARandomDivisionHaveTheLossesAndParametersOfOneDevice)
         expect_close(found.losses, expected.losses, tolerance);
         EXPECT_LE(found.error, tolerance);
       }
+    }
+  }
+}
+
+TEST_P(OperatorPassesOf, APipelineOfGroupsHaveTheLossesAndParametersOfOneDevice)
+{
+  std::mt19937_64 random(40 + GetParam());
+  const Workload workload = small_models().at(GetParam()).second;
+  for (const std::uint64_t microbatches : {1U, 2U, 4U}) {
+    const double dropout = microbatches == 2 ? 0 : 0.3;
+    const Model model(workload, dropout);
+    const Results expected = expected_of(model, microbatches);
+    for (const auto& [groups, replicas] : {std::pair(2U, 1U), {2U, 2U}, {3U, 1U}}) {
+      const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
+      const auto division = random_groups(graph, groups, random);
+      std::vector<std::vector<double>> shares;
+      std::string text;
+      for (std::size_t i = 0; i < groups; ++i) {
+        shares.push_back(unequal_shares(1 + random() % 3, random));
+        text += fmt::format(" {}", shares.back().size());
+      }
+      Plan plan = testing_support::plan_of_groups(graph, division, shares, "duplex", microbatches, replicas);
+      if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
+      const Way way = random() % 3 == 0 ? Way::Tcp : Way::InProcess;
+      SCOPED_TRACE(fmt::format("{} micro-batches, {} replicas, groups of{}, dropout {}, {}", microbatches, replicas,
+                               text, dropout, way == Way::Tcp ? "over TCP" : "in process"));
+      const Trained found = trained_by(model, plan, expected.parameters, way);
+      expect_close(found.losses, expected.losses, tolerance);
+      EXPECT_LE(found.error, tolerance);
     }
   }
 }
@@ -459,7 +526,7 @@ std::size_t count_of_wrong(const Model& model, const std::function<bool(Operator
   std::mt19937_64 random(1);
   std::size_t wrong = 0;
   for (int attempt = 0; attempt < 60 && wrong < 3; ++attempt) {
-    const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random, shares.size());
+    const auto division = random_groups(graph, shares.size(), random);
     const Plan plan = testing_support::plan_of_groups(graph, division, shares, "duplex", microbatches, replicas);
     OperatorPlan copy = operator_plan_of(plan, model.workload);
     if (!spoil(copy)) continue;
@@ -506,6 +573,14 @@ TEST(OperatorPasses, AddUpTheGradientsOfReplicas)
   EXPECT_EQ(count_of_wrong(
                 model, [](OperatorPlan&) { return true; }, fault, {{1}}, 3),
             3U);
+}
+
+TEST(OperatorPasses, TakeGradientsFromTheNextGroup)
+{
+  const Model model(testing_support::small_moes().at(0));
+  Fault fault;
+  fault.sends_zeros = true;
+  EXPECT_EQ(count_of_wrong(model, [](OperatorPlan&) { return true; }, fault, {equal_shares(2), {1}}), 3U);
 }
 
 TEST(OperatorPasses, TakeGradientsBackByConjugates)

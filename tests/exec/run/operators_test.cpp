@@ -68,14 +68,21 @@ struct Pair {
   }
 };
 
+/// Of groups with these shares, each of `replicas`.
+Plan random_pipeline(const Workload& workload, const std::vector<std::vector<double>>& shares, std::uint64_t count,
+                     std::mt19937_64& random, const std::string& schedule = "duplex", std::size_t replicas = 1)
+{
+  const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
+  const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random, shares.size());
+  Plan plan = testing_support::plan_of_groups(graph, division, shares, schedule, count, replicas);
+  if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
+  return plan;
+}
+
 Plan random_plan(const Workload& workload, const std::vector<double>& shares, std::uint64_t count,
                  std::mt19937_64& random, const std::string& schedule = "duplex", std::size_t replicas = 1)
 {
-  const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
-  const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random);
-  Plan plan = testing_support::plan_of(graph, division, shares, schedule, count, replicas);
-  if (random() % 2 == 0) testing_support::add_random_buckets(plan, workload, random);
-  return plan;
+  return random_pipeline(workload, {shares}, count, random, schedule, replicas);
 }
 
 /// Relative to the largest loss: the first one of the plain trunk is the rounding of a zero.
@@ -147,6 +154,29 @@ TEST_P(OperatorsOf, AModelHaveThemInReplicas)
   }
 }
 
+TEST_P(OperatorsOf, AModelHaveThemInAPipeline)
+{
+  Pair pair(GetParam());
+  pair.change([](Workload& workload) {
+    workload.optimizer = Optimizer::Momentum;
+    workload.training.dropout = 0.2;
+    workload.training.clip_norm = 0.5;
+    workload.training.learning_rate = 0.1;
+  });
+  std::mt19937_64 random(10);
+  for (const std::uint64_t count : {1U, 2U, 4U}) {
+    const auto expected = losses_of_a_plain_loop(pair.blocks, steps, count);
+    for (const auto& [replicas, way] : {std::pair(1U, Way::Tcp), {2U, Way::InProcess}}) {
+      for (const auto& shares : {std::vector<std::vector<double>>{{0.3, 0.7}, {1}}, {{1}, {0.5, 0.5}, {0.6, 0.4}}}) {
+        SCOPED_TRACE(fmt::format("{} micro-batches through {} groups of {} replicas", count, shares.size(), replicas));
+        const Plan plan = random_pipeline(pair.operators, shares, count, random, "duplex", replicas);
+        expect_close_to_largest(trained(pair.operators, plan, way, options_for(steps)).losses, expected,
+                                relative_tolerance);
+      }
+    }
+  }
+}
+
 /// The parameters of a checkpoint after `steps` steps, by name.
 std::map<std::string, at::Tensor> parameters_after(const Workload& workload, const Plan& plan)
 {
@@ -167,7 +197,8 @@ TEST_P(OperatorsOf, AModelHaveTheParametersOfTheModelByBlocks)
   const auto expected = parameters_after(pair.blocks, even_split(pair.blocks, 1, {"1f1b"}, microbatches));
   ASSERT_FALSE(expected.empty());
   for (const Plan& plan : {random_plan(pair.operators, {0.5, 0, 0.2, 0.3}, microbatches, random),
-                           random_plan(pair.operators, {0.6, 0.4}, microbatches, random, "duplex", 3)}) {
+                           random_plan(pair.operators, {0.6, 0.4}, microbatches, random, "duplex", 3),
+                           random_pipeline(pair.operators, {{1}, {0.6, 0.4}}, microbatches, random, "duplex", 2)}) {
     const auto found = parameters_after(pair.operators, plan);
     ASSERT_EQ(found.size(), expected.size());
     for (const auto& [name, parameter] : expected) {
@@ -194,6 +225,7 @@ TEST(Executor, ResumesACheckpointOfOperatorsOnAnyOtherDivision)
   const std::vector<Plan> plans = {random_plan(pair.operators, equal_shares(2), microbatches, random),
                                    random_plan(pair.operators, {0, 0.6, 0.4}, microbatches, random, "1f1b"),
                                    random_plan(pair.operators, {0.4, 0.6}, microbatches, random, "duplex", 3),
+                                   random_pipeline(pair.operators, {{0.5, 0.5}, {1}}, microbatches, random),
                                    random_plan(pair.operators, {1}, microbatches, random, "duplex", 2)};
   for (std::size_t i = 0; i < plans.size(); ++i) {
     const Plan& after = plans[(i + 1) % plans.size()];
