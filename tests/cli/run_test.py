@@ -447,6 +447,35 @@ class Run(CommandTest):
             self.assert_close(self.losses_by(operators, plan, "--spawn", "--steps", steps, *options),
                               expected[max(0, steps - 2):steps])
 
+    def as_plan_of(self, plan, replicas, stages):
+        """Lets two devices that have samples each be replicas or stages of a pipeline instead."""
+        document = json.loads(pathlib.Path(plan).read_text())
+        document.pop("sync", None)
+        [stage] = document["stages"]
+        devices = [{**shard, "share": 1} for shard in stage["replicas"][0]["shards"]]
+        splits = list(stage["splits"].items())
+        cut = next(i for i, (name, _) in enumerate(splits) if name.startswith("layer1."))
+        document["stages"] = []
+        for begin, end in [(0, len(splits))] if stages == 1 else [(0, cut), (cut, len(splits))]:
+            shards = [[devices.pop(0)] for _ in range(replicas)]
+            taken = {} if replicas > 1 else {"microbatches": document["microbatches"]}
+            document["stages"].append({"first_layer": begin, "last_layer": end - 1, "splits": dict(splits[begin:end]),
+                                       "replicas": [{**taken, "shards": each} for each in shards]})
+        return self.write(f"{replicas}x{stages}.json", json.dumps(document))
+
+    def test_replicas_and_groups_that_divide_operators_have_the_losses_of_one_device(self):
+        platform, _ = self.small_inputs()
+        model = BERT_MOE.replace("micro_batch: 3", "micro_batch: 4")
+        blocks = self.write("blocks.yaml", model)
+        operators = self.write("operators.yaml", model + "unit: operator\n")
+        one = self.stamped(platform, blocks, "--microbatches", 2, "--without", "slow")
+        expected = self.losses_by(blocks, one, "--in-process", "--steps", 3)
+        whole = self.make_plan(platform, operators, "--microbatches", 2, allocator="ddp")
+        for replicas, stages in ((2, 1), (1, 2)):
+            plan = self.as_plan_of(whole, replicas, stages)
+            for way in ("--in-process", "--spawn"):
+                self.assert_close(self.losses_by(operators, plan, way, "--steps", 3, "--unvalidated"), expected)
+
     def test_rates_of_operators_hold_for_any_micro_batch(self):
         platform, _ = self.small_inputs()
         operators = self.write("operators.yaml", BERT_MOE + "unit: operator\n")
