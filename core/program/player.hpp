@@ -42,7 +42,8 @@ struct PlayerRates {
   /// The times of a transfer of `size` bytes from one rank to another; none: transfers take no time. Called once per
   /// channel and size, not per message.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
-  /// The links of such a transfer; none: no two share one. Only flows of a round do.
+  /// The links of such a transfer; none: no two share one. Only flows of a round do, and those of channels that run
+  /// beside each other (network_of_channel).
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
   std::vector<std::string> sites = {};      ///< by rank, for hierarchical collectives; may be empty without them
   std::vector<MachineRates> machines = {};  ///< by rank; may be empty for a program that uses devices alone

@@ -139,6 +139,39 @@ TEST(SiteMap, ShowsTheDataServerAsASiteWithoutDevices)
   EXPECT_EQ(map.connections.size(), 2U);
 }
 
+TEST(SiteMap, JoinsAllDevicesThatDivideOperatorsTogether)
+{
+  Cluster sites = cluster({1, 1, 1, 1, 1}, {Seconds(0.5), BytesPerSecond(100)});
+  for (auto& device : sites.devices) device.site = "of " + device.name;
+  const auto joined = [&](const Plan& plan) {
+    std::vector<std::string> pairs;
+    for (const auto& connection : site_map_of(plan, sites).connections) {
+      pairs.push_back(std::to_string(connection.a) + "-" + std::to_string(connection.b));
+    }
+    std::sort(pairs.begin(), pairs.end());
+    return pairs;
+  };
+  const auto stage = [](std::size_t layer, const std::vector<std::vector<std::string>>& replicas) {
+    Stage made;
+    made.first_layer = made.last_layer = layer;
+    made.splits = {{"x", "-> full"}};
+    for (const auto& devices : replicas) {
+      made.replicas.emplace_back();
+      for (const auto& device : devices)
+        made.replicas.back().shards.push_back({device, 1 / static_cast<double>(devices.size())});
+    }
+    return made;
+  };
+  Plan plan;
+  plan.stages = {stage(0, {{"d0", "d1", "d2", "d3"}})};
+  EXPECT_THAT(joined(plan), ElementsAre("0-1", "0-2", "0-3", "1-2", "1-3", "2-3"));
+  plan.stages = {stage(0, {{"d0", "d1"}, {"d2", "d3"}})};
+  EXPECT_THAT(joined(plan), ElementsAre("0-1", "0-2", "1-3", "2-3"));
+  // Each device of a group to each of the next one; parts of a group send nothing to each other.
+  plan.stages = {stage(0, {{"d0", "d1"}}), stage(1, {{"d2", "d3", "d4"}}), stage(2, {{"d2", "d3", "d4"}})};
+  EXPECT_THAT(joined(plan), ElementsAre("0-1", "0-2", "0-3", "0-4", "1-2", "1-3", "1-4", "2-3", "2-4", "3-4"));
+}
+
 TEST(WhatIf, TriesAllOfAKindTheSlowestTheBusiestAndEachPairOfSites)
 {
   const auto result = some_result(chain({1, 1, 1, 1}, 1, 10, 2), two_sites());
