@@ -16,6 +16,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -112,6 +113,7 @@ class OperatorChecker {
         units_(spmd::units_of_dimensions(divided_.graph)),
         devices_(devices_of(plan)),
         replicas_(plan.stages.front().replicas.size()),
+        in_backward_(replicas_in_backward(divided_.graph, divided_.reforms)),
         microbatches_(static_cast<double>(plan.goal.microbatches))
   {
     list_groups();
@@ -332,7 +334,7 @@ class OperatorChecker {
   void list_sums_of_parameters()
   {
     double bytes = 0;
-    for (const std::size_t index : replicas_in_backward(divided_.graph, divided_.reforms)) {
+    for (const std::size_t index : in_backward_) {
       const std::size_t group = group_of_part(divided_.reforms[index].part);
       if (groups_[group].shares.size() == 1) continue;
       const spmd::Tensor& tensor = divided_.graph.tensors[divided_.reforms[index].tensor];
@@ -387,11 +389,14 @@ class OperatorChecker {
         total.after += static_cast<double>(each.times) * each.after[i];
       }
     }
-    const auto first_lane = lane_of(ranks.front(), ranks);
-    const std::uint64_t length = first_lane ? program_.length(ranks.front(), *first_lane) : 0;
+    std::vector<End> ends;
+    for (const std::size_t rank : ranks) {
+      if (const auto lane = lane_of(rank, ranks)) ends.push_back({rank, *lane});
+    }
+    const std::uint64_t length = ends.empty() ? 0 : program_.length(ends.front().rank, ends.front().lane);
     for (std::uint64_t i = 0; i < length; ++i) {
       std::vector<Instruction> met;
-      for (const std::size_t rank : ranks) met.push_back(program_.at(rank, lane_of(rank, ranks).value(), i));
+      for (const End& end : ends) met.push_back(program_.at(end.rank, end.lane, i));
       const bool is_even =
           std::all_of(met.begin(), met.end(), [](const auto& each) { return each.result == Bytes(0); });
       for (const Instruction& instruction : met) {
@@ -422,6 +427,95 @@ class OperatorChecker {
     }
   }
 
+  /// Where a rank has what concerns the gradients of a part's parameters: so many instructions of a lane lead to it.
+  struct Counts {
+    std::uint64_t made = 0;     // the last backward, in the compute lane
+    std::uint64_t updated = 0;  // the Update, there
+    std::uint64_t brought = 0;  // the last collective within the replica of such a gradient
+  };
+
+  std::vector<Counts> counts_of(std::size_t rank, std::optional<LaneId> collectives) const
+  {
+    std::vector<Counts> counts(plan_.stages.size());
+    for (std::uint64_t i = 0; i < program_.length(rank, compute_lane); ++i) {
+      const Instruction each = program_.at(rank, compute_lane, i);
+      if (each.opcode == Opcode::Backward) counts.at(each.stage).made = i + 1;
+      if (each.opcode == Opcode::Update) counts.at(each.stage).updated = i + 1;
+    }
+    for (std::uint64_t i = 0; collectives && i < program_.length(rank, *collectives); ++i) {
+      const Instruction each = program_.at(rank, *collectives, i);
+      if (each.payload != Payload::ParameterGradient) continue;
+      counts.at(each.stage).brought = i + 1;
+      for (const std::size_t part : parts_brought_by(each)) counts.at(part).brought = i + 1;
+    }
+    return counts;
+  }
+
+  /// The parts whose parameters' gradients a collective within a replica brings: of the reform that it names, or of all
+  /// of the bucket that this one ends.
+  std::vector<std::size_t> parts_brought_by(const Instruction& collective) const
+  {
+    const auto& ends = plan_.sync.bucket_ends;
+    std::vector<std::size_t> parts = {divided_.reforms.at(collective.place).made_in};
+    const auto last = std::find(in_backward_.begin(), in_backward_.end(), collective.place);
+    if (last == in_backward_.end() || ends.empty()) return parts;
+    for (auto each = std::make_reverse_iterator(last); each != in_backward_.rend(); ++each) {
+      const spmd::PlacedReform& reform = divided_.reforms[*each];
+      const std::size_t parameter = divided_.graph.tensors[reform.tensor].producer;
+      if (std::find(ends.begin(), ends.end(), parameter) != ends.end()) break;
+      parts.push_back(reform.made_in);
+    }
+    return parts;
+  }
+
+  /// Checks that replicas add up the gradients of each part once, after these exist and before its Update.
+  void compare_sums()
+  {
+    if (replicas_ == 1) return;
+    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
+      const Place& place = places_[rank];
+      const Group& group = groups_[place.group];
+      const auto lane = lane_of(rank, counterparts(place));
+      const auto collectives =
+          group.shares.size() > 1 ? lane_of(rank, group.replicas[place.replica]) : std::optional<LaneId>();
+      const std::uint64_t length = lane ? program_.length(rank, *lane) : 0;
+      const auto counts = counts_of(rank, collectives);
+      std::map<std::size_t, std::vector<std::uint64_t>> found;  // positions of each part's
+      for (std::uint64_t i = 0; i < length; ++i) found[program_.at(rank, *lane, i).stage].push_back(i);
+      for (std::size_t part = 0; part < plan_.stages.size(); ++part) {
+        const bool is_own = part >= group.first_part && part < group.end_part;
+        const double bytes = is_own ? bytes_of_gradients(part, place) : 0;
+        if (found[part].size() != (bytes > 0 ? 1U : 0U)) {
+          claims_.fault("part {}: {} adds up its gradients with other replicas {} times; it has {:.9g} B of them", part,
+                        shown(devices_[rank]), found[part].size(), bytes);
+        } else if (bytes > 0) {
+          check_sum({rank, *lane}, found[part].front(), bytes, counts[part], collectives.value_or(compute_lane));
+        }
+      }
+    }
+  }
+
+  void check_sum(const End& at, std::uint64_t position, double bytes, const Counts& counts, LaneId collectives)
+  {
+    const Instruction sum = program_.at(at.rank, at.lane, position);
+    const auto& name = devices_[at.rank];
+    if (sum.opcode != Opcode::AllReduce || sum.payload != Payload::ParameterGradient || !same(sum.size.value, bytes)) {
+      claims_.fault("part {}: replicas of {} have {} of {} with {:.9g} B; its gradients are {:.9g} B", sum.stage,
+                    shown(name), name_of(sum.opcode), name_of(sum.payload), sum.size.value, bytes);
+    }
+    const auto waits_for = [](const Instruction& instruction, LaneId lane, std::uint64_t count) {
+      return count == 0 || std::any_of(instruction.waits.begin(), instruction.waits.end(), [&](const Wait& wait) {
+               return wait.lane == lane && wait.periods_back == 0 && wait.count >= count;
+             });
+    };
+    if (!waits_for(sum, compute_lane, counts.made) || !waits_for(sum, collectives, counts.brought)) {
+      claims_.fault("part {}: replicas of {} add up its gradients before all of them exist", sum.stage, shown(name));
+    }
+    if (counts.updated == 0) return;
+    if (waits_for(program_.at(at.rank, compute_lane, counts.updated - 1), at.lane, position + 1)) return;
+    claims_.fault("part {}: {} updates it before the replicas have added up its gradients", sum.stage, shown(name));
+  }
+
   /// The gradients of a part's parameters, of which every replica has an addend, as a device of a group has them.
   double bytes_of_gradients(std::size_t part, const Place& place) const
   {
@@ -440,87 +534,6 @@ class OperatorChecker {
     std::vector<std::size_t> ranks;
     for (const auto& replica : groups_[place.group].replicas) ranks.push_back(replica[place.position]);
     return ranks;
-  }
-
-  /// Checks that replicas add up the gradients of each part once, after these exist and before its Update.
-  void compare_sums()
-  {
-    if (replicas_ == 1) return;
-    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      const Place& place = places_[rank];
-      const auto lane = lane_of(rank, counterparts(place));
-      const std::uint64_t length = lane ? program_.length(rank, *lane) : 0;
-      std::map<std::size_t, std::vector<std::uint64_t>> found;  // positions of each part's
-      for (std::uint64_t i = 0; i < length; ++i) found[program_.at(rank, *lane, i).stage].push_back(i);
-      for (std::size_t part = 0; part < plan_.stages.size(); ++part) {
-        const Group& group = groups_[place.group];
-        const bool is_own = part >= group.first_part && part < group.end_part;
-        const double bytes = is_own ? bytes_of_gradients(part, place) : 0;
-        if (found[part].size() != (bytes > 0 ? 1U : 0U)) {
-          claims_.fault("part {}: {} adds up its gradients with other replicas {} times; it has {:.9g} B of them", part,
-                        shown(devices_[rank]), found[part].size(), bytes);
-        } else if (bytes > 0) {
-          check_sum(part, bytes, rank, *lane, found[part].front());
-        }
-      }
-    }
-  }
-
-  void check_sum(std::size_t part, double bytes, std::size_t rank, LaneId lane, std::uint64_t position)
-  {
-    const Instruction sum = program_.at(rank, lane, position);
-    const auto& name = devices_[rank];
-    if (sum.opcode != Opcode::AllReduce || sum.payload != Payload::ParameterGradient || !same(sum.size.value, bytes)) {
-      claims_.fault("part {}: replicas of {} have {} of {} with {:.9g} B; its gradients are {:.9g} B", part,
-                    shown(name), name_of(sum.opcode), name_of(sum.payload), sum.size.value, bytes);
-    }
-    const auto waits_for = [](const Instruction& instruction, LaneId other, std::uint64_t count) {
-      return std::any_of(instruction.waits.begin(), instruction.waits.end(), [&](const Wait& wait) {
-        return wait.lane == other && wait.periods_back == 0 && wait.count >= count;
-      });
-    };
-    std::uint64_t made = 0;     // instructions of the compute lane until the last backward of the part
-    std::uint64_t updated = 0;  // until its Update
-    for (std::uint64_t i = 0; i < program_.length(rank, compute_lane); ++i) {
-      const Instruction each = program_.at(rank, compute_lane, i);
-      if (each.stage != part) continue;
-      if (each.opcode == Opcode::Backward) made = i + 1;
-      if (each.opcode == Opcode::Update) updated = i + 1;
-    }
-    std::uint64_t brought = 0;  // collectives until the last one of a gradient of its parameters
-    const Place& place = places_[rank];
-    const auto others = lane_of(rank, groups_[place.group].replicas[place.replica]);
-    const bool has_others = groups_[place.group].shares.size() > 1 && others;
-    for (std::uint64_t i = 0; has_others && i < program_.length(rank, *others); ++i) {
-      const Instruction each = program_.at(rank, *others, i);
-      if (each.payload == Payload::ParameterGradient && brings(each, part)) brought = i + 1;
-    }
-    const bool is_late_enough =
-        waits_for(sum, compute_lane, made) && (brought == 0 || waits_for(sum, *others, brought));
-    if (!is_late_enough) {
-      claims_.fault("part {}: replicas of {} add up its gradients before all of them exist", part, shown(name));
-    }
-    if (updated == 0 || waits_for(program_.at(rank, compute_lane, updated - 1), lane, position + 1)) return;
-    claims_.fault("part {}: {} updates it before the replicas have added up its gradients", part, shown(name));
-  }
-
-  /// Whether a collective within a replica brings a gradient of a parameter that a part makes or reads: of the reform
-  /// that it names, or of one of the bucket that this one ends.
-  bool brings(const Instruction& collective, std::size_t part) const
-  {
-    const auto order = replicas_in_backward(divided_.graph, divided_.reforms);
-    const auto& ends = plan_.sync.bucket_ends;
-    const auto is_of_part = [&](std::size_t reform) { return divided_.reforms[reform].made_in == part; };
-    if (collective.stage == part || is_of_part(collective.place)) return true;
-    auto last = std::find(order.begin(), order.end(), collective.place);
-    if (last == order.end() || ends.empty()) return false;
-    while (last != order.begin()) {
-      const std::size_t before = *--last;
-      const std::size_t parameter = divided_.graph.tensors[divided_.reforms[before].tensor].producer;
-      if (std::find(ends.begin(), ends.end(), parameter) != ends.end()) return false;
-      if (is_of_part(before)) return true;
-    }
-    return false;
   }
 
   /// Messages of a payload from one rank to another.
@@ -673,29 +686,40 @@ class OperatorChecker {
     return seconds;
   }
 
-  /// How long the collectives of a rank take.
+  /// How long the collectives of the ranks of a group take.
   struct Communication {
-    double once = 0;     // of one micro-batch, with those of parameters
+    double once = 0;     // the most of a rank for one micro-batch, with those of parameters
     double longest = 0;  // the most that a lane has in a step
   };
 
-  Communication communication_of(const Place& place) const
+  Communication communication_of(std::size_t index) const
   {
-    const Group& group = groups_[place.group];
+    const Group& group = groups_[index];
     double once = 0;
-    double again = 0;  // of each micro-batch after the first
-    for (const auto& each : collectives_[place.group]) {
-      const double seconds = time_of(each.opcode, each.before, each.after, group.replicas[place.replica]);
-      once += seconds;
-      if (each.payload == Payload::Activation || each.payload == Payload::Gradient) again += seconds;
+    double most_sums = 0;
+    double longest = 0;
+    for (const auto& ranks : group.replicas) {
+      double first = 0;
+      double again = 0;  // of each micro-batch after the first
+      for (const auto& each : collectives_[index]) {
+        const double seconds = time_of(each.opcode, each.before, each.after, ranks);
+        first += seconds;
+        if (each.payload == Payload::Activation || each.payload == Payload::Gradient) again += seconds;
+      }
+      once = std::max(once, first);
+      longest = std::max(longest, first + (microbatches_ - 1) * again);
     }
-    double sums = 0;
-    for (std::size_t part = group.first_part; part < group.end_part && replicas_ > 1; ++part) {
-      const std::vector<double> bytes(replicas_, bytes_of_gradients(part, place));
-      if (bytes.front() == 0) continue;
-      sums += time_of(Opcode::AllReduce, bytes, bytes, counterparts(place), plan_.sync.algorithm);
+    for (std::size_t position = 0; position < group.shares.size() && replicas_ > 1; ++position) {
+      const Place place{index, 0, position};
+      double sums = 0;
+      for (std::size_t part = group.first_part; part < group.end_part; ++part) {
+        const std::vector<double> bytes(replicas_, bytes_of_gradients(part, place));
+        if (bytes.front() == 0) continue;
+        sums += time_of(Opcode::AllReduce, bytes, bytes, counterparts(place), plan_.sync.algorithm);
+      }
+      most_sums = std::max(most_sums, sums);
     }
-    return {once + sums, std::max(once + (microbatches_ - 1) * again, sums)};
+    return {once + most_sums, std::max(longest, most_sums)};
   }
 
   void check_claims(const PlayedProgram& played)
@@ -709,10 +733,10 @@ class OperatorChecker {
       facts = time_of(Opcode::AllReduce, bytes, bytes, all);
     }
     double longest = 0;
-    std::vector<double> once(groups_.size(), 0);
-    for (const Place& place : places_) {
-      const Communication own = communication_of(place);
-      once[place.group] = std::max(once[place.group], own.once);
+    double once = 0;
+    for (std::size_t group = 0; group < groups_.size(); ++group) {
+      const Communication own = communication_of(group);
+      once += own.once;
       longest = std::max(longest, own.longest);
     }
     double bottleneck = 0;
@@ -738,7 +762,7 @@ class OperatorChecker {
       busiest = std::max(busiest, microbatches_ * pass + update);
     }
     const double communication = longest + facts;
-    const double sequential = std::accumulate(once.begin(), once.end(), passes) + facts + time_of_messages();
+    const double sequential = passes + once + facts + time_of_messages();
     claims_.check("objective_s", plan_.objective, step);
     claims_.check("step_bound_s", plan_.step_bound, std::max(busiest, communication) / cluster_.profile_speedup);
     if (plan_.schedule_bound) {
@@ -774,6 +798,7 @@ class OperatorChecker {
   std::vector<std::vector<std::uint64_t>> units_;  // of each dimension of each tensor
   std::vector<std::string> devices_;               // by rank
   std::size_t replicas_;
+  std::vector<std::size_t> in_backward_;  // reforms of replicated parameters, in the order of their gradients
   double microbatches_;
   std::vector<std::size_t> index_of_rank_;    // in the cluster
   std::vector<std::vector<PartWork>> works_;  // by rank and part

@@ -43,6 +43,7 @@ struct ChannelTimes {
   std::vector<Bytes> results = {};  // likewise, of unequal parts
   std::vector<Bytes> new_results = {};
   double collective_duration = 0;
+  std::optional<EndNetwork> network = {};  // of collectives
 };
 
 struct MemoryChange {
@@ -430,11 +431,11 @@ class ProgramPlayer : public WalkVisitor {
     if (!rates_.sites.empty()) {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
     }
-    const EndNetwork network = network_of_channel(program_, number, network_);
+    if (!channel.network) channel.network = network_of_channel(program_, number, network_);
     channel.collective_duration = 0;
     for (const Round& round :
          rounds_of(opcode, channel.sizes, program_.channels()[number].algorithm, sites, channel.results)) {
-      channel.collective_duration += round_time(round, network).value;
+      channel.collective_duration += round_time(round, *channel.network).value;
     }
     return channel.collective_duration;
   }
