@@ -216,9 +216,6 @@ class Step {
       const Path path = cluster.path(devices[from], devices[to]);
       return TransferTimes{path.latency, path.data_time(bytes)};
     };
-    network.shared_links = [&](std::size_t from, std::size_t to) {
-      return cluster.network->shared_links(devices[from], devices[to]);
-    };
     Seconds all;
     for (const Round& round : rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites)) {
       all += round_time(round, network);

@@ -1,6 +1,7 @@
 #include "core/plan/nominal_rates.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/operator_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -71,6 +72,7 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
     const Path path = network->path(endpoint_of_rank.at(from), endpoint_of_rank.at(to));
     return TransferTimes{path.latency, path.data_time(size)};
   };
+  if (!divides_operators(plan)) return rates;
   rates.shared_links = [endpoint_of_rank, network = cluster.network](std::size_t from, std::size_t to) {
     return network->shared_links(endpoint_of_rank.at(from), endpoint_of_rank.at(to));
   };

@@ -18,7 +18,9 @@ MeasuredSystem measured_system(const Plan& plan, const Cluster& cluster);
 Flops machine_update_work(const Workload& workload, const Layer& layer);
 
 /// The rates of a plan's ranks on a cluster: its devices, then the data server. Transfers take their path's latency and
-/// bandwidth, or no time if they are free (Goal::has_free_transfers). Keeps no reference to its arguments.
+/// bandwidth, or no time if they are free (Goal::has_free_transfers). The flows of collectives share links where
+/// devices divide operators, and not elsewhere: transfers of many pipelines over one link do not either, and would seem
+/// faster than sums of gradients over it. Keeps no reference to its arguments.
 /// @throws std::logic_error for a device that the cluster lacks.
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

@@ -69,7 +69,10 @@ std::string times_of(Opcode opcode, Algorithm algorithm, unsigned seed)
   program.collective(opcode, all, Bytes(static_cast<double>(devices * (1 + nodes.random() % 1000000))), {}, algorithm);
   const Platform platform = nodes.file.load();
   const Plan plan = one_layer_per_device(names(devices), ChainSchedule::Sequential, 1);
-  const auto rates = nominal_rates(plan, equal_layers(devices, Bytes(1), Bytes(1)), platform.cluster());
+  auto rates = nominal_rates(plan, equal_layers(devices, Bytes(1), Bytes(1)), platform.cluster());
+  rates.shared_links = [&](std::size_t from, std::size_t to) {
+    return platform.cluster().network->shared_links(from, to);
+  };
   const Seconds played = play_program(program, rates).periods[0].end;
   const auto simulated = simulate(platform, program, at_one_gigaflop(names(devices)), 1, nullptr).step_times.at(0);
   PlayerRates alone = rates;
