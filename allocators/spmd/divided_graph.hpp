@@ -22,7 +22,7 @@ struct SpmdDevices {
   std::vector<Bytes> memory;
   DeviceGroup group;
   double interference = 1;  ///< Device::interference, the largest
-  /// Of several replicas of the devices: how long those at all positions add up gradients across them, at once.
+  /// How long the devices at all positions of several replicas add up gradients across them, at once.
   struct Across {
     Seconds latency;
     BytesPerSecond bandwidth;  ///< of the gradients of a device

@@ -56,11 +56,11 @@ Seconds transfer_time(const Cluster& cluster, const Devices& from, const Devices
 class PipelineSearch {
  public:
   PipelineSearch(const Workload& workload, const Cluster& cluster, std::vector<Devices> groups,
-                 std::uint64_t microbatches, const SpmdOptions& options)
+                 std::uint64_t microbatches, SpmdOptions options)
       : workload_(workload),
         cluster_(cluster),
         groups_(std::move(groups)),
-        options_(options),
+        options_(std::move(options)),
         wave_(micro_batches_of_wave(microbatches)),
         waves_(waves_of(microbatches)),
         graph_(operator_graph_of(workload, wave_ * workload.micro_batch)),
@@ -70,9 +70,9 @@ class PipelineSearch {
     options_.most_labels = std::min(options_.most_labels, most_labels);
     cuts_.insert(cuts_.begin(), 0);
     cuts_.push_back(graph_.operators.size());
-    for (std::size_t group = 0; group < groups_.size(); ++group) {
+    for (const Devices& group : groups_) {
       std::size_t first = 0;
-      while (!are_alike(groups_[first], groups_[group])) ++first;
+      while (!are_alike(groups_[first], group)) ++first;
       alike_.push_back(first);
     }
     for (std::size_t group = 0; group + 1 < groups_.size(); ++group) {

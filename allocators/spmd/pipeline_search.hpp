@@ -47,7 +47,7 @@ constexpr std::uint64_t waves_of(std::uint64_t microbatches)
 ///
 /// `groups`: devices in the order of their collectives, one group for each run of operators. Several orders of the
 /// groups are tried: the fastest first; and from the fastest on, always the one to which the way from the last is the
-/// widest. Of each order:
+/// widest. For each order:
 /// 1. The best strategy of each group for the whole graph gives each operator an estimated time: its part of what its
 ///    stage costs, by work.
 /// 2. A dynamic program over cuts takes the least of (waves - 1) · longest + sum, over the groups' times of a wave,

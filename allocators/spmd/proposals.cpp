@@ -213,90 +213,57 @@ Proposals propose_experts(const HybridProblem& problem, bool by_index, bool adds
   return {.plans = {plan}};
 }
 
-/// What lies between the ranks of a plan whose devices divide operators if all that may pass a link at the same time
-/// does: the sums of gradients at all positions of two replicas, and all slices of a tensor that one group passes to
-/// another. Predictions play each of these as if it were alone.
-class CrowdedNetwork {
- public:
-  CrowdedNetwork(OperatorPlan plan, const PlayerRates& alone) : plan_(std::move(plan)), alone_(alone) {}
+/// The part of a tensor that is in the slices of two devices.
+double overlap(const std::vector<double>& shares, std::size_t i, const std::vector<double>& others, std::size_t j)
+{
+  constexpr double rounding = 1e-9;
+  const auto begin_of = [](const std::vector<double>& all, std::size_t position) {
+    return std::accumulate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(position), 0.0);
+  };
+  const double begin = std::max(begin_of(shares, i), begin_of(others, j));
+  const double end = std::min(begin_of(shares, i + 1), begin_of(others, j + 1));
+  return end > begin + rounding ? end - begin : 0;
+}
 
-  std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const
-  {
-    auto links = alone_.shared_links(from, to);
-    const OperatorPlace sender = plan_.place_of(from);
-    const OperatorPlace receiver = plan_.place_of(to);
-    if (sender.replica == receiver.replica) return links;
-    const OperatorGroup& group = plan_.groups[sender.group];
-    for (SharedLink& link : links) {
-      link.passes = 0;
-      for (std::size_t i = 0; i < group.shares.size(); ++i) {
-        link.passes += passes(link, group.rank_of(sender.replica, i), group.rank_of(receiver.replica, i));
-      }
-    }
-    return links;
-  }
-
-  TransferTimes transfer(std::size_t from, std::size_t to, Bytes size) const
-  {
-    TransferTimes times = alone_.transfer(from, to, size);
-    const OperatorPlace sender = plan_.place_of(from);
-    const OperatorPlace receiver = plan_.place_of(to);
-    if (sender.group == receiver.group) return times;
-    const OperatorGroup& senders = plan_.groups[sender.group];
-    const OperatorGroup& receivers = plan_.groups[receiver.group];
-    const double own = overlap(senders.shares, sender.position, receivers.shares, receiver.position);
-    if (own == 0) return times;
-    for (const SharedLink& link : alone_.shared_links(from, to)) {
-      double all = 0;  // that pass the link, over what this transfer has
-      for (std::size_t i = 0; i < senders.shares.size(); ++i) {
-        for (std::size_t j = 0; j < receivers.shares.size(); ++j) {
-          const double part = overlap(senders.shares, i, receivers.shares, j) / own;
-          for (std::size_t replica = 0; replica < plan_.replicas && part > 0; ++replica) {
-            all += part * passes(link, senders.rank_of(replica, i), receivers.rank_of(replica, j));
+/// The time of a transfer between groups, if all slices of the tensor pass the links at the same time.
+TransferTimes crowded_transfer(const OperatorPlan& plan, const PlayerRates& alone, std::size_t from, std::size_t to,
+                               Bytes size)
+{
+  TransferTimes times = alone.transfer(from, to, size);
+  const OperatorPlace sender = plan.place_of(from);
+  const OperatorPlace receiver = plan.place_of(to);
+  if (sender.group == receiver.group) return times;
+  const OperatorGroup& senders = plan.groups[sender.group];
+  const OperatorGroup& receivers = plan.groups[receiver.group];
+  const double own = overlap(senders.shares, sender.position, receivers.shares, receiver.position);
+  if (own == 0) return times;
+  for (const SharedLink& link : alone.shared_links(from, to)) {
+    double passes = 0;  // of all, for each byte of this one
+    for (std::size_t i = 0; i < senders.shares.size(); ++i) {
+      for (std::size_t j = 0; j < receivers.shares.size(); ++j) {
+        const double part = overlap(senders.shares, i, receivers.shares, j) / own;
+        for (std::size_t replica = 0; replica < plan.replicas && part > 0; ++replica) {
+          for (const auto& other : alone.shared_links(senders.rank_of(replica, i), receivers.rank_of(replica, j))) {
+            if (other.name == link.name) passes += part * other.passes;
           }
         }
       }
-      times.data = std::max(times.data, all * size / link.bandwidth);
     }
-    return times;
+    times.data = std::max(times.data, passes * size / link.bandwidth);
   }
+  return times;
+}
 
- private:
-  double passes(const SharedLink& link, std::size_t from, std::size_t to) const
-  {
-    double all = 0;
-    for (const auto& other : alone_.shared_links(from, to)) {
-      if (other.name == link.name) all += other.passes;
-    }
-    return all;
-  }
-
-  /// The part of a tensor in the slices of two devices.
-  static double overlap(const std::vector<double>& one, std::size_t i, const std::vector<double>& other, std::size_t j)
-  {
-    const auto begin_of = [](const std::vector<double>& shares, std::size_t position) {
-      return std::accumulate(shares.begin(), shares.begin() + static_cast<std::ptrdiff_t>(position), 0.0);
-    };
-    const double begin = std::max(begin_of(one, i), begin_of(other, j));
-    const double end = std::min(begin_of(one, i + 1), begin_of(other, j + 1));
-    constexpr double rounding = 1e-9;
-    return end > begin + rounding ? end - begin : 0;
-  }
-
-  OperatorPlan plan_;
-  PlayerRates alone_;
-};
-
-/// The step of a plan in a crowded network.
+/// The step of a pipeline whose groups pass all slices of a tensor on at the same time. Its prediction plays each as if
+/// it were alone.
 Seconds crowded_step(const Plan& plan, const HybridProblem& problem)
 {
   PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
   if (rates.transfer) {
-    const CrowdedNetwork network(operator_plan_of(plan, problem.workload), rates);
-    rates.transfer = [network](std::size_t from, std::size_t to, Bytes size) {
-      return network.transfer(from, to, size);
+    rates.transfer = [read = operator_plan_of(plan, problem.workload), alone = rates](std::size_t from, std::size_t to,
+                                                                                      Bytes size) {
+      return crowded_transfer(read, alone, from, to, size);
     };
-    rates.shared_links = [network](std::size_t from, std::size_t to) { return network.shared_links(from, to); };
   }
   return play_program(*schedules::make_program(plan, problem.workload), rates).periods.front().step_time;
 }
@@ -343,13 +310,9 @@ class DivisionProposals {
     const auto found = find_spmd_plan(graph, problem_.workload, problem_.cluster, replicas, options);
     if (!found) return false;
     Plan plan = plan_of(*found, replicas, problem_);
-    if (replicas.size() == 1) {
-      Plan priced = plan;
-      if (!price(priced, cost_)) least_step_ = std::min(least_step_, *priced.objective);
-      proposals_.plans.push_back(std::move(plan));
-    } else if (crowded_step(plan, problem_) < least_step_) {
-      proposals_.plans.push_back(std::move(plan));
-    }
+    Plan priced = plan;
+    if (!price(priced, cost_)) least_step_ = std::min(least_step_, *priced.objective);
+    proposals_.plans.push_back(std::move(plan));
     return found->turns > 0;
   }
 
@@ -369,7 +332,7 @@ class DivisionProposals {
   DivisionProblem division_;
   CostModel cost_;
   Proposals proposals_;
-  Seconds least_step_ = Seconds(std::numeric_limits<double>::infinity());  // of plans without replicas that fit
+  Seconds least_step_ = Seconds(std::numeric_limits<double>::infinity());  // of those plans that fit, without pipelines
 };
 
 }  // namespace

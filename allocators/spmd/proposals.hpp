@@ -7,9 +7,9 @@ namespace isobar::allocators {
 
 /// Proposes the divisions of operators with the least step by the search's costs (allocators/spmd/spmd_plan.hpp) among
 /// all devices, among those of each site, and on the fastest device alone. Sites of as many devices each may also be
-/// replicas; with more than two micro-batches, or where nothing else fits, sites may be groups of a pipeline
-/// (pipeline_search.hpp). Those need a step below all others' even if what they send at one time shares links, which
-/// predictions leave out. Costs add up gradients one by one, so that it proposes the plan of propose_ddp, too.
+/// replicas. With more than two micro-batches, or where nothing else fits, sites may be groups of a pipeline
+/// (pipeline_search.hpp), if its step is below all others' even when all slices of a tensor share links between groups,
+/// which predictions leave out. Costs add up gradients one by one, so that it proposes the plan of propose_ddp, too.
 /// @throws InputError for a platform with a data server.
 Proposals propose_divisions(const HybridProblem& problem);
 

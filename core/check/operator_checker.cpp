@@ -427,7 +427,7 @@ class OperatorChecker {
     }
   }
 
-  /// Where a rank has what concerns the gradients of a part's parameters: the instructions of a lane that lead to it.
+  /// Where a rank has what concerns the gradients of a part's parameters: the instructions of a lane up to it.
   struct Counts {
     std::uint64_t made = 0;     // the last backward, in the compute lane
     std::uint64_t updated = 0;  // the Update, there

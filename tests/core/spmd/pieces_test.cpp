@@ -91,7 +91,7 @@ TEST(Pieces, OverlapWithThoseOfOtherSharesInAllOfThem)
   EXPECT_EQ(halves.overlap(tensor, gather(0), 1, uneven, 0), Bytes(0));
   EXPECT_EQ(halves.overlap(tensor, gather(0), 1, uneven, 2), 2 * sample);
   const Pieces others(graph, {0.3, 0.1, 0.2, 0.4});
-  for (const std::uint8_t dimension : {0, 1, 2}) {
+  for (std::uint8_t dimension = 0; dimension < 3; ++dimension) {
     for (std::size_t i = 0; i < others.devices(); ++i) {
       Bytes all;
       for (std::size_t k = 0; k < uneven.devices(); ++k) {
