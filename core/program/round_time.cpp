@@ -100,7 +100,8 @@ class SharedRound {
         waiting.pop_back();
       }
       share(active);
-      double next = waiting.empty() ? never : waiting.back()->begin;
+      double next = never;
+      if (!waiting.empty()) next = waiting.back()->begin;
       for (const auto* flow : active) next = std::min(next, now + flow->left / flow->rate);
       std::erase_if(active, [&](FlowState* flow) {
         const double end = now + flow->left / flow->rate;
