@@ -38,6 +38,8 @@ class TraceSink {
   /// The number of transfers whose data use a link from `time` on; called in the order of time for each link. If links
   /// are not known, the path from one device to another counts as one: "a → b".
   virtual void link_changed(const std::string& /*link*/, Seconds /*time*/, std::size_t /*transfers*/) {}
+  /// A rank of a mix asked for its device, got it and gave it back; called then, in the order of time for each rank.
+  virtual void device_held(std::size_t /*rank*/, Seconds /*asked*/, Seconds /*got*/, Seconds /*given_back*/) {}
 };
 
 }  // namespace isobar

@@ -23,7 +23,7 @@ ROOMS = {
     "core/spmd": ({"core", "core/program"}, ("fmt/",), ()),
     "core/model": ({"core", "core/base", "core/spmd"}, ("fmt/",), ("nlohmann/", "boost/graph/")),
     "core/cluster": ({"core", "core/base", "core/model"}, ("fmt/",), ("nlohmann/",)),
-    "core/jobs": ({"core", "core/base"}, ("fmt/",), ()),
+    "core/jobs": ({"core", "core/base"}, ("fmt/",), ("nlohmann/",)),
     "core/plan": ({"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
     "core/check": (CORE - {"core/check"}, ("fmt/",), ()),
