@@ -13,7 +13,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/base/files.hpp
     core/base/interrupt.hpp
     core/base/quantity_text.hpp
-    core/check/certificate_checker.hpp
+    core/certificates/certificate_checker.hpp
     core/check/plan_checker.hpp
     core/check/played_checker.hpp
     core/check/program_checker.hpp

@@ -8,7 +8,7 @@
 #include "allocators/exact/step_tree.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 
 #include <algorithm>
 #include <limits>

@@ -12,7 +12,7 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 /// What rounding may add to a bound, relative.
 constexpr double rounding = 1e-11;
-/// Steps for each stage and micro-batch played, as core/check/certificate_step_search.cpp counts them.
+/// Steps for each stage and micro-batch played, as core/certificates/step_search.cpp counts them.
 constexpr std::uint64_t steps_of_play = 40;
 
 }  // namespace

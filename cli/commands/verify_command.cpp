@@ -6,7 +6,7 @@
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>

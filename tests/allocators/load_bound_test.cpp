@@ -4,7 +4,7 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/played_plan.hpp"
 #include "allocators/registry.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"

@@ -4,7 +4,7 @@
 #include "allocators/registry.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/base/quantity_text.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/errors.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/instances.hpp"

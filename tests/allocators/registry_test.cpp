@@ -1,6 +1,6 @@
 #include "allocators/registry.hpp"
 #include "allocators/allocator.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/cluster/scaled_cluster.hpp"
 #include "core/errors.hpp"

@@ -2,7 +2,7 @@
 
 #include "allocators/bounds.hpp"
 #include "allocators/played_plan.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "schedules/lowering/schedule.hpp"

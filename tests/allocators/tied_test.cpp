@@ -1,5 +1,5 @@
 #include "allocators/registry.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/model/models.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/orders/schedule.hpp"

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program", "core/check"}
+CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program", "core/check", "core/certificates"}
 EXECUTION = {"exec/device", "exec/files", "exec/launch", "exec/model", "exec/net", "exec/transport"}
 MOST_ROOMS = 10
 MOST_FILES = 36
@@ -26,7 +26,8 @@ ROOMS = {
     "core/jobs": ({"core", "core/base"}, ("fmt/",), ("nlohmann/",)),
     "core/plan": ({"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
-    "core/check": (CORE - {"core/check"}, ("fmt/",), ()),
+    "core/check": (CORE - {"core/check", "core/certificates"}, ("fmt/",), ()),
+    "core/certificates": (CORE - {"core/certificates"}, ("fmt/",), ()),
     "allocators": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ("nlohmann/",)),
     "allocators/registry.cpp": (
         CORE | {"allocators", "allocators/sky", "allocators/chain", "allocators/exact", "allocators/planners", "allocators/hybrid",

@@ -1,6 +1,6 @@
 #include "results/explanation.hpp"
 
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "tests/support/instances.hpp"
 
 #include <gmock/gmock.h>

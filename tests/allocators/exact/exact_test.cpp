@@ -2,7 +2,7 @@
 #include "allocators/registry.hpp"
 
 #include "allocators/bounds.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/sky.hpp"

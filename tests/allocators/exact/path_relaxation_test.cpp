@@ -1,6 +1,6 @@
 #include "allocators/exact/path_relaxation.hpp"
 
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/allocators/exact/step_turns.hpp"
 #include "tests/support/instances.hpp"

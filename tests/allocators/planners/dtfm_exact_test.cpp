@@ -3,7 +3,7 @@
 #include "allocators/planners/dtfm_compositions.hpp"
 #include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/registry.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/model/layer_graph.hpp"
 #include "tests/support/dtfm_cases.hpp"

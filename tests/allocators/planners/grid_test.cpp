@@ -1,7 +1,7 @@
 #include "allocators/planners/grid.hpp"
 
 #include "allocators/registry.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"

@@ -3,7 +3,7 @@
 #include "allocators/planners/metis_groups.hpp"
 #include "allocators/planners/sharded_layers.hpp"
 #include "allocators/registry.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"

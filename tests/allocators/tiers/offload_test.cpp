@@ -2,7 +2,7 @@
 #include "allocators/search_clock.hpp"
 #include "allocators/tiers/window.hpp"
 #include "allocators/tiers/window_costs.hpp"
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/check/program_checker.hpp"

@@ -1,4 +1,4 @@
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"

@@ -1,7 +1,7 @@
 // The bound for layers that may be cut anywhere and lie on any device, with memory counted in the aggregate and free
 // transfers (docs/certificates.md).
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 
 #include "core/base/quantity_text.hpp"
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"

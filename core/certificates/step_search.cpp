@@ -1,7 +1,7 @@
 // Checks that no placement's step is below a bound, by a search through all placements from the end of the chain, each
 // of which is played (docs/certificates.md).
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 #include "core/check/step_player.hpp"
 
 #include <fmt/format.h>

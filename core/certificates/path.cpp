@@ -1,7 +1,7 @@
 // Recomputes the bound by multipliers on "each device once" (docs/certificates.md), with one pass over the cuts per
 // rung from the front of the chain to its end.
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // The bound for devices that use their machines (docs/certificates.md): all work over all speeds, and of one device
 // what copies and updates take at least, for every part of the layers that may stay on it.
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/nominal_rates.hpp"
 

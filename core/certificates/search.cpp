@@ -1,6 +1,6 @@
 // Checks that no placement is below a bound, by a search over the devices themselves (docs/certificates.md).
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 
 #include <fmt/format.h>
 

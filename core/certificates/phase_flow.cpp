@@ -6,7 +6,7 @@
 // flow from the first cut to the last, with at most one arc per device, whose arcs cover all layers. Merging cuts only
 // allows more flows, so a proof is valid whatever part is taken as repeating.
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 // The bound by the loads of devices (docs/certificates.md). Micro-batches are paths over runs of layers on devices; a
 // device has time for a number of them within a step.
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sharding.hpp"

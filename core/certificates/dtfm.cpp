@@ -1,7 +1,7 @@
 // Checks that no placement of a plan's stages costs less communication by DT-FM, by a search over groups of
 // interchangeable devices (docs/certificates.md).
 
-#include "core/check/certificate_proofs.hpp"
+#include "core/certificates/proofs.hpp"
 #include "core/check/dtfm_cost.hpp"
 
 #include <fmt/format.h>

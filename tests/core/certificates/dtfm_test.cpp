@@ -1,4 +1,4 @@
-#include "core/check/certificate_checker.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/plan_checker.hpp"
 #include "tests/support/dtfm_cases.hpp"
