@@ -20,8 +20,7 @@ namespace isobar::schedules {
 ///
 /// Lanes of each rank, where it has them, in this order:
 /// - "compute": the tasks of the order, then an Update for each part of its group, the last part first.
-/// - "collectives", of the ranks of a replica: before the forward of a micro-batch through a part its reforms, and
-/// after
+/// - "collectives", of the ranks of a replica: before the forward of a micro-batch through a part its reforms, after
 ///   the backward the conjugates, which carry gradients back. In the order of the tasks; parameters are reformed before
 ///   the first forward through a part, and their gradients are added up after the last backward, after other gradients.
 ///   A reform waits for the forward through the part before, those of parameters for their Update a period back; a
@@ -32,13 +31,12 @@ namespace isobar::schedules {
 ///   waits for the last backward of the part and the collectives that bring such gradients; the Update of the part
 ///   waits for it.
 /// - "sync": what all ranks need to know of all gradients, if the workload clips or scales them.
-/// - "send activation Q", "receive activation Q", "send gradient Q", "receive gradient Q": between a rank of a group
-/// and
-///   the one at position Q of the same replica in the next group, or the one before, whose slices of tensors that pass
-///   overlap: a message for each micro-batch, in the order in which the sender makes them. It waits for the forward
-///   through the last part of the group, or the backward through the first one with its conjugates. What comes first
-///   in the other group waits for the messages. Where there are more than three for a rank, one waits for the one of
-///   the third lane before, since an instruction waits for few lanes.
+/// - "send activation Q", "receive activation Q", "send gradient Q", "receive gradient Q": to or from the rank at
+///   position Q of the same replica in the next group, or the one before, where slices of tensors that pass overlap: a
+///   message for each micro-batch, in the order in which the sender makes them. It waits for the forward through the
+///   last part of the group, or the backward through the first one with its conjugates. What comes first in the other
+///   group waits for the messages. Where there are more than three for a rank, one waits for the one of the third lane
+///   before, since an instruction waits for few lanes.
 ///
 /// `place` of a collective is the index in OperatorPlan::reforms; of an AllReduce that adds up a bucket of gradients,
 /// of its last one, whose part is its stage. Its layers are those of all parts between the bucket's parameters. It
