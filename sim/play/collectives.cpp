@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 
+#include <set>
 #include <utility>
 
 namespace isobar::sim {
@@ -10,25 +11,25 @@ namespace isobar::sim {
 Collective& Collectives::collective_of(LaneState& lane)
 {
   if (lane.collective != nullptr) return *lane.collective;
-  const auto index = state_.program.lanes(lane.rank).at(lane.id).channel;
+  const auto index = lane.job->program->lanes(lane.rank).at(lane.id).channel;
   ensure(index.has_value(), "a collective over no channel");
-  const Channel& channel = state_.program.channels().at(*index);
+  const Channel& channel = lane.job->program->channels().at(*index);
   Collective& collective = collectives_.emplace_back();
   collective.algorithm = channel.algorithm;
   for (const auto& end : channel.ends) {
-    LaneState& lane_of_end = state_.ranks.at(end.rank).lanes.at(end.lane);
+    LaneState& lane_of_end = lane.job->ranks.at(end.rank).lanes.at(end.lane);
     lane_of_end.collective = &collective;
     collective.ends.push_back(&lane_of_end);
-    if (channel.algorithm == Algorithm::Hierarchical) collective.sites.push_back(site_of(end.rank));
+    if (channel.algorithm == Algorithm::Hierarchical) collective.sites.push_back(site_of(rank_of(lane_of_end)));
   }
   return collective;
 }
 
 /// The site of the rank's device; empty for one that the cluster does not know.
-std::string Collectives::site_of(std::size_t rank) const
+std::string Collectives::site_of(const RankState& rank) const
 {
   const Cluster& cluster = state_.platform.cluster();
-  const auto device = cluster.device_index(state_.ranks[rank].host->get_name());
+  const auto device = cluster.device_index(rank.host->get_name());
   return device ? cluster.devices[*device].site : "";
 }
 
@@ -48,19 +49,40 @@ void Collectives::start(Collective& collective)
   collective.sizes.resize(collective.ends.size());
   std::vector<Bytes> results;
   for (std::size_t i = 0; i < collective.ends.size(); ++i) {
-    LaneState& end = *collective.ends[i];
-    const Instruction& instruction = end.turn.instruction;
+    const Instruction& instruction = collective.ends[i]->turn.instruction;
     ensure(instruction.opcode == opcode, "ends of a collective that differ");
     is_same = is_same && collective.sizes[i] == instruction.size;
     collective.sizes[i] = instruction.size;
     results.push_back(instruction.result);
-    lanes_.begin_running(end);
-    computations_.collective_begins(end.rank);
   }
   if (has_equal_parts(results)) results.clear();
   if (!is_same || collective.results != results) {
     collective.results = std::move(results);
     collective.rounds = rounds_of(opcode, collective.sizes, collective.algorithm, collective.sites, collective.results);
+    if (turns_) find_links(collective);
+  }
+  if (!turns_) return begin(collective);
+  turns_->ask(*collective.ends.front()->job, collective.links, [this, &collective] { begin(collective); });
+}
+
+void Collectives::find_links(Collective& collective)
+{
+  std::set<LinkState*> links;
+  const auto host_of = [&](std::size_t end) { return rank_of(*collective.ends[end]).host; };
+  for (const auto& round : collective.rounds) {
+    for (const auto& flow : round) {
+      const Hop& hop = streams_.hop(*host_of(flow.from), *host_of(flow.to));
+      links.insert(hop.links.begin(), hop.links.end());
+    }
+  }
+  collective.links.assign(links.begin(), links.end());
+}
+
+void Collectives::begin(Collective& collective)
+{
+  for (auto* end : collective.ends) {
+    lanes_.begin_running(*end);
+    computations_.collective_begins(rank_of(*end));
   }
   collective.next_round = 0;
   play_rounds(collective);
@@ -74,9 +96,10 @@ void Collectives::play_rounds(Collective& collective)
     if (collective.flows_left > 0) return;
   }
   for (auto* end : collective.ends) {
-    computations_.collective_ends(end->rank);
+    computations_.collective_ends(rank_of(*end));
     lanes_.complete(*end);
   }
+  if (turns_) turns_->give_back(collective.links);
 }
 
 void Collectives::start_flows(Collective& collective, const Round& round)

@@ -4,6 +4,7 @@
 #include "core/program/program.hpp"
 #include "sim/play/computations.hpp"
 #include "sim/play/lanes.hpp"
+#include "sim/play/link_turns.hpp"
 #include "sim/play/simulation_state.hpp"
 #include "sim/play/streams.hpp"
 
@@ -25,6 +26,7 @@ struct Collective {
   std::vector<Bytes> sizes;        // the same
   std::vector<Bytes> results;      // the same; empty if the parts are equal
   std::vector<Round> rounds;
+  std::vector<LinkState*> links;  // of all rounds, where they take turns
   std::size_t next_round = 0;
   std::size_t flows_left = 0;    // of the current round
   std::vector<Stream*> streams;  // reused by each round
@@ -32,10 +34,13 @@ struct Collective {
 
 /// Collectives: rounds of flows (core/program/collective.hpp). A flow pays the latency of its hop for each of its
 /// messages; then the bytes of all flow at once. A round ends when all its flows have ended; then the next one begins.
+/// Where links take turns, a collective holds those of all its rounds until it ends.
 class Collectives {
  public:
-  Collectives(SimulationState& state, Lanes& lanes, Streams& streams, Computations& computations)
-      : state_(state), lanes_(lanes), streams_(streams), computations_(computations)
+  /// `turns`: of the links; none if all share them.
+  Collectives(SimulationState& state, Lanes& lanes, Streams& streams, Computations& computations,
+              std::optional<LinkTurns>& turns)
+      : state_(state), lanes_(lanes), streams_(streams), computations_(computations), turns_(turns)
   {
   }
 
@@ -46,8 +51,10 @@ class Collectives {
 
  private:
   Collective& collective_of(LaneState& lane);
-  std::string site_of(std::size_t rank) const;
+  std::string site_of(const RankState& rank) const;
   void start(Collective& collective);
+  void find_links(Collective& collective);
+  void begin(Collective& collective);
   void play_rounds(Collective& collective);
   void start_flows(Collective& collective, const Round& round);
 
@@ -55,6 +62,7 @@ class Collectives {
   Lanes& lanes_;
   Streams& streams_;
   Computations& computations_;
+  std::optional<LinkTurns>& turns_;
   std::deque<Collective> collectives_;
 };
 

@@ -27,8 +27,8 @@ sg4::Host& host_of(const RankState& rank, const LaneState& lane)
 /// The rate at which the lane computes now, if nothing else uses the host.
 FlopsPerSecond Computations::rate_of(const LaneState& lane) const
 {
-  const RankState& rank = state_.ranks[lane.rank];
-  if (!is_on_machine(lane)) return rank.collectives > 0 ? rank.speed / rank.interference : rank.speed;
+  const RankState& rank = rank_of(lane);
+  if (!is_on_machine(lane)) return rank.device->collectives > 0 ? rank.speed / rank.interference : rank.speed;
   const MachineRates& rates = rank.machine_rates;
   return rank.machine->computing > 0 ? rates.busy_update_speed : rates.update_speed;
 }
@@ -43,7 +43,7 @@ void Computations::start(LaneState& lane)
   lanes_.begin_running(lane);
   const Flops work = lane.turn.instruction.work;
   if (work.value <= 0) return lanes_.complete(lane);
-  const RankState& rank = state_.ranks[lane.rank];
+  const RankState& rank = rank_of(lane);
   run(lane, work);
   if (is_on_machine(lane)) {
     rank.machine->updating.push_back(&lane);
@@ -54,7 +54,7 @@ void Computations::start(LaneState& lane)
 
 void Computations::run(LaneState& lane, Flops work)
 {
-  sg4::Host& host = host_of(state_.ranks[lane.rank], lane);
+  sg4::Host& host = host_of(rank_of(lane), lane);
   lane.rate = rate_of(lane);
   ensure(lane.rate.value > 0, "a rank that computes and a machine that updates have a rate");
   const auto exec = sg4::Exec::init();
@@ -66,7 +66,7 @@ void Computations::run(LaneState& lane, Flops work)
 
 void Computations::complete(LaneState& lane)
 {
-  const RankState& rank = state_.ranks[lane.rank];
+  const RankState& rank = rank_of(lane);
   if (is_on_machine(lane)) {
     std::erase(rank.machine->updating, &lane);
   } else if (rank.machine != nullptr && --rank.machine->computing == 0) {
@@ -75,16 +75,14 @@ void Computations::complete(LaneState& lane)
   lanes_.complete(lane);
 }
 
-void Computations::collective_begins(std::size_t rank)
+void Computations::collective_begins(const RankState& rank)
 {
-  RankState& state = state_.ranks[rank];
-  if (state.collectives++ == 0) rate_of_device_changes(state);
+  if (rank.device->collectives++ == 0) rates_of_device_change(*rank.device);
 }
 
-void Computations::collective_ends(std::size_t rank)
+void Computations::collective_ends(const RankState& rank)
 {
-  RankState& state = state_.ranks[rank];
-  if (--state.collectives == 0) rate_of_device_changes(state);
+  if (--rank.device->collectives == 0) rates_of_device_change(*rank.device);
 }
 
 void Computations::rates_of_machine_change(const RankState& rank)
@@ -92,10 +90,12 @@ void Computations::rates_of_machine_change(const RankState& rank)
   for (LaneState* lane : rank.machine->updating) rate_changes(*lane);
 }
 
-void Computations::rate_of_device_changes(RankState& rank)
+void Computations::rates_of_device_change(const DeviceState& device)
 {
-  LaneState& lane = rank.lanes[compute_lane];
-  if (rank.interference > 1 && lane.activity) rate_changes(lane);
+  for (RankState* rank : device.ranks) {
+    LaneState& lane = rank->lanes[compute_lane];
+    if (rank->interference > 1 && lane.activity) rate_changes(lane);
+  }
 }
 
 void Computations::rate_changes(LaneState& lane)
@@ -114,7 +114,7 @@ void Computations::change_rates()
 {
   for (LaneState* lane : changed_) {
     if (!lane->activity || lane->rate == rate_of(*lane)) continue;
-    const Seconds left(lane->activity->get_remaining() / host_of(state_.ranks[lane->rank], *lane).get_speed());
+    const Seconds left(lane->activity->get_remaining() / host_of(rank_of(*lane), *lane).get_speed());
     if (left <= no_time) continue;
     lane->activity->suspend();  // a cancelled Exec would keep its share of the host until another one ends
     state_.cancelled.cancel(std::move(lane->activity));

@@ -11,7 +11,7 @@ namespace isobar::sim {
 /// Computations on devices, and updates on the processors of machines. Those on one host share it as SimGrid shares a
 /// host. With the host to itself,
 ///
-/// - a device is `interference` times slower while a collective of its rank is under way;
+/// - a device is `interference` times slower while a collective of a rank on it is under way;
 /// - an update on a machine runs at one rate while a device of the machine computes, and at another one while none does
 ///   (MachineRates).
 ///
@@ -25,10 +25,10 @@ class Computations {
   void start(LaneState& lane);
   void complete(LaneState& lane);
 
-  /// Counts a collective of the rank that begins or ends. Rates change at this time, after everything that starts and
+  /// Counts a collective of a rank that begins or ends. Rates change at this time, after everything that starts and
   /// ends now.
-  void collective_begins(std::size_t rank);
-  void collective_ends(std::size_t rank);
+  void collective_begins(const RankState& rank);
+  void collective_ends(const RankState& rank);
   /// Removes the timer. Needed before the process exits.
   void remove_timer();
 
@@ -36,7 +36,7 @@ class Computations {
   FlopsPerSecond rate_of(const LaneState& lane) const;
   void run(LaneState& lane, Flops work);
   void rates_of_machine_change(const RankState& rank);
-  void rate_of_device_changes(RankState& rank);
+  void rates_of_device_change(const DeviceState& device);
   void rate_changes(LaneState& lane);
   void change_rates();
 

@@ -39,7 +39,7 @@ void Copies::start(LaneState& lane)
 
 void Copies::start_on_links(LaneState& lane)
 {
-  RankState& rank = state_.ranks[lane.rank];
+  const RankState& rank = rank_of(lane);
   const Instruction& copy = lane.turn.instruction;
   if (lane.stream == nullptr) lane.stream = &streams_.create();
   if (copy.opcode == Opcode::Load) {
@@ -52,7 +52,7 @@ void Copies::start_on_links(LaneState& lane)
 
 void Copies::start_on_disk(LaneState& lane)
 {
-  const MachineState& machine = *state_.ranks[lane.rank].machine;
+  const MachineState& machine = *rank_of(lane).machine;
   const Instruction& copy = lane.turn.instruction;
   if (machine.disk == nullptr) {
     throw platform_fault(state_.platform, fmt::format("machine {} has no disk with the prop capacity, and {} needs one",
@@ -76,10 +76,12 @@ void Copies::complete(const Stream& stream)
 void Copies::machine_switched(const sg4::Host& host) const
 {
   if (host.is_on()) return;
-  for (const auto& rank : state_.ranks) {
-    if (rank.machine == nullptr || rank.machine->host != &host) continue;
-    for (const auto& lane : rank.lanes) {
-      if (lane.activity && is_of_disk(lane.turn.instruction.opcode)) require_machine(state_, lane, lane.turn);
+  for (const auto& job : state_.jobs) {
+    for (const auto& rank : job.ranks) {
+      if (rank.machine == nullptr || rank.machine->host != &host) continue;
+      for (const auto& lane : rank.lanes) {
+        if (lane.activity && is_of_disk(lane.turn.instruction.opcode)) require_machine(state_, lane, lane.turn);
+      }
     }
   }
 }

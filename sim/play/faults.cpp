@@ -34,12 +34,12 @@ std::string missing_ranks(const LaneState& lane)
 }
 
 /// What the lane's turn waits for.
-std::string awaited(const SimulationState& state, const LaneState& lane)
+std::string awaited(const LaneState& lane)
 {
   if (lane.state == TurnState::Held) return fmt::format("the end of step {} of its rank", lane.turn.period - 2);
   if (lane.state != TurnState::Waiting) return missing_ranks(lane);
   const Wait& wait = lane.turn.instruction.waits.begin()[lane.waits_over];
-  std::string text = fmt::format("{} of its {}", wait.count, state.program.lanes(lane.rank).at(wait.lane).name);
+  std::string text = fmt::format("{} of its {}", wait.count, lane.job->program->lanes(lane.rank).at(wait.lane).name);
   if (wait.periods_back > 0) text += fmt::format(" in step {}", lane.turn.period - wait.periods_back);
   return text;
 }
@@ -60,13 +60,13 @@ InputError off_fault(const SimulationState& state, const std::string& what, cons
 
 void require_host(const SimulationState& state, const LaneState& lane, const Turn& turn)
 {
-  const RankState& rank = state.ranks[lane.rank];
+  const RankState& rank = rank_of(lane);
   if (!rank.host->is_on()) throw off_fault(state, "host " + rank.host->get_name(), lane, turn);
 }
 
 void require_machine(const SimulationState& state, const LaneState& lane, const Turn& turn)
 {
-  const RankState& rank = state.ranks[lane.rank];
+  const RankState& rank = rank_of(lane);
   if (rank.machine == nullptr) {
     throw platform_fault(state.platform,
                          fmt::format("device {} is in no machine, and {} needs one; name it with the prop host",
@@ -105,10 +105,10 @@ std::string description(const LaneState& lane, const Turn& turn)
   const Instruction& instruction = turn.instruction;
   const bool is_of_tensors = instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
   const bool has_microbatch = instruction.opcode != Opcode::Update && is_of_tensors;
-  return fmt::format("{}{}{} (rank {}, step {})", name_of(instruction.opcode),
+  return fmt::format("{}{}{} ({}rank {}, step {})", name_of(instruction.opcode),
                      is_computation(instruction.opcode) ? "" : fmt::format(" {}", name_of(instruction.payload)),
-                     has_microbatch ? fmt::format(" of micro-batch {}", instruction.microbatch) : "", lane.rank,
-                     turn.period);
+                     has_microbatch ? fmt::format(" of micro-batch {}", instruction.microbatch) : "",
+                     lane.job->name.empty() ? "" : fmt::format("job {}, ", lane.job->name), lane.rank, turn.period);
 }
 
 std::string waiting_instructions(const SimulationState& state)
@@ -116,10 +116,12 @@ std::string waiting_instructions(const SimulationState& state)
   constexpr int most = 20;
   std::string text;
   int count = 0;
-  for (const auto& rank : state.ranks) {
-    for (const auto& lane : rank.lanes) {
-      if (lane.state == TurnState::Over || ++count > most) continue;
-      text += fmt::format("\n  {} waits for {}", description(lane, lane.turn), awaited(state, lane));
+  for (const auto& job : state.jobs) {
+    for (const auto& rank : job.ranks) {
+      for (const auto& lane : rank.lanes) {
+        if (lane.state == TurnState::Over || ++count > most) continue;
+        text += fmt::format("\n  {} waits for {}", description(lane, lane.turn), awaited(lane));
+      }
     }
   }
   if (count > most) text += fmt::format("\n  and {} more", count - most);

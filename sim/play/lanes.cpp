@@ -21,26 +21,26 @@ bool is_woken_later(const Waiter& a, const Waiter& b)
 
 }  // namespace
 
-void Lanes::begin_program()
+void Lanes::begin_program(JobState& job)
 {
-  last_period_end_ = now();
-  for (auto& rank : state_.ranks) {
+  job.last_period_end = now();
+  for (auto& rank : job.ranks) {
     rank.lanes_in_use = static_cast<std::size_t>(
         std::ranges::count_if(rank.lanes, [](const LaneState& lane) { return lane.length > 0; }));
     rank.lanes_in_period = {rank.lanes_in_use, rank.lanes_in_use};
-    if (rank.lanes_in_use > 0) ++ranks_in_use_;
+    if (rank.lanes_in_use > 0) ++job.ranks_in_use;
     for (auto& lane : rank.lanes) {
       if (lane.length > 0) take_turn(lane);
     }
   }
-  ensure(ranks_in_use_ > 0, "a program without instructions");
+  ensure(job.ranks_in_use > 0, "a program without instructions");
 }
 
 /// Loads the instruction at the lane's place. Lanes that wait are not tried before they are woken.
 void Lanes::take_turn(LaneState& lane)
 {
-  RankState& rank = state_.ranks[lane.rank];
-  lane.turn.instruction = state_.program.at(lane.rank, lane.id, lane.turn.position);
+  RankState& rank = rank_of(lane);
+  lane.turn.instruction = lane.job->program->at(lane.rank, lane.id, lane.turn.position);
   lane.waits_over = 0;
   if (lane.turn.position == 0 && lane.turn.period > rank.periods_ended + 1) {
     lane.state = TurnState::Held;
@@ -53,7 +53,7 @@ void Lanes::take_turn(LaneState& lane)
 /// Queues the lane with the next one that it waits for, or to be tried.
 void Lanes::await(LaneState& lane)
 {
-  RankState& rank = state_.ranks[lane.rank];
+  RankState& rank = rank_of(lane);
   const Waits& waits = lane.turn.instruction.waits;
   for (; lane.waits_over < waits.size(); ++lane.waits_over) {
     const Wait& wait = waits.begin()[lane.waits_over];
@@ -84,8 +84,8 @@ void Lanes::begin(LaneState& lane)
 {
   const Hold& acquired = lane.turn.instruction.acquires;
   if (acquired.size.value > 0) {
-    state_.ranks[lane.rank].memory_of(acquired.tier) += acquired.size;
-    report_memory(lane.rank, acquired.tier);
+    rank_of(lane).memory_of(acquired.tier) += acquired.size;
+    report_memory(*lane.job, lane.rank, acquired.tier);
   }
   ++running_;
 }
@@ -94,7 +94,7 @@ void Lanes::begin_running(LaneState& lane)
 {
   begin(lane);
   lane.state = TurnState::Running;
-  state_.stamp(lane);
+  SimulationState::stamp(lane);
 }
 
 void Lanes::complete(LaneState& lane)
@@ -118,7 +118,7 @@ void Lanes::arrive(LaneState& lane, Seconds begin, Seconds end)
     first.position = 0;
     ++first.period;
   }
-  first.instruction = state_.program.at(lane.rank, lane.id, first.position);
+  first.instruction = lane.job->program->at(lane.rank, lane.id, first.position);
 }
 
 /// Gives the lane its next turn, in this period or the next.
@@ -126,7 +126,7 @@ void Lanes::proceed(LaneState& lane)
 {
   if (++lane.turn.position < lane.length) return take_turn(lane);
   lane.turn.position = 0;
-  if (++lane.turn.period == iterations_) {
+  if (++lane.turn.period == lane.job->iterations) {
     lane.state = TurnState::Over;
   } else {
     take_turn(lane);
@@ -137,43 +137,45 @@ void Lanes::proceed(LaneState& lane)
 /// it.
 void Lanes::end(LaneState& lane, const Turn& turn, Seconds begin, Seconds end)
 {
-  RankState& rank = state_.ranks[lane.rank];
+  RankState& rank = rank_of(lane);
   state_.last_progress = now();
-  if (state_.sink != nullptr) {
-    state_.sink->record({turn.period, lane.rank, turn.position, turn.instruction, begin - state_.begin,
-                         end - state_.begin, lane.memory});
+  if (lane.job->sink != nullptr) {
+    lane.job->sink->record({turn.period, lane.rank, turn.position, turn.instruction, begin - state_.begin,
+                            end - state_.begin, lane.memory});
   }
   const Hold& released = turn.instruction.releases;
   if (released.size.value > 0) {
     rank.memory_of(released.tier) -= released.size;
-    report_memory(lane.rank, released.tier);
+    report_memory(*lane.job, lane.rank, released.tier);
   }
   --running_;
   ++lane.completed;
   wake_waiters(lane);
-  if (turn.position + 1 == lane.length && --rank.lanes_in_period[turn.period % 2] == 0) end_period(rank, turn.period);
+  if (turn.position + 1 == lane.length && --rank.lanes_in_period[turn.period % 2] == 0)
+    end_period(*lane.job, rank, turn.period);
 }
 
 /// Ends a period on a rank, whose lanes may now enter the one after the next.
-void Lanes::end_period(RankState& rank, std::uint64_t period)
+void Lanes::end_period(JobState& job, RankState& rank, std::uint64_t period)
 {
   ++rank.periods_ended;
   rank.lanes_in_period[period % 2] = rank.lanes_in_use;
   for (auto* lane : rank.held) await(*lane);
   rank.held.clear();
 
-  const std::uint64_t index = period - step_times_.size();
-  if (index == ranks_in_period_.size()) ranks_in_period_.push_back(ranks_in_use_);
-  if (--ranks_in_period_[index] > 0) return;
-  ranks_in_period_.pop_front();  // no rank ends a period before the previous one
-  step_times_.push_back(state_.last_progress - last_period_end_);
-  last_period_end_ = state_.last_progress;
+  const std::uint64_t index = period - job.step_times.size();
+  if (index == job.ranks_in_period.size()) job.ranks_in_period.push_back(job.ranks_in_use);
+  if (--job.ranks_in_period[index] > 0) return;
+  job.ranks_in_period.pop_front();  // no rank ends a period before the previous one
+  job.step_times.push_back(state_.last_progress - job.last_period_end);
+  job.last_period_end = state_.last_progress;
+  if (job.step_times.size() == job.iterations) ++jobs_done_;
 }
 
-void Lanes::report_memory(std::size_t rank, Tier tier) const
+void Lanes::report_memory(const JobState& job, std::size_t rank, Tier tier) const
 {
-  if (state_.sink != nullptr) {
-    state_.sink->memory_changed(rank, tier, now() - state_.begin, state_.ranks[rank].memory_of(tier));
+  if (job.sink != nullptr) {
+    job.sink->memory_changed(rank, tier, now() - state_.begin, job.ranks[rank].memory_of(tier));
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <vector>
 
 namespace isobar::sim {
@@ -12,10 +11,10 @@ namespace isobar::sim {
 /// The order of instructions: the turn of each lane, what waits for it, and the ends of periods.
 class Lanes {
  public:
-  Lanes(SimulationState& state, std::uint64_t iterations) : state_(state), iterations_(iterations) {}
+  explicit Lanes(SimulationState& state) : state_(state) {}
 
-  /// Gives each lane its first turn.
-  void begin_program();
+  /// Gives each lane of a job its first turn.
+  void begin_program(JobState& job);
   /// Removes and returns a lane whose turn may start now; null when no lane is left to try.
   LaneState* next_to_try()
   {
@@ -24,6 +23,9 @@ class Lanes {
     to_try_.pop_back();
     return lane;
   }
+
+  /// Lets a lane be tried again.
+  void try_again(LaneState& lane) { to_try_.push_back(&lane); }
 
   /// Counts the lane's turn as begun and acquires its memory.
   void begin(LaneState& lane);
@@ -36,13 +38,13 @@ class Lanes {
   /// Ends the first transfer in transit of the lane, which took from `begin` to `end`.
   void arrive(LaneState& lane, Seconds begin, Seconds end);
 
-  /// Reports the current memory of a rank to the sink.
-  void report_memory(std::size_t rank, Tier tier) const;
+  /// Reports the current memory of a rank to the sink of its job.
+  void report_memory(const JobState& job, std::size_t rank, Tier tier) const;
 
-  bool done() const { return step_times_.size() == iterations_; }
+  /// Whether all jobs have ended all their periods.
+  bool done() const { return jobs_done_ == state_.jobs.size(); }
   /// Instructions that have begun and not ended.
   std::size_t running() const { return running_; }
-  const std::vector<Seconds>& step_times() const { return step_times_; }
 
  private:
   void end(LaneState& lane, const Turn& turn, Seconds begin, Seconds end);
@@ -50,16 +52,12 @@ class Lanes {
   void take_turn(LaneState& lane);
   void await(LaneState& lane);
   void wake_waiters(LaneState& lane);
-  void end_period(RankState& rank, std::uint64_t period);
+  void end_period(JobState& job, RankState& rank, std::uint64_t period);
 
   SimulationState& state_;
-  std::uint64_t iterations_;
   std::vector<LaneState*> to_try_;
   std::size_t running_ = 0;
-  std::size_t ranks_in_use_ = 0;             // that have instructions
-  std::deque<std::size_t> ranks_in_period_;  // that have not ended it; from the first one that not all have ended
-  Seconds last_period_end_;
-  std::vector<Seconds> step_times_;  // of the periods that all ranks have ended
+  std::size_t jobs_done_ = 0;
 };
 
 }  // namespace isobar::sim

@@ -62,7 +62,16 @@ void Links::release(const Hop& hop, std::uint64_t bytes)
 
 void Links::report(const LinkState& link, Seconds time) const
 {
-  if (state_.sink != nullptr) state_.sink->link_changed(link.name, time - state_.begin, link.transfers);
+  for (const auto& job : state_.jobs) {
+    if (job.sink != nullptr) job.sink->link_changed(link.name, time - state_.begin, link.transfers);
+  }
+}
+
+void Links::bandwidth_changed(const sg4::Link& link)
+{
+  const auto state = state_of_link_.find(&link);
+  if (state == state_of_link_.end()) return;
+  state->second->bandwidth = std::max(state->second->bandwidth, BytesPerSecond(link.get_bandwidth()));
 }
 
 bool Links::carries_data(const sg4::Link& link) const
@@ -75,7 +84,7 @@ std::vector<LinkUse> Links::uses() const
 {
   std::vector<LinkUse> uses;
   for (const auto& link : links_) {
-    uses.push_back({link.name, Bytes(static_cast<double>(link.bytes)), link.busy_time});
+    uses.push_back({link.name, Bytes(static_cast<double>(link.bytes)), link.busy_time, link.bandwidth});
   }
   std::ranges::sort(uses, {}, &LinkUse::name);
   return uses;

@@ -26,6 +26,8 @@ class Links {
   void hold(const Hop& hop);
   void release(const Hop& hop, std::uint64_t bytes);
 
+  /// Follows a bandwidth profile.
+  void bandwidth_changed(const sg4::Link& link);
   /// Whether data are on the link.
   bool carries_data(const sg4::Link& link) const;
   /// The links that carried anything, sorted by name.

@@ -6,8 +6,10 @@
 #include "sim/play/collectives.hpp"
 #include "sim/play/computations.hpp"
 #include "sim/play/copies.hpp"
+#include "sim/play/device_turns.hpp"
 #include "sim/play/faults.hpp"
 #include "sim/play/lanes.hpp"
+#include "sim/play/link_turns.hpp"
 #include "sim/play/links.hpp"
 #include "sim/play/simulation_state.hpp"
 #include "sim/play/standstill.hpp"
@@ -19,7 +21,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <map>
+#include <optional>
 #include <stdexcept>
+#include <unordered_map>
 #include <utility>
 
 namespace isobar::sim {
@@ -29,10 +34,12 @@ namespace {
 constexpr Seconds first_slice{1};
 constexpr Seconds longest_run{1e15};  // beyond it a double's clock is no finer than 0.1 s
 
-std::vector<LaneState> lane_states(const Program& program, std::size_t rank)
+std::vector<LaneState> lane_states(JobState& job, std::size_t rank)
 {
+  const Program& program = *job.program;
   std::vector<LaneState> states(program.lanes(rank).size());
   for (std::size_t lane = 0; lane < states.size(); ++lane) {
+    states[lane].job = &job;
     states[lane].rank = rank;
     states[lane].id = static_cast<LaneId>(lane);
     states[lane].engine = program.lanes(rank)[lane].engine;
@@ -42,11 +49,11 @@ std::vector<LaneState> lane_states(const Program& program, std::size_t rank)
 }
 
 /// Lets the two ends of each channel of two know each other.
-void connect(const Program& program, std::vector<RankState>& ranks)
+void connect(JobState& job)
 {
-  for (const auto& channel : program.channels()) {
+  for (const auto& channel : job.program->channels()) {
     if (channel.ends.size() != 2) continue;
-    const auto lane_of = [&](const End& end) { return &ranks.at(end.rank).lanes.at(end.lane); };
+    const auto lane_of = [&](const End& end) { return &job.ranks.at(end.rank).lanes.at(end.lane); };
     lane_of(channel.ends[0])->other_end = lane_of(channel.ends[1]);
     lane_of(channel.ends[1])->other_end = lane_of(channel.ends[0]);
   }
@@ -74,11 +81,14 @@ MachineState* machine_state(SimulationState& state, const RankMachine& machine)
   return &added;
 }
 
-void add_ranks(SimulationState& simulation, const std::vector<RankHost>& ranks)
+/// The states of devices by host. Ranks of several jobs may share one.
+using Devices = std::unordered_map<const sg4::Host*, DeviceState*>;
+
+void add_ranks(SimulationState& simulation, JobState& job, const std::vector<RankHost>& ranks, Devices& devices)
 {
-  const Program& program = simulation.program;
+  const Program& program = *job.program;
   ensure(ranks.size() == program.ranks(), "a simulation needs a host for each rank");
-  auto& states = simulation.ranks;
+  auto& states = job.ranks;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     RankState state;
     state.host = host_named(simulation.platform, ranks[rank].host);
@@ -90,22 +100,46 @@ void add_ranks(SimulationState& simulation, const std::vector<RankHost>& ranks)
     for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
       state.memory_of(tier) = program.resident(rank, tier);
     }
-    state.lanes = lane_states(program, rank);
+    state.lanes = lane_states(job, rank);
     state.interference = ranks[rank].interference;
     states.push_back(std::move(state));
   }
-  connect(program, states);
+  for (auto& rank : states) {
+    const auto [device, is_new] = devices.try_emplace(rank.host, nullptr);
+    if (is_new) device->second = &simulation.devices.emplace_back();
+    rank.device = device->second;
+    rank.device->ranks.push_back(&rank);
+  }
+  connect(job);
+}
+
+void add_jobs(SimulationState& simulation, const std::vector<SimulatedJob>& jobs, const Mix& mix)
+{
+  ensure(!jobs.empty() && jobs.size() == mix.jobs.size(), "a mix simulates each of its jobs");
+  simulation.jobs.resize(jobs.size());  // lanes refer to them
+  Devices devices;
+  for (std::size_t index = 0; index < jobs.size(); ++index) {
+    JobState& job = simulation.jobs[index];
+    ensure(jobs[index].iterations > 0, "a simulation of no iterations");
+    job.index = index;
+    job.name = mix.jobs[index].name;
+    job.program = &jobs[index].program;
+    job.sink = jobs[index].sink;
+    job.iterations = jobs[index].iterations;
+    job.start = mix.jobs[index].start;
+    add_ranks(simulation, job, jobs[index].ranks, devices);
+  }
 }
 
 /// A state machine per rank and lane. SimGrid drives it by the ends of activities, and by timers for messages whose
 /// latency passes.
 class Simulation {
  public:
-  Simulation(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
-             std::uint64_t iterations, TraceSink* sink)
-      : state_{platform, program, sink}, lanes_(state_, iterations)
+  Simulation(const Platform& platform, const std::vector<SimulatedJob>& jobs, const Mix& mix) : state_{platform}
   {
-    add_ranks(state_, ranks);
+    add_jobs(state_, jobs, mix);
+    if (mix.discipline != Discipline::None) device_turns_.emplace(state_, lanes_, mix);
+    if (mix.links == LinkSharing::Fifo) link_turns_.emplace();
     on_activity_completion(
         [this](const sg4::Activity& activity) { state_.guard.run([&] { activity_ended(activity); }); });
     sg4::Host::on_speed_change_cb(
@@ -116,23 +150,29 @@ class Simulation {
     on_link_switch([this](const sg4::Link& link) { state_.guard.run([&] { streams_.link_switched(link); }); });
   }
 
-  SimulationReport run()
+  MixReport run()
   {
     const auto wall_begin = std::chrono::steady_clock::now();
     state_.last_progress = state_.begin = now();
     state_.guard.run([&] {
-      report_resident_memory();
-      lanes_.begin_program();
+      for (auto& job : state_.jobs) {
+        if (job.start.value > 0) {
+          begin_later(job);
+        } else {
+          begin(job);
+        }
+      }
       start_what_can();
     });
     run_to_the_end();
     if (state_.guard.has_failed()) {
+      for (auto& [job, timer] : starts_) timer->remove();
       streams_.remove_timers();
       computations_.remove_timer();
       state_.guard.rethrow();
     }
-    SimulationReport report;
-    report.step_times = lanes_.step_times();
+    MixReport report;
+    for (auto& job : state_.jobs) report.step_times.push_back(std::move(job.step_times));
     report.links = links_.uses();
     report.activities = activities_;
     report.wall_time = Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - wall_begin).count());
@@ -148,7 +188,8 @@ class Simulation {
     const auto* engine = sg4::Engine::get_instance();
     Seconds slice = first_slice;
     while (!state_.guard.has_failed() && !lanes_.done()) {
-      if (lanes_.running() == 0) {
+      if (lanes_.running() == 0 && starts_.empty()) {
+        if (const auto fault = device_turns_ ? device_turns_->deadlock() : std::nullopt) throw *fault;
         throw std::logic_error("the program deadlocks:" + waiting_instructions(state_));
       }
       engine->run_until((now() + slice).value);
@@ -159,13 +200,31 @@ class Simulation {
     }
   }
 
-  /// Tiers of which a rank holds nothing are not mentioned until it does.
-  void report_resident_memory()
+  void begin(JobState& job)
   {
-    for (std::size_t rank = 0; rank < state_.ranks.size(); ++rank) {
-      lanes_.report_memory(rank, Tier::Device);
+    report_resident_memory(job);
+    if (device_turns_) device_turns_->join(job);
+    lanes_.begin_program(job);
+  }
+
+  void begin_later(JobState& job)
+  {
+    starts_[job.index] = call_at((state_.begin + job.start).value, [this, &job] {
+      starts_.erase(job.index);
+      state_.guard.run([&] {
+        begin(job);
+        start_what_can();
+      });
+    });
+  }
+
+  /// Tiers of which a rank holds nothing are not mentioned until it does.
+  void report_resident_memory(const JobState& job)
+  {
+    for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
+      lanes_.report_memory(job, rank, Tier::Device);
       for (const Tier tier : {Tier::Host, Tier::Disk}) {
-        if (state_.ranks[rank].memory_of(tier).value > 0) lanes_.report_memory(rank, tier);
+        if (job.ranks[rank].memory_of(tier).value > 0) lanes_.report_memory(job, rank, tier);
       }
     }
   }
@@ -182,10 +241,20 @@ class Simulation {
   {
     if (lane.state != TurnState::Ready) return;  // started from the other end
     const Opcode opcode = lane.turn.instruction.opcode;
-    if (is_computation(opcode)) return computations_.start(lane);
+    if (is_computation(opcode)) {
+      if (has_device(lane)) computations_.start(lane);
+      return;
+    }
     if (is_copy(opcode)) return copies_.start(lane);
     if (is_transfer(opcode)) return transfers_.try_to_start(lane);
     collectives_.join(lane);
+  }
+
+  bool has_device(LaneState& lane)
+  {
+    const Instruction& instruction = lane.turn.instruction;
+    const bool takes_turns = device_turns_ && is_on_device(instruction) && instruction.work.value > 0;
+    return !takes_turns || device_turns_->may_compute(lane);
   }
 
   void activity_ended(const sg4::Activity& activity)
@@ -212,6 +281,7 @@ class Simulation {
   void complete(LaneState& lane)
   {
     if (is_copy(lane.turn.instruction.opcode)) return lanes_.complete(lane);
+    if (device_turns_ && is_on_device(lane.turn.instruction)) device_turns_->computed(lane);
     computations_.complete(lane);
   }
 
@@ -236,15 +306,18 @@ class Simulation {
   }
 
   SimulationState state_;
-  Lanes lanes_;
+  Lanes lanes_{state_};
+  std::optional<DeviceTurns> device_turns_;  // under a discipline
+  std::optional<LinkTurns> link_turns_;      // where links are fifo
   Links links_{state_};
   Streams streams_{state_, links_};
-  Transfers transfers_{state_, lanes_, streams_};
+  Transfers transfers_{state_, lanes_, streams_, link_turns_};
   Computations computations_{state_, lanes_};
-  Collectives collectives_{state_, lanes_, streams_, computations_};
+  Collectives collectives_{state_, lanes_, streams_, computations_, link_turns_};
   Copies copies_{state_, lanes_, streams_};
-  std::uint64_t activities_ = 0;  // completed
-  std::uint64_t tried_ = 0;       // turns
+  std::uint64_t activities_ = 0;          // completed
+  std::uint64_t tried_ = 0;               // turns
+  std::map<std::size_t, Timer*> starts_;  // of the jobs that start later
   sg4::ActivityPtr ended_;
 };
 
@@ -253,11 +326,20 @@ class Simulation {
 SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
                           std::uint64_t iterations, TraceSink* sink)
 {
+  Mix alone;
+  alone.jobs.resize(1);
+  alone.discipline = Discipline::None;
+  alone.links = LinkSharing::Fair;
+  MixReport report = simulate(platform, {{program, ranks, iterations, sink}}, alone);
+  return {std::move(report.step_times.front()), std::move(report.links), report.activities, report.wall_time};
+}
+
+MixReport simulate(const Platform& platform, const std::vector<SimulatedJob>& jobs, const Mix& mix)
+{
   // Never deleted: SimGrid keeps the callbacks and, after a fault, activities that refer to it.
   static Simulation* simulation = nullptr;
   ensure(simulation == nullptr, "SimGrid's clock and callbacks allow one simulation per process");
-  ensure(iterations > 0, "a simulation of no iterations");
-  simulation = new Simulation(platform, program, ranks, iterations, sink);
+  simulation = new Simulation(platform, jobs, mix);
   return simulation->run();
 }
 

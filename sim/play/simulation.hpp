@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/jobs/mix.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
@@ -19,8 +20,9 @@ namespace isobar::sim {
 /// What a link carried.
 struct LinkUse {
   std::string name;
-  Bytes bytes;        ///< payload of all transfers over it
-  Seconds busy_time;  ///< while it carries the data of at least one transfer
+  Bytes bytes;               ///< payload of all transfers over it
+  Seconds busy_time;         ///< while it carries the data of at least one transfer
+  BytesPerSecond bandwidth;  ///< of all transfers together, the most that it had; infinite if they do not share it
 };
 
 /// Results of a simulation besides its trace.
@@ -48,6 +50,24 @@ struct RankHost {
   double interference = 1;                  ///< Device::interference
 };
 
+/// A job of a mix: its program, and where its ranks run.
+struct SimulatedJob {
+  const Program& program;
+  std::vector<RankHost> ranks;
+  std::uint64_t iterations = 1;  ///< periods
+  TraceSink* sink = nullptr;     ///< may be null; ranks are those of the program
+};
+
+/// Results of a simulation of several jobs besides their traces.
+struct MixReport {
+  /// By job, one per iteration: from the end of the previous one (of the first: from the job's start) to the end of its
+  /// last instruction on any rank.
+  std::vector<std::vector<Seconds>> step_times;
+  std::vector<LinkUse> links;    ///< links that carried anything, sorted by name
+  std::uint64_t activities = 0;  ///< completed SimGrid Exec + Comm + Io
+  Seconds wall_time;             ///< of the engine's run only
+};
+
 /// Where the ranks of a plan's program run: its devices by rank (devices_of) at their rates in the workload's dtype,
 /// with their machines at the rates of the plan's system (machine_rates), then the data server if the cluster has one.
 /// @throws InputError for a device that the cluster does not have.
@@ -69,7 +89,7 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 ///
 /// A collective begins when all ends of its channel have reached it, and all complete it together. It is played as the
 /// rounds of flows of `rounds_of`; a flow takes one activity, whatever the number of its messages. From its begin to
-/// its end, the devices of its ranks compute `interference` times slower.
+/// its end, the devices of its ranks compute `interference` times slower, for all jobs.
 ///
 /// A Load or Store is a flow between the device and its machine, after the latency of their route; a Read or Write one
 /// of the machine's disk. Copies over the same links, and reads and writes of the same disk, share them. A system's
@@ -85,5 +105,19 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 /// std::logic_error when the program deadlocks, Interrupted, and what `sink` throws.
 SimulationReport simulate(const Platform& platform, const Program& program, const std::vector<RankHost>& ranks,
                           std::uint64_t iterations, TraceSink* sink);
+
+/// Plays the programs of several jobs beside each other on a platform: `jobs[j]` is job j of the mix, which gives its
+/// name, when it starts, and how jobs share devices and links. Each program is played as alone, except that
+///
+/// - under a discipline, a computation waits until its job has the device (sim/play/device_turns.hpp). Without one,
+///   computations of several jobs on a device share it evenly;
+/// - where links are fifo, a message waits until its job has all links of its route, and a collective until it has
+///   those of all its rounds (sim/play/link_turns.hpp). Where they are fair, SimGrid shares them. Copies share links.
+///
+/// A mix of one job gives the numbers of that program alone. A sink gets the events of its job, and the changes of all
+/// links, which count the transfers of all jobs. Times are since the start of the simulation.
+///
+/// @throws InputError also when turns let no job continue.
+MixReport simulate(const Platform& platform, const std::vector<SimulatedJob>& jobs, const Mix& mix);
 
 }  // namespace isobar::sim

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,16 +24,30 @@
 namespace isobar::sim {
 
 struct Collective;
+struct JobState;
 struct LaneState;
+struct RankState;
 
 struct LinkState {
-  explicit LinkState(const sg4::Link& link) : name(link.get_name()) {}
+  explicit LinkState(const sg4::Link& link)
+      : name(link.get_name()),
+        bandwidth(link.get_sharing_policy() == sg4::Link::SharingPolicy::FATPIPE
+                      ? std::numeric_limits<double>::infinity()
+                      : link.get_bandwidth())
+  {
+  }
 
   std::string name;
   std::uint64_t bytes = 0;
   Seconds busy_time;
   Seconds busy_since;
   std::size_t transfers = 0;  // that have data on the link
+  BytesPerSecond bandwidth;   // of all transfers together, the most that it has had
+  // Of LinkTurns:
+  const JobState* holder = nullptr;
+  std::size_t holds = 0;             // of the holder
+  const JobState* wanted = nullptr;  // by which job that waits; null: several
+  std::uint64_t scan = 0;            // in which `wanted` was set
 };
 
 /// The route from one host to another; looked up once.
@@ -122,7 +137,8 @@ struct Waiter {
 struct LaneState : ActivityOwner {
   LaneState() : ActivityOwner(false) {}
 
-  std::size_t rank = 0;
+  JobState* job = nullptr;
+  std::size_t rank = 0;  // of its job
   LaneId id = compute_lane;
   Engine engine = Engine::Device;
   TurnState state = TurnState::Over;
@@ -152,13 +168,19 @@ struct MachineState {
   std::vector<LaneState*> updating;  // lanes that run an update on it
 };
 
+/// A device that ranks of one or more jobs run on.
+struct DeviceState {
+  std::vector<RankState*> ranks;
+  std::size_t collectives = 0;  // of them, under way
+};
+
 struct RankState {
   sg4::Host* host = nullptr;
+  DeviceState* device = nullptr;
   MachineState* machine = nullptr;  // null: its device is in none
   MachineRates machine_rates;
   FlopsPerSecond speed;
-  double interference = 1;      // how many times longer it computes beside a collective
-  std::size_t collectives = 0;  // under way
+  double interference = 1;  // how many times longer it computes beside a collective
   std::array<Bytes, tier_count> memory;
   std::vector<LaneState> lanes;
 
@@ -168,7 +190,29 @@ struct RankState {
   std::vector<LaneState*> held;
 
   Bytes& memory_of(Tier tier) { return memory[static_cast<std::size_t>(tier)]; }
+  Bytes memory_of(Tier tier) const { return memory[static_cast<std::size_t>(tier)]; }
 };
+
+/// A program that is played, and its periods.
+struct JobState {
+  std::size_t index = 0;
+  std::string name;  // "" for a program that is played alone
+  const Program* program = nullptr;
+  TraceSink* sink = nullptr;  // may be null
+  std::uint64_t iterations = 0;
+  Seconds start;  // since the begin of the simulation
+  std::vector<RankState> ranks;
+
+  std::size_t ranks_in_use = 0;             // that have instructions
+  std::deque<std::size_t> ranks_in_period;  // that have not ended it; from the first one that not all have ended
+  Seconds last_period_end;
+  std::vector<Seconds> step_times;  // of the periods that all ranks have ended
+};
+
+inline RankState& rank_of(const LaneState& lane)
+{
+  return lane.job->ranks[lane.rank];
+}
 
 /// Activities that were cancelled, until SimGrid drops them: it does so at the end of another one.
 class CancelledActivities {
@@ -222,10 +266,9 @@ inline Seconds now()
 
 struct SimulationState {
   const Platform& platform;
-  const Program& program;
-  TraceSink* sink;  // may be null
+  std::vector<JobState> jobs = {};
+  std::deque<DeviceState> devices = {};
   std::deque<MachineState> machines = {};
-  std::vector<RankState> ranks = {};
   std::deque<Stream> streams = {};
   CancelledActivities cancelled = {};
   Seconds begin = {};          // of the simulation, by SimGrid's clock
@@ -233,10 +276,10 @@ struct SimulationState {
   CallbackGuard guard = {};
 
   /// Records the time and the memory of the rank's device as those of the beginning of what the lane does.
-  void stamp(LaneState& lane)
+  static void stamp(LaneState& lane)
   {
     lane.begin = now();
-    lane.memory = ranks[lane.rank].memory_of(Tier::Device);
+    lane.memory = rank_of(lane).memory_of(Tier::Device);
   }
 };
 

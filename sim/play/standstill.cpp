@@ -51,6 +51,16 @@ InputError standstill_fault(const SimulationState& state, const std::string& wha
                   what, (state.last_progress - state.begin).value, description(lane, lane.under_way())));
 }
 
+template <typename Visit>
+void for_each_lane(const SimulationState& state, Visit visit)
+{
+  for (const auto& job : state.jobs) {
+    for (const auto& rank : job.ranks) {
+      for (const auto& lane : rank.lanes) visit(rank, lane);
+    }
+  }
+}
+
 }  // namespace
 
 void hold_at_standstill(const sg4::Host& host)
@@ -72,18 +82,14 @@ bool hold_at_standstill(const sg4::Link& link)
 void give_up_at_standstill(const SimulationState& state)
 {
   Seconds nominal;
-  for (const auto& rank : state.ranks) {
-    for (const auto& lane : rank.lanes) nominal += nominal_time(rank, lane);
-  }
+  for_each_lane(state, [&](const RankState& rank, const LaneState& lane) { nominal += nominal_time(rank, lane); });
   for (const auto& stream : state.streams) nominal += nominal_time(stream);
   if (now() - state.last_progress < std::max(week, patience * nominal)) return;
-  for (const auto& rank : state.ranks) {
-    for (const auto& lane : rank.lanes) {
-      if (!lane.activity) continue;
-      const sg4::Host& host = lane.engine == Engine::Device ? *rank.host : *rank.machine->host;
-      throw standstill_fault(state, "host " + host.get_name(), lane);
-    }
-  }
+  for_each_lane(state, [&](const RankState& rank, const LaneState& lane) {
+    if (!lane.activity) return;
+    const sg4::Host& host = lane.engine == Engine::Device ? *rank.host : *rank.machine->host;
+    throw standstill_fault(state, "host " + host.get_name(), lane);
+  });
   for (const auto& stream : state.streams) {
     if (stream.activity) throw standstill_fault(state, slowest_resource(stream), *stream.sender);
   }

@@ -13,6 +13,8 @@ namespace isobar::sim {
 
 namespace {
 
+constexpr BytesPerSecond unlimited{std::numeric_limits<double>::infinity()};
+
 /// The current bandwidth of the narrowest link; infinite without links.
 BytesPerSecond narrowest_now(const Route& route)
 {
@@ -36,10 +38,14 @@ Stream& Streams::create(LaneState* receiver)
   return stream;
 }
 
+const Hop& Streams::hop(sg4::Host& from, sg4::Host& to)
+{
+  return links_.hop(from, to, unlimited);
+}
+
 void Streams::connect(Stream& stream, LaneState& sender, std::size_t to)
 {
-  connect(stream, sender, *state_.ranks[sender.rank].host, *state_.ranks[to].host,
-          BytesPerSecond(std::numeric_limits<double>::infinity()));
+  connect(stream, sender, *rank_of(sender).host, *sender.job->ranks[to].host, unlimited);
 }
 
 void Streams::connect(Stream& stream, LaneState& sender, sg4::Host& from, sg4::Host& to, BytesPerSecond most)
@@ -66,7 +72,7 @@ void Streams::let_arrive(Stream& stream)
   stream.on_the_way.pop();
   stream.begin = now();
   if (stream.receiver != nullptr) {
-    for (LaneState* lane : {stream.sender, stream.receiver}) state_.stamp(*lane);
+    for (LaneState* lane : {stream.sender, stream.receiver}) SimulationState::stamp(*lane);
   }
   links_.hold(*stream.hop);
   start_data(stream, stream.arriving.bytes);
@@ -90,7 +96,7 @@ void Streams::start_data(Stream& stream, std::uint64_t bytes)
   comm->set_data(static_cast<ActivityOwner*>(&stream));
   stream.activity = comm;
   const bool is_capped = std::isfinite(route.rate_cap.value);
-  stream.fixed_bound = BytesPerSecond(std::numeric_limits<double>::infinity());
+  stream.fixed_bound = unlimited;
   if (is_capped || bound_is_fixed_at_start(route.latency.value)) {
     stream.fixed_bound = std::min(narrowest_now(route), route.rate_cap);
   }
@@ -102,7 +108,9 @@ void Streams::start_data(Stream& stream, std::uint64_t bytes)
 
 void Streams::bandwidth_changed(const sg4::Link& link)
 {
-  if (hold_at_standstill(link) || !links_.carries_data(link)) return;
+  if (hold_at_standstill(link)) return;
+  links_.bandwidth_changed(link);
+  if (!links_.carries_data(link)) return;
   for (auto& stream : state_.streams) {
     if (!stream.activity || std::isinf(stream.fixed_bound.value) || !passes(stream, link)) continue;
     const Route& route = stream.hop->route;

@@ -16,7 +16,9 @@ class Streams {
 
   /// A new stream, which lives as long as the simulation. `receiver`: see Stream.
   Stream& create(LaneState* receiver = nullptr);
-  /// Sets the lane that sends and the rank that receives. Call while the stream has no messages.
+  /// The hop between hosts of ranks. @throws InputError without a route.
+  const Hop& hop(sg4::Host& from, sg4::Host& to);
+  /// Sets the lane that sends and the rank of its job that receives. Call while the stream has no messages.
   /// @throws InputError without a route.
   void connect(Stream& stream, LaneState& sender, std::size_t to);
   /// Sets the lane that copies and the hosts between which it does, at `most` at the rate given (see Links::hop).

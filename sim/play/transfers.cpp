@@ -27,13 +27,16 @@ void Transfers::start(LaneState& send, LaneState& receive)
   const Hop& hop = *send.stream->hop;
   if (hop.is_within_host) {
     require_hop(state_, send, send.turn, hop);
-  } else {
+  } else if (!turns_) {
     streams_.send(*send.stream, 1, send.turn.instruction.size);
+  } else {
+    turns_->ask(*send.job, hop.links,
+                [this, stream = send.stream, size = send.turn.instruction.size] { streams_.send(*stream, 1, size); });
   }
   for (LaneState* lane : {&send, &receive}) lanes_.advance(*lane);
   if (!hop.is_within_host) return;
   for (LaneState* lane : {&send, &receive}) {
-    state_.stamp(*lane);
+    SimulationState::stamp(*lane);
     lanes_.arrive(*lane, lane->begin, lane->begin);
   }
 }
@@ -49,6 +52,7 @@ void Transfers::complete(Stream& stream)
   lanes_.arrive(*stream.sender, began_to_leave, stream.left);
   lanes_.arrive(*stream.receiver, stream.begin, arrived);
   streams_.let_arrive(stream);
+  if (turns_) turns_->give_back(stream.hop->links);
 }
 
 }  // namespace isobar::sim

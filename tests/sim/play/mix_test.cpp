@@ -1,0 +1,259 @@
+#include "sim/play/simulation.hpp"
+#include "tests/support/mixes.hpp"
+#include "tests/support/simulated.hpp"
+#include "tests/support/thrown_message.hpp"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+// Closed forms of jobs that compute for c_j and then communicate for m_j: docs/costs.md, "Jobs that share devices".
+namespace isobar::sim {
+namespace {
+
+/// Devices a and b with a link of 1 GB/s each way.
+void pair_of_devices(PlatformFile& file)
+{
+  two_hosts(file, "1GBps", "0s");
+}
+
+struct Sizes {
+  double compute;
+  double transfer;
+};
+
+/// 1 to `most` quarter seconds: bytes and halves of them are whole.
+std::vector<Sizes> random_sizes(std::mt19937& random, std::size_t jobs)
+{
+  std::vector<Sizes> sizes;
+  const auto quarters = [&] { return 0.25 * static_cast<double>(1 + random() % 16); };
+  for (std::size_t job = 0; job < jobs; ++job) sizes.push_back({quarters(), quarters()});
+  return sizes;
+}
+
+std::vector<TestJob> jobs_of(const std::vector<Sizes>& sizes)
+{
+  std::vector<TestJob> jobs;
+  for (const auto& job : sizes) jobs.push_back(lockstep(job.compute, job.transfer));
+  return jobs;
+}
+
+double bound_of(const std::vector<Sizes>& sizes)
+{
+  double compute = 0;
+  double transfer = 0;
+  double longest = 0;
+  for (const auto& job : sizes) {
+    compute += job.compute;
+    transfer += job.transfer;
+    longest = std::max(longest, job.compute + job.transfer);
+  }
+  return std::max({compute, transfer, longest});
+}
+
+/// The time of a flow shop of two machines, in this order.
+double flow_shop(const std::vector<Sizes>& sizes)
+{
+  double longest = 0;
+  for (std::size_t k = 0; k < sizes.size(); ++k) {
+    double path = 0;
+    for (std::size_t i = 0; i <= k; ++i) path += sizes[i].compute;
+    for (std::size_t i = k; i < sizes.size(); ++i) path += sizes[i].transfer;
+    longest = std::max(longest, path);
+  }
+  return longest;
+}
+
+TEST(Mix, StrictRotationTakesTheLargestOfTheSumsAndTheLongestJob)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    std::mt19937 random(1);
+    for (std::size_t i = 0; i < 60; ++i) {
+      const auto sizes = random_sizes(random, 1 + i % 5);
+      constexpr std::uint64_t rounds = 12;
+      const auto times = run(jobs_of(sizes), mix_of(sizes.size()), rounds);
+      faults += differs(times.total, (rounds - 1) * bound_of(sizes) + flow_shop(sizes), fmt::format("total of {}", i));
+      faults += differs(times.round(), bound_of(sizes), fmt::format("round of {}", i));
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, ConservingTurnsAreTheStrictOnesWhereLinksAreFifo)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    std::mt19937 random(2);
+    for (std::size_t i = 0; i < 30; ++i) {
+      const auto sizes = random_sizes(random, 2 + i % 4);
+      const auto strict = run(jobs_of(sizes), mix_of(sizes.size()), 8);
+      const auto conserving = run(jobs_of(sizes), mix_of(sizes.size(), Discipline::Conserving), 8);
+      if (strict.ends != conserving.ends) faults += fmt::format("mix {} differs\n", i);
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, OverlapOfAJobWithItselfShortensOnlyItsOwnStep)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    for (const std::uint64_t buckets : {1U, 2U, 4U}) {
+      for (const double transfer : {0.5, 1.0, 2.0, 4.0}) {
+        const double forward = 0.5;
+        const double backward = 1;
+        const double parts = static_cast<double>(buckets);
+        const double exposed = std::max(transfer / parts, transfer - backward * (parts - 1) / parts);
+        const TestJob job = lockstep(forward + backward, transfer, {"a", "b"}, buckets, backward);
+        const std::string what = fmt::format("{} buckets of {} s", buckets, transfer);
+        faults += differs(run({job}, mix_of(1), 6).round(), forward + backward + exposed, "alone, " + what);
+        const auto both = run({job, lockstep(1, 0.75)}, mix_of(2), 40);
+        faults += differs(both.round(), std::max({2.5, transfer + 0.75, 1.5 + exposed, 1.75}), what);
+      }
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, MoreTurnsOfOneJobHideNothingMore)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    std::mt19937 random(3);
+    for (std::size_t i = 0; i < 12; ++i) {
+      const auto sizes = random_sizes(random, 2);
+      const double alone = sizes[0].compute + sizes[0].transfer;
+      for (const std::uint64_t turns : {1U, 2U, 3U}) {
+        Mix mix = mix_of(2);
+        mix.turns = {{0, turns}, {1, 1}};
+        constexpr std::uint64_t rounds = 10;
+        const auto times = run(jobs_of(sizes), mix, rounds);
+        const double round = (times.ends[1].back() - times.ends[1].front()) / (rounds - 1);
+        faults += differs(round, bound_of(sizes) + static_cast<double>(turns - 1) * alone,
+                          fmt::format("{} turns of ({}, {}) for one of ({}, {})", turns, sizes[0].compute,
+                                      sizes[0].transfer, sizes[1].compute, sizes[1].transfer));
+      }
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, AnIdenticalPairGainsTheSmallerPartOfItsStep)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    for (const double transfer : {0.1, 0.2, 0.5, 1.0, 2.0, 4.0}) {
+      const TestJob job = lockstep(1, transfer);
+      const double two = run({job, job}, mix_of(2), 6).round();
+      const double three = run({job, job, job}, mix_of(3), 6).round();
+      const double speedup = 1 + std::min(transfer, 1 / transfer);
+      faults += differs(2 * (1 + transfer) / two, speedup, fmt::format("{}", transfer));
+      faults += differs(3 * (1 + transfer) / three, speedup, fmt::format("three of {}", transfer));
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, FairLinksLoseWhereJobsDiffer)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    const auto round = [&](const std::vector<TestJob>& jobs, LinkSharing links) {
+      return run(jobs, mix_of(jobs.size(), Discipline::Strict, links), 41).round();
+    };
+    const std::vector<TestJob> unlike = {lockstep(1, 1), lockstep(0.5, 2)};
+    faults += differs(round(unlike, LinkSharing::Fifo), 3, "fifo");
+    faults += differs(round(unlike, LinkSharing::Fair), 3.5, "fair");
+    const std::vector<TestJob> alike = {lockstep(1, 0.5), lockstep(1, 0.5)};
+    faults += differs(round(alike, LinkSharing::Fair), 2, "alike, fair");
+    return faults;
+  });
+}
+
+TEST(Mix, JobsOnTheirOwnDevicesShareALinkByTurnsOrFairly)
+{
+  PlatformFile file;
+  for (const char* host : {"a", "b", "c", "d"}) file.device(host, "1Gf");
+  file.link("there", "1GBps", "0s");
+  file.link("back", "1GBps", "0s");
+  for (const auto& [from, to] : {std::pair{"a", "b"}, std::pair{"c", "d"}}) {
+    file.route(from, to, {"there"});
+    file.route(to, from, {"back"});
+  }
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    const auto steps = [&](Sizes one, Sizes other, LinkSharing links) {
+      const std::vector<TestJob> jobs = {lockstep(one.compute, one.transfer),
+                                         lockstep(other.compute, other.transfer, {"c", "d"})};
+      const auto times = run(jobs, mix_of(2, Discipline::Strict, links), 60);
+      std::vector<double> result;  // mean over a common multiple of periods
+      for (const auto& ends : times.ends) result.push_back((ends[50] - ends[10]) / 40);
+      return result;
+    };
+    const auto alike_fair = steps({1, 0.5}, {1, 0.5}, LinkSharing::Fair);
+    const auto alike_fifo = steps({1, 0.5}, {1, 0.5}, LinkSharing::Fifo);
+    for (const std::size_t job : {0U, 1U}) {
+      faults += differs(alike_fair[job], 2, "alike, fair");
+      faults += differs(alike_fifo[job], 1.5, "alike, fifo");
+    }
+    const auto fair = steps({3, 1}, {1, 1}, LinkSharing::Fair);
+    faults += differs(fair[0], 5, "(3, 1), fair");
+    faults += differs(fair[1], 2.5, "(1, 1), fair");
+    const auto fifo = steps({3, 1}, {1, 1}, LinkSharing::Fifo);
+    faults += differs(fifo[0], 4, "(3, 1), fifo");
+    faults += differs(fifo[1], 2, "(1, 1), fifo");
+    return faults;
+  });
+}
+
+/// A 1F1B pipeline of 1 s forward and 2 s backward per stage, whose transfers take no time.
+TestJob pipeline(std::size_t stages, std::uint64_t microbatches)
+{
+  const Workload workload = equal_layers(stages, Bytes(0), Bytes(0));
+  const auto hosts = names(stages);
+  return {schedules::make_program(one_layer_per_device(hosts, ChainSchedule::OneForwardOneBackward, microbatches),
+                                  workload),
+          hosts};
+}
+
+TEST(Mix, PipelinesFillEachOthersBubblesInstructionByInstruction)
+{
+  PlatformFile file;
+  chain_of_devices(file, 8, "1GBps", "0s");
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    const auto total = [&](std::size_t stages, std::size_t jobs) {
+      Mix mix = mix_of(jobs, Discipline::Conserving);
+      mix.hand_over = HandOver::Instruction;
+      return run(std::vector<TestJob>(jobs, pipeline(stages, 8)), mix, 1).total;
+    };
+    faults += differs(total(4, 1), 33, "4 stages, alone");
+    faults += differs(total(4, 2), 51, "4 stages, two jobs");
+    faults += differs(total(4, 3), 72, "4 stages, three jobs");
+    faults += differs(total(8, 2), 60, "8 stages, two jobs");
+    faults += differs(total(8, 3), 72, "8 stages, three jobs");
+    return faults;
+  });
+}
+
+}  // namespace
+}  // namespace isobar::sim
