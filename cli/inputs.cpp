@@ -16,14 +16,15 @@ namespace isobar::cli {
 
 namespace {
 
-/// `place` precedes the keys of settings in messages.
+/// Reads all but the platform, which `platform` loads after the workload. `place` precedes the keys of settings in
+/// messages.
+template <typename LoadPlatform>
 Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings, const std::string& place,
-                   const std::vector<std::string>& left_out)
+                   LoadPlatform load)
 {
   const std::string workload_text = read_file(options.workload);
   Workload workload = workload_from_text(workload_text, options.workload, settings, place);
-  sim::Platform platform = load_platform(options.platform, options.devices, left_out);
-  print_notes(platform);
+  sim::Platform platform = load();
   Fingerprint platform_fingerprint{options.platform, platform.hash()};
   Inputs inputs{std::move(platform),
                 std::move(workload),
@@ -35,6 +36,22 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
   const DeviceProfile profile = read_profile(options.profile);
   apply_profile(profile, options.profile, inputs.workload);
   take_speeds(profile, options.profile, inputs);
+  return inputs;
+}
+
+sim::Platform load_with_notes(const InputOptions& options, const std::vector<std::string>& left_out)
+{
+  sim::Platform platform = load_platform(options.platform, options.devices, left_out);
+  print_notes(platform);
+  return platform;
+}
+
+/// Inputs with what a plan changes of them.
+Inputs adapted_to(Inputs inputs, const Plan& plan, const std::string& plan_file)
+{
+  inputs.workload = as_planned(inputs, plan, plan_file + ": ");
+  recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
+  inputs.platform.leave_out(plan.without, plan_file + ": without");
   return inputs;
 }
 
@@ -63,7 +80,7 @@ void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& 
 
 Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const std::vector<std::string>& left_out)
 {
-  Inputs inputs = read_inputs(options, options.settings, "--set", left_out);
+  Inputs inputs = read_inputs(options, options.settings, "--set", [&] { return load_with_notes(options, left_out); });
   recompute_layers(inputs.workload, recomputed);
   return inputs;
 }
@@ -71,11 +88,16 @@ Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, con
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
 {
   const auto& settings = settings_of(plan, plan_file, options.settings);
-  Inputs inputs = read_inputs(options, settings, plan_file + ": inputs.workload.set", plan.without);
-  inputs.workload = as_planned(inputs, plan, plan_file + ": ");
-  recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
-  inputs.platform.leave_out(plan.without, plan_file + ": without");
-  return inputs;
+  return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set",
+                                [&] { return load_with_notes(options, plan.without); }),
+                    plan, plan_file);
+}
+
+Inputs load(const InputOptions& options, const sim::Platform& platform, const Plan& plan, const std::string& plan_file)
+{
+  const auto& settings = settings_of(plan, plan_file, options.settings);
+  return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set", [&] { return platform; }), plan,
+                    plan_file);
 }
 
 void note_missing_rates(const Inputs& inputs)

@@ -54,6 +54,8 @@ Inputs load(const InputOptions& options, const RecomputedLayers& recomputed = {}
 /// leaves out.
 /// @throws InputError likewise, or naming the plan's file.
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file);
+/// The same with a platform that was loaded already, with all its devices.
+Inputs load(const InputOptions& options, const sim::Platform& platform, const Plan& plan, const std::string& plan_file);
 
 /// Gives the platform the speeds of a profile that the workload has (apply_profile), and the inputs its name.
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs);

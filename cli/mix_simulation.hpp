@@ -4,6 +4,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/units.hpp"
+#include "results/mix_result.hpp"
 #include "sim/platform/platform.hpp"
 
 #include <cstddef>
@@ -46,8 +47,7 @@ std::vector<std::string> memory_faults_of(const MixInputs& inputs);
 
 /// A job alone on its devices, per step.
 struct SoloRun {
-  Seconds first_step;                       ///< from rest
-  Seconds step_time;                        ///< mean of the later steps
+  Seconds step_time;                        ///< mean after the first round; of the first if it is the only one
   std::map<std::string, Seconds> compute;   ///< by device: its work at nominal speed
   std::map<std::string, Seconds> transfer;  ///< by link: the least time for which the job needs it
 };
@@ -56,14 +56,7 @@ struct SoloRun {
 std::vector<SoloRun> simulate_alone(const MixInputs& inputs, std::uint64_t rounds, std::size_t parallel);
 
 /// The least time of a round (docs/costs.md).
-struct MixBound {
-  enum class Kind : std::uint8_t { Device, Link, Job };
-
-  Seconds time;
-  Kind kind = Kind::Device;  ///< of what takes that long
-  std::string name;
-};
-MixBound bound_of(const MixInputs& inputs, const std::vector<SoloRun>& alone);
+results::RoundBound bound_of(const MixInputs& inputs, const std::vector<SoloRun>& alone);
 
 /// Simulates a mix in this process and returns the result as JSON (isobar-mix-result/1, docs/formats/mix.md). Can be
 /// called once per process. `trace_file`: the Chrome trace to write, or "".

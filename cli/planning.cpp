@@ -1,6 +1,7 @@
 #include "cli/planning.hpp"
 
 #include "allocators/registry.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/check/program_checker.hpp"
@@ -8,6 +9,7 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
+#include <spdlog/spdlog.h>
 
 #include <cstddef>
 #include <optional>
@@ -62,6 +64,23 @@ std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workloa
     if (key) fault = fmt::format("{}: {}", *key, fault);
   }
   return faults.empty() ? faults_of_played(plan, workload, cluster, *program) : faults;
+}
+
+void check_plan(const Plan& plan, const std::string& file, const Inputs& inputs)
+{
+  auto faults = all_faults_of(plan, inputs.workload, inputs.platform.cluster());
+  // Other certificates take a search to check; `isobar verify` does that.
+  const auto kind = plan.certificate.kind;
+  if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {
+    faults = faults_of_certificate(plan, inputs.workload, inputs.platform.cluster());
+  }
+  auto lines = other_inputs_of(plan, file, inputs);
+  if (faults.empty()) {
+    for (const auto& line : lines) spdlog::warn("{}", line);
+    return;
+  }
+  for (const auto& fault : faults) lines.push_back(on_one_line(file) + ": " + fault);
+  throw InputError(lines);
 }
 
 std::string reason_of(const Plan& plan)

@@ -26,6 +26,11 @@ std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& fi
 /// @throws InputError for numbers or orders that do not fit the stages, and for a step that is too long to be played.
 std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
+/// Refuses a plan that does not hold on its inputs, and reports what differs. A plan that was made for other inputs but
+/// holds passes with a warning: the user may want to try a platform that differs only in its links. `file`: the plan's.
+/// @throws InputError with every fault.
+void check_plan(const Plan& plan, const std::string& file, const Inputs& inputs);
+
 /// What a plan's bound holds for: "chain" where an allocator that places replicas found a single pipeline, whose bound
 /// is one over chains, else "plan".
 std::string_view scope_of_bound(const Plan& plan);

@@ -1,20 +1,20 @@
 #include "cli/commands.hpp"
 #include "cli/inputs.hpp"
+#include "cli/mix_simulation.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning.hpp"
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
-#include "core/certificates/certificate_checker.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
 #include <nlohmann/json.hpp>
 
 #include <map>
+#include <thread>
 
 namespace isobar::cli {
 
@@ -28,7 +28,9 @@ constexpr auto footer = R"(Example:
 struct SimulateOptions {
   InputOptions inputs;
   std::string plan;
+  std::string mix;
   std::uint64_t iterations = 1;
+  std::uint64_t rounds = 10;
   std::string trace;
   std::string output;
   bool stamp = false;
@@ -80,23 +82,62 @@ std::string summary_of(const std::string& result_json)
                      results::table_of({"device", "compute", "send", "idle", "peak memory"}, devices));
 }
 
-/// Refuses a plan that does not hold on these inputs, and reports what differs. A plan that was made for other inputs
-/// but holds is simulated, with a warning: the user may want to try a platform that differs only in its links.
-void check_plan(const Plan& plan, const SimulateOptions& options, const Inputs& inputs)
+std::string summary_of_mix(const std::string& result_json)
 {
-  auto faults = all_faults_of(plan, inputs.workload, inputs.platform.cluster());
-  // Other certificates take a search to check; `isobar verify` does that.
-  const auto kind = plan.certificate.kind;
-  if (faults.empty() && (kind == CertificateKind::None || kind == CertificateKind::Fractional)) {
-    faults = faults_of_certificate(plan, inputs.workload, inputs.platform.cluster());
+  const auto result = nlohmann::json::parse(result_json);
+  const auto time = [](const nlohmann::json& value) { return text_of(Seconds(value.get<double>())); };
+  const auto memory = [](const nlohmann::json& value) { return text_of(Bytes(value.get<double>())); };
+  std::vector<std::vector<std::string>> jobs;
+  for (const auto& job : result["jobs"]) {
+    jobs.push_back({job["name"].get<std::string>(), fmt::format("{}", job["steps_per_round"].get<std::uint64_t>()),
+                    time(job["step_time_s"]), time(job["solo_step_time_s"]),
+                    fmt::format("{:.3f}", job["normalised_rate"].get<double>()), time(job["longest_wait_s"])});
   }
-  auto lines = other_inputs_of(plan, options.plan, inputs);
-  if (faults.empty()) {
-    for (const auto& line : lines) spdlog::warn("{}", line);
-    return;
+  std::vector<std::vector<std::string>> devices;
+  for (const auto& device : result["devices"]) {
+    devices.push_back({device["name"].get<std::string>(),
+                       fmt::format("{:.1f} %", 100 * device["busy_fraction"].get<double>()),
+                       memory(device["peak_memory_bytes"])});
   }
-  for (const auto& fault : faults) lines.push_back(on_one_line(options.plan) + ": " + fault);
-  throw InputError(lines);
+  return fmt::format(
+      "round {:.6g} s, the mean of {}; none below {:.6g} s, which {} {} takes; gap {:.1f} %\n"
+      "one job after the other {:.6g} s: {:.3f} times as long\n"
+      "{} activities in {:.3g} s (SimGrid {}, network {}; --json lists every setting)\n\n{}\n{}",
+      result["round_time_s"].get<double>(), std::max<std::uint64_t>(1, result["rounds"].get<std::uint64_t>() - 1),
+      result["bound_s"].get<double>(), result["binds"]["kind"].get<std::string>(),
+      result["binds"]["name"].get<std::string>(), 100 * result["gap_fraction"].get<double>(),
+      result["serial_s"].get<double>(), result["speedup"].get<double>(), result["activities"].get<std::uint64_t>(),
+      result["wall"]["simulate_s"].get<double>(), result["simgrid_version"].get<std::string>(),
+      result["network"]["network/model"].get<std::string>(),
+      results::table_of({"job", "steps per round", "step", "alone", "rate", "longest wait"}, jobs),
+      results::table_of({"device", "busy", "peak memory"}, devices));
+}
+
+constexpr Seconds no_limit(1e9);
+
+ExitCode simulate_jobs(const SimulateOptions& options)
+{
+  constexpr std::uint64_t most_rounds = 1'000'000;
+  if (options.rounds < 1 || options.rounds > most_rounds) {
+    throw InputError("--rounds", fmt::format("{} is not in 1 to {}", options.rounds, most_rounds));
+  }
+  const MixInputs inputs =
+      load_mix(options.inputs.platform, options.inputs.devices, read_mix(options.mix), options.mix);
+  auto read = inputs.files();
+  read.push_back(options.mix);
+  refuse_overwriting(read, {options.output, options.trace});
+  const auto faults = memory_faults_of(inputs);
+  if (!faults.empty()) throw InputError(faults);
+  OutputFile output(options.output);
+  std::optional<TemporaryFile> trace;
+  if (!options.trace.empty()) trace.emplace(options.trace);
+  const auto alone = simulate_alone(inputs, options.rounds, std::thread::hardware_concurrency());
+  const auto work = [&] { return simulate_mix(inputs, alone, options.rounds, trace ? trace->name() : ""); };
+  const std::string result = run_in_child(work, no_limit).output_or_throw();
+  if (trace) trace->keep();
+  output.write(result);
+  if (!output.is_standard_output()) print(options.json ? result : summary_of_mix(result));
+  return ExitCode::Done;
 }
 
 ExitCode simulate(const SimulateOptions& options)
@@ -110,7 +151,7 @@ ExitCode simulate(const SimulateOptions& options)
   auto read = inputs.files();
   read.push_back(options.plan);
   refuse_overwriting(read, {options.output, options.trace});
-  check_plan(plan, options, inputs);
+  check_plan(plan, options.plan, inputs);
   note_missing_rates(inputs);
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
@@ -124,7 +165,6 @@ ExitCode simulate(const SimulateOptions& options)
   std::optional<TemporaryFile> trace;
   if (!options.trace.empty()) trace.emplace(options.trace);
   const auto work = [&] { return simulate_plan(inputs, plan, options.iterations, trace ? trace->name() : ""); };
-  constexpr Seconds no_limit(1e9);
   const std::string result = run_in_child(work, no_limit).output_or_throw();
   if (trace) trace->keep();
   output.write(result);
@@ -143,17 +183,35 @@ void add_simulate_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("simulate", "simulate a plan on its platform with SimGrid");
   auto options = std::make_shared<SimulateOptions>();
   options->inputs.add_to(*command);
-  add_file(*command, "--plan", options->plan, "plan file (JSON)")->required();
+  auto* plan = add_file(*command, "--plan", options->plan, "plan file (JSON)");
+  auto* mix = add_file(*command, "--mix", options->mix,
+                       "mix file (JSON): jobs that share the platform, in place of WORKLOAD and --plan");
   command->option_defaults()->group("Schedule");
-  add_count(*command, "--iterations", options->iterations, "number of steps to simulate (default: 1)");
+  auto* iterations =
+      add_count(*command, "--iterations", options->iterations, "number of steps to simulate (default: 1)");
+  add_count(*command, "--rounds", options->rounds, "number of rounds of the mix to simulate (default: 10)")->needs(mix);
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "result file to write (JSON)");
   add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
-  command->add_flag("--stamp", options->stamp,
-                    "record in the plan file what was simulated and its result, as isobar run requires");
+  auto* stamp = command->add_flag("--stamp", options->stamp,
+                                  "record in the plan file what was simulated and its result, as isobar run requires");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return simulate(*options); }; });
+  auto* workload = command->get_option("WORKLOAD")->required(false);
+  for (auto* option :
+       {workload, plan, iterations, stamp, command->get_option("--set"), command->get_option("--profile")}) {
+    mix->excludes(option);
+  }
+  command->callback([options, &action, workload, plan] {
+    if (!options->mix.empty()) {
+      action = [options] { return simulate_jobs(*options); };
+      return;
+    }
+    for (auto* option : {workload, plan}) {
+      if (option->empty()) throw CLI::RequiredError(option->get_name());
+    }
+    action = [options] { return simulate(*options); };
+  });
 }
 
 }  // namespace isobar::cli

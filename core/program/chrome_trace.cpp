@@ -37,6 +37,12 @@ std::string process_metadata(std::size_t process, const char* what, const char* 
   return ",\n" + json_of({{"ph", "M"}, {"name", what}, {"pid", process}, {"args", {{key, value}}}});
 }
 
+std::string track_metadata(std::size_t process, std::size_t track, const std::string& name)
+{
+  return ",\n" +
+         json_of({{"ph", "M"}, {"name", "thread_name"}, {"pid", process}, {"tid", track}, {"args", {{"name", name}}}});
+}
+
 bool has_several_stages(const Program& program, std::size_t rank)
 {
   // The last instructions of a lane are the updates, one of each stage.
@@ -85,35 +91,47 @@ std::string name_of_event(const Instruction& instruction)
 
 ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const Program& program, const std::vector<std::string>& ranks,
                                      const std::vector<std::string>& sites)
-    : out_(&out), program_(&program), ranks_(ranks.size())
+    : ChromeTraceWriter(out, {{&program, ranks, sites}})
 {
-  ensure(ranks.size() == program.ranks(), "a name for each rank");
-  ensure(sites.empty() || sites.size() == ranks.size(), "a site for each rank, or for none");
+}
+
+ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<TracedProgram>& programs) : out_(&out)
+{
   std::string metadata;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks_[rank].has_several_stages = has_several_stages(program, rank);
-    metadata += process_metadata(rank, "process_name", "name", ranks[rank]);
-    metadata += process_metadata(rank, "process_sort_index", "sort_index", rank);
-    if (!sites.empty() && !sites[rank].empty()) {
-      metadata += process_metadata(rank, "process_labels", "labels", sites[rank]);
+  for (const auto& traced : programs) {
+    const Program& program = *traced.program;
+    ensure(traced.ranks.size() == program.ranks(), "a name for each rank");
+    ensure(traced.sites.empty() || traced.sites.size() == traced.ranks.size(), "a site for each rank, or for none");
+    sinks_.push_back(std::make_unique<Part>(*this, program, ranks_.size(), first_arrow_.size()));
+    metadata += metadata_of(traced, programs.size() > 1);
+    for (const auto& channel : program.channels()) {
+      first_arrow_.push_back(arrows_);
+      arrows_ += program.length(channel.ends.front().rank, channel.ends.front().lane);
     }
-    const auto& lanes = program.lanes(rank);
-    for (std::size_t lane = 0; lane < lanes.size(); ++lane) {
-      metadata += ",\n" + json_of({{"ph", "M"},
-                                   {"name", "thread_name"},
-                                   {"pid", rank},
-                                   {"tid", lane},
-                                   {"args", {{"name", lanes[lane].name}}}});
-    }
-  }
-  for (const auto& channel : program.channels()) {
-    first_arrow_.push_back(arrows_);
-    arrows_ += program.length(channel.ends.front().rank, channel.ends.front().lane);
   }
   *out_ << R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-trace/2"},"traceEvents":[)" << metadata.substr(1);
 }
 
-std::size_t ChromeTraceWriter::channel_of(const TraceEvent& event) const
+/// Adds the ranks of a program and describes their processes and tracks.
+std::string ChromeTraceWriter::metadata_of(const TracedProgram& traced, bool has_turns)
+{
+  std::string metadata;
+  for (std::size_t rank = 0; rank < traced.ranks.size(); ++rank) {
+    const std::size_t process = ranks_.size();
+    ranks_.push_back({has_several_stages(*traced.program, rank)});
+    metadata += process_metadata(process, "process_name", "name", traced.ranks[rank]);
+    metadata += process_metadata(process, "process_sort_index", "sort_index", process);
+    if (!traced.sites.empty() && !traced.sites[rank].empty()) {
+      metadata += process_metadata(process, "process_labels", "labels", traced.sites[rank]);
+    }
+    const auto& lanes = traced.program->lanes(rank);
+    for (std::size_t lane = 0; lane < lanes.size(); ++lane) metadata += track_metadata(process, lane, lanes[lane].name);
+    if (has_turns) metadata += track_metadata(process, lanes.size(), "turns");
+  }
+  return metadata;
+}
+
+std::size_t ChromeTraceWriter::Part::channel_of(const TraceEvent& event) const
 {
   const auto& channel = program_->lanes(event.rank).at(event.instruction.lane).channel;
   ensure(channel.has_value(), "transfers and collectives have a channel");
@@ -121,6 +139,21 @@ std::size_t ChromeTraceWriter::channel_of(const TraceEvent& event) const
 }
 
 void ChromeTraceWriter::record(const TraceEvent& event)
+{
+  sinks_.front()->record(event);
+}
+
+void ChromeTraceWriter::memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory)
+{
+  sinks_.front()->memory_changed(rank, tier, time, memory);
+}
+
+void ChromeTraceWriter::device_held(std::size_t rank, Seconds asked, Seconds got, Seconds given_back)
+{
+  sinks_.front()->device_held(rank, asked, got, given_back);
+}
+
+void ChromeTraceWriter::Part::record(const TraceEvent& event)
 {
   const Instruction& instruction = event.instruction;
   std::string details = fmt::format(
@@ -132,49 +165,63 @@ void ChromeTraceWriter::record(const TraceEvent& event)
     details += fmt::format(R"(,"payload":"{}","pass":"{}","bytes":{})", name_of(instruction.payload),
                            name_of(instruction.pass), instruction.size.value);
   } else {
-    details += fmt::format(R"(,"channel":{},"payload":"{}","bytes":{})", channel_of(event),
+    details += fmt::format(R"(,"channel":{},"payload":"{}","bytes":{})", first_channel_ + channel_of(event),
                            name_of(instruction.payload), instruction.size.value);
   }
   if (is_transfer(instruction.opcode)) {
     const Channel& channel = program_->channels().at(channel_of(event));
-    details += fmt::format(R"(,"peer":{})", other_end(channel, event.rank, instruction.lane).rank);
+    details += fmt::format(R"(,"peer":{})", first_rank_ + other_end(channel, event.rank, instruction.lane).rank);
   }
   if (!instruction.waits.empty()) details += R"(,"waits":)" + list_of(instruction.waits);
   std::string name = name_of_event(instruction);
-  if (ranks_.at(event.rank).has_several_stages && instruction.payload != Payload::GradientFacts) {
+  if (writer_->ranks_.at(first_rank_ + event.rank).has_several_stages &&
+      instruction.payload != Payload::GradientFacts) {
     name += fmt::format(", stage {}", instruction.stage);
   }
   const long long begin = ticks_of(event.begin);
-  *out_ << fmt::format(
+  *writer_->out_ << fmt::format(
       ",\n"
       R"({{"ph":"X","name":"{}","cat":"{}","pid":{},"tid":{},"ts":{},"dur":{},"args":{{{}}}}})",
-      name, name_of(instruction.opcode), event.rank, instruction.lane, microseconds(begin),
+      name, name_of(instruction.opcode), first_rank_ + event.rank, instruction.lane, microseconds(begin),
       microseconds(ticks_of(event.end) - begin), details);
   if (is_transfer(instruction.opcode)) record_end_of_arrow(event, channel_of(event));
 }
 
-void ChromeTraceWriter::record_end_of_arrow(const TraceEvent& event, std::size_t channel)
+void ChromeTraceWriter::Part::record_end_of_arrow(const TraceEvent& event, std::size_t channel)
 {
   const Instruction& transfer = event.instruction;
   const bool sends = transfer.opcode == Opcode::Send;
   // From the first byte sent to the last one received, each within its own event.
-  *out_ << fmt::format(
+  *writer_->out_ << fmt::format(
       ",\n"
       R"({{"ph":"{}","name":"{}","cat":"transfer","id":{},"pid":{},"tid":{},"ts":{}}})",
       sends ? "s" : R"(f","bp":"e)", subject_of(transfer),
-      1 + event.step * arrows_ + first_arrow_[channel] + event.position, event.rank, transfer.lane,
-      microseconds(ticks_of(sends ? event.begin : event.end)));
+      1 + event.step * writer_->arrows_ + writer_->first_arrow_[first_channel_ + channel] + event.position,
+      first_rank_ + event.rank, transfer.lane, microseconds(ticks_of(sends ? event.begin : event.end)));
 }
 
-void ChromeTraceWriter::memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory)
+void ChromeTraceWriter::Part::memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory)
 {
-  bool& holds = ranks_.at(rank).holds[static_cast<std::size_t>(tier)];
+  bool& holds = writer_->ranks_.at(first_rank_ + rank).holds[static_cast<std::size_t>(tier)];
   holds = holds || memory > Bytes(0);
   if (!holds && tier != Tier::Device) return;
-  *out_ << fmt::format(
+  *writer_->out_ << fmt::format(
       ",\n"
       R"({{"ph":"C","name":"{}","pid":{},"ts":{},"args":{{"bytes":{}}}}})",
-      tier == Tier::Device ? "memory" : name_of(tier), rank, microseconds(ticks_of(time)), memory.value);
+      tier == Tier::Device ? "memory" : name_of(tier), first_rank_ + rank, microseconds(ticks_of(time)), memory.value);
+}
+
+void ChromeTraceWriter::Part::device_held(std::size_t rank, Seconds asked, Seconds got, Seconds given_back)
+{
+  const auto span = [&](const char* name, Seconds begin, Seconds end) {
+    *writer_->out_ << fmt::format(
+        ",\n"
+        R"({{"ph":"X","name":"{}","cat":"turn","pid":{},"tid":{},"ts":{},"dur":{},"args":{{}}}})",
+        name, first_rank_ + rank, program_->lanes(rank).size(), microseconds(ticks_of(begin)),
+        microseconds(ticks_of(end) - ticks_of(begin)));
+  };
+  if (got > asked) span("wait", asked, got);
+  span("hold", got, given_back);
 }
 
 void ChromeTraceWriter::link_changed(const std::string& link, Seconds time, std::size_t transfers)

@@ -155,18 +155,15 @@ class Simulation {
     const auto wall_begin = std::chrono::steady_clock::now();
     state_.last_progress = state_.begin = now();
     state_.guard.run([&] {
-      for (auto& job : state_.jobs) {
-        if (job.start.value > 0) {
-          begin_later(job);
-        } else {
-          begin(job);
-        }
-      }
-      start_what_can();
+      for (auto& job : state_.jobs) starts_[job.start].jobs.push_back(&job);
+      for (auto& [time, start] : starts_) begin_at(time, start);
+      std::erase_if(starts_, [](const auto& entry) { return entry.second.timer == nullptr; });
     });
     run_to_the_end();
     if (state_.guard.has_failed()) {
-      for (auto& [job, timer] : starts_) timer->remove();
+      for (const auto& [time, start] : starts_) {
+        if (start.timer != nullptr) start.timer->remove();
+      }
       streams_.remove_timers();
       computations_.remove_timer();
       state_.guard.rethrow();
@@ -200,22 +197,31 @@ class Simulation {
     }
   }
 
-  void begin(JobState& job)
+  /// Jobs that start at the same time, and the timer for it.
+  struct Start {
+    std::vector<JobState*> jobs;
+    Timer* timer = nullptr;
+  };
+
+  void begin_at(Seconds time, Start& start)
   {
-    report_resident_memory(job);
-    if (device_turns_) device_turns_->join(job);
-    lanes_.begin_program(job);
+    if (time.value <= 0) return begin(start.jobs);
+    start.timer = call_at((state_.begin + time).value, [this, time] {
+      const auto node = starts_.extract(time);
+      state_.guard.run([&] { begin(node.mapped().jobs); });
+    });
   }
 
-  void begin_later(JobState& job)
+  void begin(const std::vector<JobState*>& jobs)
   {
-    starts_[job.index] = call_at((state_.begin + job.start).value, [this, &job] {
-      starts_.erase(job.index);
-      state_.guard.run([&] {
-        begin(job);
-        start_what_can();
-      });
-    });
+    for (const auto* job : jobs) {
+      report_resident_memory(*job);
+      if (device_turns_) device_turns_->join(*job);
+    }
+    for (auto* job : jobs) {
+      lanes_.begin_program(*job);
+      start_what_can();  // before the next job asks for devices
+    }
   }
 
   /// Tiers of which a rank holds nothing are not mentioned until it does.
@@ -315,9 +321,9 @@ class Simulation {
   Computations computations_{state_, lanes_};
   Collectives collectives_{state_, lanes_, streams_, computations_, link_turns_};
   Copies copies_{state_, lanes_, streams_};
-  std::uint64_t activities_ = 0;          // completed
-  std::uint64_t tried_ = 0;               // turns
-  std::map<std::size_t, Timer*> starts_;  // of the jobs that start later
+  std::uint64_t activities_ = 0;     // completed
+  std::uint64_t tried_ = 0;          // turns
+  std::map<Seconds, Start> starts_;  // later ones
   sg4::ActivityPtr ended_;
 };
 

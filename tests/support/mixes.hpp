@@ -40,20 +40,24 @@ struct TestJob {
 };
 
 /// A job of two devices that computes for `compute` seconds, and then sums gradients over links of 1 GB/s for
-/// `transfer` seconds, in `buckets` equal parts. Each becomes ready with an equal part of the last `backward` seconds of
-/// the computation. The next step waits for all of them.
+/// `transfer` seconds, in up to four equal `buckets`. Each becomes ready with an equal part of the last `backward`
+/// seconds of the computation. The next step waits for all of them.
 inline TestJob lockstep(double compute, double transfer, std::vector<std::string> hosts = {"a", "b"},
                         std::uint64_t buckets = 1, double backward = 0)
 {
   auto program = std::make_shared<ListedProgram>(2);
   const double part = backward / static_cast<double>(buckets);
+  Waits all;
   for (std::uint64_t bucket = 0; bucket < buckets && transfer > 0; ++bucket) {
-    program->collective(Opcode::AllReduce, {0, 1}, Bytes(1e9 * transfer / static_cast<double>(buckets)),
-                        after_compute(bucket + 1));
+    const std::string lane = fmt::format("sync {}", bucket);
+    const std::size_t channel = program->connect({{0, lane}, {1, lane}});
+    program->testing_support::EditableProgram::collective(channel, Opcode::AllReduce, Payload::ParameterGradient,
+                                                          1e9 * transfer / static_cast<double>(buckets),
+                                                          after_compute(bucket + 1));
+    all.add({program->channels().at(channel).ends[0].lane, 1, 1});
   }
   for (const std::size_t rank : {0U, 1U}) {
-    Waits waits;
-    if (transfer > 0) waits.add({program->sync_lane(rank, {0, 1}), 1, buckets});
+    const Waits& waits = all;
     program->compute(rank, Flops(1e9 * (compute - backward + part)), waits);
     for (std::uint64_t bucket = 1; bucket < buckets; ++bucket) program->compute(rank, Flops(1e9 * part));
   }
@@ -67,17 +71,18 @@ struct MixTimes {
   std::vector<double> link_bytes;
   double total = 0;
 
-  /// The mean time of the rounds after the first, where each job has a step per round.
-  double round() const
+  /// The mean time of rounds `first` to `last`, where each job has a step per round.
+  double round(std::size_t first, std::size_t last) const
   {
     const auto end_of = [&](std::size_t step) {
       double end = 0;
       for (const auto& job : ends) end = std::max(end, job.at(step));
       return end;
     };
-    const std::size_t rounds = ends.front().size();
-    return (end_of(rounds - 1) - end_of(0)) / static_cast<double>(rounds - 1);
+    return (end_of(last) - end_of(first - 1)) / static_cast<double>(last - first + 1);
   }
+  /// That of the rounds after the first.
+  double round() const { return round(1, ends.front().size() - 1); }
 };
 
 /// The longest wait for a device.
@@ -116,10 +121,8 @@ inline MixTimes times_of(const Platform& platform, const std::vector<TestJob>& j
 
 inline std::string text_of(const MixTimes& times)
 {
-  return nlohmann::json{{"ends", times.ends},
-                        {"waits", times.longest_wait},
-                        {"bytes", times.link_bytes},
-                        {"total", times.total}}
+  return nlohmann::json{
+      {"ends", times.ends}, {"waits", times.longest_wait}, {"bytes", times.link_bytes}, {"total", times.total}}
       .dump();
 }
 

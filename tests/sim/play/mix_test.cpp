@@ -178,7 +178,7 @@ TEST(Mix, FairLinksLoseWhereJobsDiffer)
   on_platform(file, [](const MixRuns& run) {
     std::string faults;
     const auto round = [&](const std::vector<TestJob>& jobs, LinkSharing links) {
-      return run(jobs, mix_of(jobs.size(), Discipline::Strict, links), 41).round();
+      return run(jobs, mix_of(jobs.size(), Discipline::Strict, links), 50).round(21, 40);
     };
     const std::vector<TestJob> unlike = {lockstep(1, 1), lockstep(0.5, 2)};
     faults += differs(round(unlike, LinkSharing::Fifo), 3, "fifo");
@@ -204,7 +204,9 @@ TEST(Mix, JobsOnTheirOwnDevicesShareALinkByTurnsOrFairly)
     const auto steps = [&](Sizes one, Sizes other, LinkSharing links) {
       const std::vector<TestJob> jobs = {lockstep(one.compute, one.transfer),
                                          lockstep(other.compute, other.transfer, {"c", "d"})};
-      const auto times = run(jobs, mix_of(2, Discipline::Strict, links), 60);
+      Mix mix = mix_of(2, Discipline::Strict, links);
+      mix.jobs[1].steps = other.compute < one.compute ? 120 : 60;
+      const auto times = run(jobs, mix, 60);
       std::vector<double> result;  // mean over a common multiple of periods
       for (const auto& ends : times.ends) result.push_back((ends[50] - ends[10]) / 40);
       return result;
@@ -241,16 +243,20 @@ TEST(Mix, PipelinesFillEachOthersBubblesInstructionByInstruction)
   chain_of_devices(file, 8, "1GBps", "0s");
   on_platform(file, [](const MixRuns& run) {
     std::string faults;
-    const auto total = [&](std::size_t stages, std::size_t jobs) {
+    const auto round = [&](std::size_t stages, std::size_t jobs) {
       Mix mix = mix_of(jobs, Discipline::Conserving);
       mix.hand_over = HandOver::Instruction;
-      return run(std::vector<TestJob>(jobs, pipeline(stages, 8)), mix, 1).total;
+      return run(std::vector<TestJob>(jobs, pipeline(stages, 8)), mix, 20).round(10, 15);
     };
-    faults += differs(total(4, 1), 33, "4 stages, alone");
-    faults += differs(total(4, 2), 51, "4 stages, two jobs");
-    faults += differs(total(4, 3), 72, "4 stages, three jobs");
-    faults += differs(total(8, 2), 60, "8 stages, two jobs");
-    faults += differs(total(8, 3), 72, "8 stages, three jobs");
+    // All durations are whole seconds, so that who asks first is often a matter of the order of equal times.
+    const auto lies_in = [](double time, double bound, double most) {
+      return time >= bound && time <= most ? "" : fmt::format("{} is not in {} to {}\n", time, bound, most);
+    };
+    faults += differs(round(4, 1), 33, "4 stages, alone");
+    faults += lies_in(round(4, 2), 48, 57);  // alone, one after the other: 66
+    faults += lies_in(round(4, 3), 72, 73);
+    faults += lies_in(round(8, 2), 48, 69);
+    faults += lies_in(round(8, 3), 72, 73);
     return faults;
   });
 }
