@@ -1,13 +1,11 @@
 #include "allocators/mix/job_groups.hpp"
 
-#include "allocators/mix/matching.hpp"
-#include "core/errors.hpp"
+#include "allocators/mix/merges.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <optional>
 
 namespace isobar::allocators {
@@ -24,12 +22,6 @@ struct Group {
   double steps_left = 0;  // of the job that ends first
 };
 
-struct Merge {
-  std::size_t first = 0;
-  std::size_t second = 0;
-  std::int64_t gain = 0;
-};
-
 class Grouping {
  public:
   Grouping(const std::vector<Candidate>& jobs, const GroupRules& rules) : jobs_(jobs), rules_(rules)
@@ -43,7 +35,7 @@ class Grouping {
   std::vector<std::vector<std::size_t>> until(std::size_t devices)
   {
     while (demand_ > devices) {
-      const auto merges = best_merges();
+      const auto merges = merges_of_all();
       if (merges.empty()) break;
       for (const auto& [first, second, gain] : merges) {
         if (demand_ <= devices) break;
@@ -76,6 +68,11 @@ class Grouping {
   {
     if (a.jobs.size() + b.jobs.size() > rules_.largest) return std::nullopt;
     const Group both = merged(a, b);
+    if (rules_.memory) {
+      std::vector<Candidate> together;
+      for (const std::size_t job : both.jobs) together.push_back(jobs_[job]);
+      if (!fit_together(together, rules_.memory)) return std::nullopt;
+    }
     const Seconds saved = a.round + b.round - both.round;
     if (saved <= Seconds(0)) return std::nullopt;
     double gain = both.steps_left * saved.value;
@@ -89,29 +86,12 @@ class Grouping {
     return static_cast<std::int64_t>(std::min(std::round(gain * weight_scale), largest_weight));
   }
 
-  /// The pairs of the matchings, the largest gain first.
-  std::vector<Merge> best_merges() const
+  std::vector<Merge> merges_of_all() const
   {
-    std::map<std::size_t, std::vector<std::size_t>> by_devices;
-    for (std::size_t i = 0; i < groups_.size(); ++i) by_devices[jobs_[groups_[i].jobs.front()].devices].push_back(i);
-    std::vector<Merge> merges;
-    for (const auto& [devices, members] : by_devices) {
-      std::vector<MatchingEdge> edges;
-      for (std::size_t i = 0; i < members.size(); ++i) {
-        for (std::size_t j = i + 1; j < members.size(); ++j) {
-          const auto gain = gain_of(groups_[members[i]], groups_[members[j]]);
-          if (gain && *gain > 0) edges.push_back({i, j, *gain});
-        }
-      }
-      if (edges.empty()) continue;
-      const auto matching = maximum_weight_matching(members.size(), edges);
-      ensure(fault_of_matching(members.size(), edges, matching).empty(), "a matching whose proof is wrong");
-      for (const auto& [i, j, gain] : edges) {
-        if (matching.mates[i] == j) merges.push_back({members[i], members[j], gain});
-      }
-    }
-    std::stable_sort(merges.begin(), merges.end(), [](const Merge& a, const Merge& b) { return a.gain > b.gain; });
-    return merges;
+    std::vector<std::size_t> devices;
+    for (const auto& group : groups_) devices.push_back(jobs_[group.jobs.front()].devices);
+    const auto gain = [&](std::size_t i, std::size_t j) { return gain_of(groups_[i], groups_[j]); };
+    return best_merges(devices, all_merges(devices, gain)).merges;
   }
 
   const std::vector<Candidate>& jobs_;
@@ -121,6 +101,17 @@ class Grouping {
 };
 
 }  // namespace
+
+bool fit_together(const std::vector<Candidate>& jobs, const std::optional<Bytes>& memory)
+{
+  Bytes resident;
+  Bytes activations;
+  for (const auto& job : jobs) {
+    resident += job.resident;
+    activations = std::max(activations, job.activations);
+  }
+  return !memory || resident + activations <= *memory;
+}
 
 std::vector<std::vector<std::size_t>> group_jobs(const std::vector<Candidate>& jobs, std::size_t devices,
                                                  const GroupRules& rules)

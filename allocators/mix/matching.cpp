@@ -42,4 +42,27 @@ Matching maximum_weight_matching(std::size_t vertices, const std::vector<Matchin
   return matching;
 }
 
+LargestMatching largest_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges)
+{
+  using Graph = lemon::SmartGraph;
+  using Algorithm = lemon::MaxMatching<Graph>;
+  Graph graph;
+  graph.reserveNode(static_cast<int>(vertices));
+  graph.reserveEdge(static_cast<int>(edges.size()));
+  for (std::size_t i = 0; i < vertices; ++i) graph.addNode();
+  const auto node = [](std::size_t vertex) { return Graph::nodeFromId(static_cast<int>(vertex)); };
+  for (const auto& edge : edges) graph.addEdge(node(edge.first), node(edge.second));
+
+  Algorithm algorithm(graph);
+  algorithm.run();
+
+  LargestMatching matching;
+  for (std::size_t i = 0; i < vertices; ++i) {
+    const Graph::Node mate = algorithm.mate(node(i));
+    matching.mates.push_back(mate == lemon::INVALID ? Matching::unmatched : static_cast<std::size_t>(Graph::id(mate)));
+    if (algorithm.status(node(i)) == Algorithm::ODD) matching.barrier.push_back(i);
+  }
+  return matching;
+}
+
 }  // namespace isobar::allocators

@@ -35,6 +35,16 @@ struct Matching {
 /// two to six seconds (tests/bench/cluster_bench.cpp).
 Matching maximum_weight_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges);
 
+/// A matching with the most edges, and why none has more: without the vertices of the barrier, the graph has as many
+/// components of odd size as the barrier has vertices, and one more for each vertex without a mate.
+struct LargestMatching {
+  std::vector<std::size_t> mates;  ///< of each vertex, or Matching::unmatched
+  std::vector<std::size_t> barrier;
+};
+
+/// A matching with the most edges, whatever their weights. Deterministic. LEMON's algorithm of O(V E α(V)).
+LargestMatching largest_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges);
+
 /// What is wrong with a matching or with its proof; "" when nothing is. Shares no code with the algorithm.
 /// O(E · nesting of the odd sets).
 std::string fault_of_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges, const Matching& matching);

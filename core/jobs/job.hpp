@@ -19,6 +19,8 @@ inline constexpr std::array<const char*, 3> step_resources = {"input", "compute"
 struct StepTimes {
   Seconds alone;
   std::array<Seconds, step_resources.size()> busy;
+
+  bool operator==(const StepTimes&) const = default;
 };
 
 /// A training job of a cluster. It holds all of its devices whenever it runs (a gang).
