@@ -27,6 +27,7 @@ void add_trace_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_validate_command(CLI::App& app, Action& action);
 void add_cluster_command(CLI::App& app, Action& action);
+void add_share_command(CLI::App& app, Action& action);
 void add_report_command(CLI::App& app, Action& action);
 void add_plot_command(CLI::App& app, Action& action);
 /// Adds the commands that isobar-exec implements: run, profile, doctor, export.

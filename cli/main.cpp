@@ -46,6 +46,7 @@ ExitCode run(int argc, char** argv)
   add_verify_command(app, action);
   add_validate_command(app, action);
   add_cluster_command(app, action);
+  add_share_command(app, action);
   add_report_command(app, action);
   add_plot_command(app, action);
   add_executor_commands(app, action);

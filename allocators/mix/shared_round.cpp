@@ -40,7 +40,8 @@ Seconds best_slots(const std::vector<StepTimes>& steps)
 
 Seconds shared_round_time(const std::vector<StepTimes>& steps, RoundForm form)
 {
-  ensure(!steps.empty() && steps.size() <= 6, "a round of no job, or of more than six");
+  ensure(!steps.empty(), "a round of no job");
+  ensure(form == RoundForm::Overlap || steps.size() <= 6, "slots of more than six jobs");
   Seconds longest;
   std::array<Seconds, resources> busy{};
   for (const auto& step : steps) {

@@ -13,8 +13,8 @@ enum class RoundForm {
 };
 
 /// The time of a round. Slots of more jobs than resources hold several jobs of one resource, one after the other.
-/// O(jobs) for Overlap, O(jobs!) for Slots; at most 6 jobs.
-/// Source: overlap: docs/cluster.md; slots: "Multi-Resource Interleaving for Deep Learning Training", SIGCOMM 2022.
+/// O(jobs) for Overlap; O(jobs!) for Slots, of at most 6 jobs.
+/// Source: overlap: docs/sharing.md; slots: "Multi-Resource Interleaving for Deep Learning Training", SIGCOMM 2022.
 Seconds shared_round_time(const std::vector<StepTimes>& steps, RoundForm form);
 
 }  // namespace isobar::allocators

@@ -7,6 +7,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/certificates/certificate_checker.hpp"
+#include "core/jobs/grouping_checker.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
@@ -23,6 +24,8 @@ constexpr auto footer = R"(Exit codes: 0 every claim holds · 2 a file that cann
             5 a false claim, or one that takes too long to check
 A plan file cannot prove that there is no placement: if that is its outcome, 0
 means that nothing in it is false.
+
+Groups of jobs (isobar share --group) need no other file: isobar verify FILE.
 
 Example:
   isobar verify platforms/sky64.xml workloads/bert160.yaml plan.json
@@ -155,6 +158,35 @@ ExitCode verify(const VerifyOptions& options)
   return faults.empty() ? ExitCode::Done : ExitCode::CheckFailed;
 }
 
+/// Recomputes the times, the bound and the certificates of groups.
+ExitCode verify_groups(const std::string& file, bool as_json)
+{
+  const Grouping grouping = read_grouping(file);
+  const Faults faults = faults_of(grouping);
+  if (as_json) {
+    const nlohmann::ordered_json answer = {{"schema", "isobar-verification/1"},
+                                           {"groups", file},
+                                           {"holds", faults.empty()},
+                                           {"total_s", grouping.total.value},
+                                           {"bound_s", grouping.bound.value},
+                                           {"certificates", grouping.proofs.size()},
+                                           {"faults", faults}};
+    print(answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } else {
+    std::string text;
+    for (const auto& fault : faults) text += fmt::format("{}: {}\n", on_one_line(file), fault);
+    if (faults.empty()) {
+      text = fmt::format("{}: every claim holds\n{} of {}, {:.6g} s, no {} below {:.6g} s ({})\n", on_one_line(file),
+                         counted(grouping.groups.size(), "group"), counted(grouping.jobs.size(), "job"),
+                         grouping.total.value,
+                         grouping.at_once ? "sum with this longest round" : std::string(name_of(grouping.size)),
+                         grouping.bound.value, grouping.proofs.empty() ? "sums by resource" : "certificate");
+    }
+    print(text);
+  }
+  return faults.empty() ? ExitCode::Done : ExitCode::CheckFailed;
+}
+
 }  // namespace
 
 void add_verify_command(CLI::App& app, Action& action)
@@ -162,11 +194,19 @@ void add_verify_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("verify", "recompute every claim of a plan, and its bound from the certificate");
   auto options = std::make_shared<VerifyOptions>();
   options->inputs.add_to(*command);
-  add_file(*command, "PLAN", options->plan, "plan file (JSON)")->required();
+  command->get_option("WORKLOAD")->required(false);
+  add_file(*command, "PLAN", options->plan, "plan file (JSON)");
   command->option_defaults()->group("Output");
   command->add_flag("--json", options->json, "print the findings as JSON");
   command->footer(footer);
-  command->callback([options, &action] { action = [options] { return verify(*options); }; });
+  command->callback([options, &action] {
+    if (options->inputs.workload.empty()) {
+      action = [options] { return verify_groups(options->inputs.platform, options->json); };
+      return;
+    }
+    if (options->plan.empty()) throw CLI::RequiredError("PLAN");
+    action = [options] { return verify(*options); };
+  });
 }
 
 }  // namespace isobar::cli

@@ -5,6 +5,7 @@
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
+#include "core/base/temporary_folder.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -28,30 +29,6 @@ struct PlotOptions {
   std::string chart;
   std::string browser;
   std::string output;
-};
-
-/// A temporary folder, removed with its contents.
-class TemporaryFolder {
- public:
-  TemporaryFolder()
-  {
-    std::error_code fault;
-    std::string name = (std::filesystem::temp_directory_path(fault) / "isobar.XXXXXX").string();
-    if (fault) throw EnvironmentError("TMPDIR: names no folder; the browser needs one to write to");
-    if (mkdtemp(name.data()) == nullptr) throw EnvironmentError(name, "cannot make a folder there");
-    path_ = name;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder()
-  {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// Finds a Chromium or Chrome on the PATH. @throws EnvironmentError when there is none.

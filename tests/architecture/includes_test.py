@@ -82,6 +82,7 @@ ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/commands": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/share": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/sweep": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
 }
 FOLDERS = sorted({room.split("/")[0] for room in ROOMS})

@@ -1,0 +1,45 @@
+#pragma once
+
+#include "cli/mix_simulation.hpp"
+#include "cli/share/share_options.hpp"
+#include "core/base/temporary_folder.hpp"
+#include "core/jobs/grouping.hpp"
+
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// A workload alone has no plan on the platform.
+class NoPlan : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The jobs of the command line. Workloads alone are planned; their plans lie next to the output, or in a temporary
+/// folder.
+class SharedJobs {
+ public:
+  /// @throws InputError for a wrong JOB, fewer than two, or files with faults; NoPlan.
+  explicit SharedJobs(const ShareOptions& options);
+
+  const MixInputs& inputs() const { return inputs_; }
+  MixInputs& inputs() { return inputs_; }
+  /// Plans that were made, named next to the output.
+  const std::vector<std::string>& made() const { return made_; }
+  /// A mix of these jobs as the file to write says it: with plans that were made next to it.
+  Mix as_written(Mix mix) const;
+
+ private:
+  TemporaryFolder folder_;
+  std::vector<std::string> made_;
+  std::map<std::string, std::string> names_;  // of the plans that were made, in the mix
+  MixInputs inputs_;
+};
+
+/// A job as a row of a table of profiles has it, from its run alone: one step.
+JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloRun& alone);
+
+}  // namespace isobar::cli
