@@ -1,6 +1,7 @@
 #include "core/base/csv_table.hpp"
 #include "core/base/document.hpp"
 #include "core/base/files.hpp"
+#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/grouping.hpp"
 #include "core/jobs/trace_numbers.hpp"
@@ -278,7 +279,7 @@ std::vector<JobProfile> read_job_profiles(const std::filesystem::path& file)
   }
   faults.throw_if_any();
   if (jobs.size() < 2) {
-    throw InputError(file.string(), fmt::format("has {} jobs; sharing takes two or more", jobs.size()));
+    throw InputError(file.string(), fmt::format("has {}; sharing takes two or more", counted(jobs.size(), "job")));
   }
   return jobs;
 }

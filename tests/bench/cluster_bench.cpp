@@ -3,6 +3,7 @@
 // must take less than 10 s.
 
 #include "allocators/mix/cluster_schedule.hpp"
+#include "allocators/mix/job_grouping.hpp"
 #include "allocators/mix/matching.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/pcg64.hpp"
@@ -73,6 +74,22 @@ void match(benchmark::State& state)
   }
   for (auto _ : state) benchmark::DoNotOptimize(maximum_weight_matching(jobs, edges));
 }
+
+/// Random jobs in pairs with their certificate and the baselines beside them.
+void group(benchmark::State& state, GroupSize size)
+{
+  Pcg64 random(1);
+  std::vector<JobProfile> jobs(static_cast<std::size_t>(state.range(0)));
+  for (auto& job : jobs) {
+    job.steps = 1 + random.below(100'000);
+    job.step.busy = {Seconds(0.1 * random.uniform()), Seconds(random.uniform()), Seconds(random.uniform())};
+    for (const Seconds busy : job.step.busy) job.step.alone += busy;
+  }
+  for (auto _ : state) benchmark::DoNotOptimize(choose_groups(jobs, {size}));
+}
+
+BENCHMARK_CAPTURE(group, pairs, GroupSize::Pairs)->ArgName("jobs")->Unit(benchmark::kMillisecond)->Arg(200)->Arg(1000);
+BENCHMARK_CAPTURE(group, four, GroupSize::Auto)->ArgName("jobs")->Unit(benchmark::kMillisecond)->Arg(200)->Arg(1000);
 
 BENCHMARK(match)->ArgName("jobs")->Unit(benchmark::kMillisecond)->Arg(200)->Arg(400)->Arg(1000);
 

@@ -109,7 +109,7 @@ TEST_F(GroupingFile, RefusesWrongProfilesWithEveryFault)
       fault_of_table("name,steps,devices,compute_s\na,1,1,1\n"),
       ":1: network_s: missing column; the columns are name, steps, devices, compute_s, network_s, input_s, alone_s, "
       "memory_bytes, activations_bytes");
-  EXPECT_EQ(fault_of_table(header + "a,1,1,1,1,\n"), ": has 1 jobs; sharing takes two or more");
+  EXPECT_EQ(fault_of_table(header + "a,1,1,1,1,\n"), ": has 1 job; sharing takes two or more");
   EXPECT_EQ(fault_of_table(header + "a,0,x,-1,1s,\n,1,1,1,1,\na,1,1,1,1,\nb,1,1,0,0,\nc,1,1,1,1,0.5\n"),
             ":2: steps: \"0\" is not a whole number from 1 to 1099511627776\n"
             ":2: devices: \"x\" is not a whole number from 1 to 1000000\n"
