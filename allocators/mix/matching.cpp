@@ -5,9 +5,19 @@
 #include <lemon/matching.h>
 #include <lemon/smart_graph.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace isobar::allocators {
 
-Matching maximum_weight_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges)
+namespace {
+
+/// Graphs with more edges are matched on some of them first.
+constexpr std::size_t many_edges = 100'000;
+constexpr std::size_t first_edges = 16;  // of each vertex
+constexpr std::size_t more_edges = 8;    // of each vertex, in a round of pricing
+
+Matching matching_of_all(std::size_t vertices, const std::vector<MatchingEdge>& edges)
 {
   using Graph = lemon::SmartGraph;
   using Weights = Graph::EdgeMap<std::int64_t>;
@@ -40,6 +50,66 @@ Matching maximum_weight_matching(std::size_t vertices, const std::vector<Matchin
     if (set.dual != 0) matching.odd_sets.push_back(set);
   }
   return matching;
+}
+
+/// Takes the edges with the largest `worth` of each vertex, up to `most` of them, in the order of the edges.
+void take(std::size_t vertices, const std::vector<MatchingEdge>& edges,
+          std::vector<std::pair<std::int64_t, std::size_t>> worth, std::size_t most, std::vector<bool>& is_taken)
+{
+  std::stable_sort(worth.begin(), worth.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::vector<std::size_t> count(vertices);
+  for (const auto& [value, edge] : worth) {
+    std::size_t& first = count[edges[edge].first];
+    std::size_t& second = count[edges[edge].second];
+    if (first >= most && second >= most) continue;
+    ++first;
+    ++second;
+    is_taken[edge] = true;
+  }
+}
+
+/// For each edge that the duals do not cover, by how much.
+std::vector<std::pair<std::int64_t, std::size_t>> uncovered(std::size_t vertices,
+                                                            const std::vector<MatchingEdge>& edges,
+                                                            const Matching& matching)
+{
+  std::vector<std::vector<std::size_t>> sets_of(vertices);  // ascending
+  for (std::size_t i = 0; i < matching.odd_sets.size(); ++i) {
+    for (const std::size_t vertex : matching.odd_sets[i].vertices) sets_of[vertex].push_back(i);
+  }
+  std::vector<std::pair<std::int64_t, std::size_t>> found;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    const auto& [first, second, weight] = edges[i];
+    std::int64_t lack = 4 * weight - matching.duals[first] - matching.duals[second];
+    if (lack <= 0) continue;
+    const auto& others = sets_of[second];
+    for (const std::size_t set : sets_of[first]) {
+      if (std::binary_search(others.begin(), others.end(), set)) lack -= matching.odd_sets[set].dual;
+    }
+    if (lack > 0) found.emplace_back(lack, i);
+  }
+  return found;
+}
+
+}  // namespace
+
+Matching maximum_weight_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges)
+{
+  if (edges.size() <= many_edges) return matching_of_all(vertices, edges);
+  std::vector<std::pair<std::int64_t, std::size_t>> worth;
+  for (std::size_t i = 0; i < edges.size(); ++i) worth.emplace_back(edges[i].weight, i);
+  std::vector<bool> is_taken(edges.size());
+  take(vertices, edges, std::move(worth), first_edges, is_taken);
+  while (true) {
+    std::vector<MatchingEdge> taken;
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      if (is_taken[i]) taken.push_back(edges[i]);
+    }
+    Matching matching = matching_of_all(vertices, taken);
+    auto lacking = uncovered(vertices, edges, matching);
+    if (lacking.empty()) return matching;
+    take(vertices, edges, std::move(lacking), more_edges, is_taken);
+  }
 }
 
 LargestMatching largest_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges)

@@ -41,7 +41,7 @@ void add_share_command(CLI::App& app, Action& action)
            "table of jobs in place of JOB (CSV, docs/formats/groups.md), for --group");
   command->option_defaults()->group("Goal");
   command->add_option("--group", options->group,
-                      "choose which jobs share devices, at most so many together: pairs, triples or auto (four) "
+                      "choose which jobs share devices: pairs, triples, or auto, which makes groups of up to four "
                       "(default: all jobs share)");
   command->add_flag("--at-once", options->at_once,
                     "make pairs of all jobs that run at once on sets of their own, with the least longest round "

@@ -74,12 +74,26 @@ TEST(Matching, WeighsAsMuchAsTheBestOfAllAndIsProved)
 
 TEST(Matching, HasAProofInLargeGraphsToo)
 {
-  Pcg64 random(3);
-  std::vector<MatchingEdge> edges;
-  for (std::size_t i = 0; i < 81; ++i) {
-    for (std::size_t j = i + 1; j < 81; ++j) edges.push_back({i, j, 1 + random.below(1000)});
+  // Those of 460 vertices are matched on some of their edges first.
+  for (const std::size_t vertices : {81U, 460U}) {
+    Pcg64 random(3);
+    std::vector<MatchingEdge> edges;
+    for (std::size_t i = 0; i < vertices; ++i) {
+      for (std::size_t j = i + 1; j < vertices; ++j) edges.push_back({i, j, 1 + random.below(1000)});
+    }
+    EXPECT_EQ(fault_of_matching(vertices, edges, maximum_weight_matching(vertices, edges)), "");
   }
-  EXPECT_EQ(fault_of_matching(81, edges, maximum_weight_matching(81, edges)), "");
+}
+
+TEST(Matching, WithTheMostEdgesHasABarrierThatLeavesAsManyOddComponents)
+{
+  // Three vertices around one: only one of them has a mate.
+  const auto star = largest_matching(4, {{0, 1, 1}, {0, 2, 1}, {0, 3, 1}});
+  EXPECT_EQ(std::count(star.mates.begin(), star.mates.end(), Matching::unmatched), 2);
+  EXPECT_THAT(star.barrier, ElementsAre(0));
+  const auto square = largest_matching(4, {{0, 1, 1}, {1, 2, 1}, {2, 3, 1}, {0, 3, 1}});
+  EXPECT_EQ(std::count(square.mates.begin(), square.mates.end(), Matching::unmatched), 0);
+  EXPECT_THAT(largest_matching(2, {}).mates, ElementsAre(Matching::unmatched, Matching::unmatched));
 }
 
 TEST(Matching, IsRefusedWithAFalseProof)
