@@ -29,9 +29,11 @@ Seconds seconds_from(const char* option, const std::string& text)
 void add_input_options(CLI::App& command, RunCommandOptions& options)
 {
   command.option_defaults()->group("Inputs");
-  add_file(command, "WORKLOAD", options.workload, "workload file (YAML)")->required();
+  add_file(command, "WORKLOAD", options.workload, "workload file (YAML)");
   add_settings(command, options.settings);
-  add_file(command, "--plan", options.plan, "plan file (JSON)")->required();
+  add_file(command, "--plan", options.plan, "plan file (JSON)");
+  add_file(command, "--mix", options.mix,
+           "mix file (JSON), in place of WORKLOAD and --plan: jobs that take turns on their devices");
   add_file(command, "--profile", options.profile,
            "with --emulate: the profile that the plan was made with (JSON); ranks then take its times instead of a "
            "multiple of their own");
@@ -46,7 +48,8 @@ void add_schedule_options(CLI::App& command, RunCommandOptions& options)
 {
   command.option_defaults()->group("Schedule");
   add_count(command, "--steps", options.run.steps,
-            "number of steps in all, including those done before --resume (default: 10)");
+            "number of steps in all, including those done before --resume; of a mix, of each job that has none there (default: "
+            "10)");
   add_count(command, "--seed", options.run.seed, "seed of parameters, data order and dropout (default: 1)");
   command.add_flag("--emulate", options.run.emulate,
                    "slow each rank down, and limit its memory, to the device that the plan assigns");
@@ -56,6 +59,9 @@ void add_rank_options(CLI::App& command, RunCommandOptions& options)
 {
   command.option_defaults()->group("Launch");
   command.add_flag("--spawn", options.spawn, "run every rank as a process on this machine, over TCP");
+  command.add_option("--processes", options.processes,
+                     "with --mix and --spawn: a process for each device, with all jobs' ranks there, or for each "
+                     "rank of each job (job); default: device");
   command.add_flag("--in-process", options.in_process, "run every rank as a thread of this process");
   add_count(command, "--rank", options.rank,
             "number of this process's rank: with --ranks, the plan's device of this number; with --world and "
@@ -153,6 +159,14 @@ const char* const places_of_ranks =
     "--rank N with --ranks HOST:PORT,… (this rank here, the others elsewhere); torchrun, srun and mpirun set it "
     "themselves";
 
+void check_run_inputs(const RunCommandOptions& options)
+{
+  if (!options.mix.empty()) return;
+  if (options.workload.empty()) throw InputError("WORKLOAD is required; see isobar-exec run --help");
+  if (options.plan.empty()) throw InputError("--plan is required; see isobar-exec run --help");
+  if (options.processes) throw InputError("--processes", "is for the jobs of a mix; add --mix FILE, or leave it out");
+}
+
 void check_run_options(const RunCommandOptions& options)
 {
   const bool is_one_rank = options.rank || !options.ranks.empty() || options.launch.any();
@@ -208,18 +222,17 @@ void set_checkpoint_interval(RunCommandOptions& options)
   }
 }
 
-TimeLimits time_limits_of(const Plan& plan, const RunCommandOptions& options)
+TimeLimits time_limits_of(Seconds step, const RunCommandOptions& options)
 {
   const auto given = [](const char* option, const std::optional<std::string>& text) {
     return text ? std::optional(seconds_from(option, *text)) : std::nullopt;
   };
-  return time_limits(plan.predicted ? plan.predicted->step_time : Seconds(0), given("--deadline", options.deadline),
-                     given("--heartbeat", options.heartbeat));
+  return time_limits(step, given("--deadline", options.deadline), given("--heartbeat", options.heartbeat));
 }
 
 std::vector<std::string> inputs_of(const RunCommandOptions& options)
 {
-  return {options.workload,        options.plan,       options.profile,
+  return {options.workload,        options.plan,       options.mix,        options.profile,
           options.platform,        options.data.train, options.data.evaluation,
           options.data.vocabulary, options.weights,    options.run.network.secret_file,
           options.restart.replan};

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/plan.hpp"
+#include "core/units.hpp"
 #include "exec/data/dataset.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/launch/launch_options.hpp"
@@ -23,6 +23,8 @@ struct RunCommandOptions {
   std::string workload;
   WorkloadSettings settings;
   std::string plan;
+  std::string mix;  ///< file; then there is neither workload nor plan
+  std::optional<std::string> processes;
   bool spawn = false;
   bool in_process = false;
   std::optional<std::size_t> rank;
@@ -53,6 +55,9 @@ void add_run_options(CLI::App& command, RunCommandOptions& options);
 /// Text of the error when the options do not choose exactly one place for the ranks.
 extern const char* const places_of_ranks;
 
+/// @throws InputError unless there are a workload and a plan, or a mix.
+void check_run_inputs(const RunCommandOptions& options);
+
 /// Checks each option and those that exclude or require each other. @throws InputError naming the option.
 void check_run_options(const RunCommandOptions& options);
 
@@ -62,8 +67,8 @@ void set_transport(RunCommandOptions& options);
 /// Sets the interval of checkpoints: "100" is a number of steps, "5 min" a time. @throws InputError naming the option.
 void set_checkpoint_interval(RunCommandOptions& options);
 
-/// Time limits of a run of `plan` with --deadline and --heartbeat. @throws InputError naming the option.
-TimeLimits time_limits_of(const Plan& plan, const RunCommandOptions& options);
+/// Time limits of a run whose steps are predicted to take `step`, with --deadline and --heartbeat. @throws InputError naming the option.
+TimeLimits time_limits_of(Seconds step, const RunCommandOptions& options);
 
 /// Files that the run reads; "" for those that are not given.
 std::vector<std::string> inputs_of(const RunCommandOptions& options);

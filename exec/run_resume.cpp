@@ -22,14 +22,15 @@ std::string run_identity(const RunCommandOptions& options, const Plan& plan, con
   return identity.dump();
 }
 
-std::optional<FolderLock> lock_checkpoints(const RunCommandOptions& options, const std::optional<LaunchPlace>& launched)
+std::unique_ptr<FolderLock> lock_checkpoints(const RunCommandOptions& options,
+                                             const std::optional<LaunchPlace>& launched)
 {
   const std::string& folder = options.run.checkpoints.folder;
-  if (folder.empty()) return std::nullopt;
+  if (folder.empty()) return nullptr;
   CheckpointStore(folder).require_writable();
   const std::size_t rank = launched ? launched->rank : options.rank.value_or(0);
-  if (rank != 0) return std::nullopt;
-  return std::make_optional<FolderLock>(folder);
+  if (rank != 0) return nullptr;
+  return std::make_unique<FolderLock>(folder);
 }
 
 std::optional<Checkpoint> checkpoint_to_resume(RunCommandOptions& options, std::size_t layers)

@@ -8,6 +8,7 @@
 #include "exec/run_command_options.hpp"
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -19,11 +20,11 @@ namespace isobar::exec {
 std::string run_identity(const RunCommandOptions& options, const Plan& plan, const std::string& workload_hash,
                          const std::optional<Weights>& weights);
 
-/// Locks the folder of checkpoints against other runs: rank 0 holds it for all ranks. None on other ranks, or without
+/// Locks the folder of checkpoints against other runs: rank 0 holds it for all ranks. Null on other ranks, or without
 /// --checkpoint.
 /// @throws EnvironmentError when the folder cannot be written, and as FolderLock does.
-std::optional<FolderLock> lock_checkpoints(const RunCommandOptions& options,
-                                           const std::optional<LaunchPlace>& launched);
+std::unique_ptr<FolderLock> lock_checkpoints(const RunCommandOptions& options,
+                                             const std::optional<LaunchPlace>& launched);
 
 /// With --resume, the newest valid checkpoint, whose step it stores in `options.run`; none when the run begins at step
 /// 0. Prints which one it is and those that it skips.

@@ -304,7 +304,8 @@ const std::string& ChildResult::output_or_throw() const
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
                                          ChildLimit time_limit,
                                          const std::function<void(std::size_t, const ChildResult&)>& on_end,
-                                         std::optional<Seconds> grace_after_fault)
+                                         std::optional<Seconds> grace_after_fault,
+                                         const std::function<bool(std::size_t, std::size_t)>& belong_together)
 {
   std::vector<ChildResult> results(work.size());
   std::vector<std::pair<std::size_t, std::unique_ptr<Child>>> running;
@@ -337,7 +338,9 @@ std::vector<ChildResult> run_in_children(const std::vector<std::function<std::st
       entry = running.erase(entry);
       ++done;
       if (grace_after_fault && results[ended_index].failure) {
-        for (const auto& other : running) other.second->hurry(*grace_after_fault);
+        for (const auto& [other, running_child] : running) {
+          if (!belong_together || belong_together(ended_index, other)) running_child->hurry(*grace_after_fault);
+        }
       }
       if (on_end) on_end(ended_index, results[ended_index]);
     }

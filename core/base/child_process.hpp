@@ -40,12 +40,14 @@ struct ChildLimit {
 ///
 /// A child that crashes or hangs affects only its own result. Children get SIGKILL when this process dies. `on_end`, if
 /// given, is called as each child ends, with the work's index and result. `grace_after_fault` is for work that belongs
-/// together: once one child has failed, the running ones are killed after that time.
+/// together: once one child has failed, the running ones are killed after that time; with `belong_together`, those of
+/// which it is true.
 /// @throws Interrupted, after all children were killed and reaped, when the process was asked to stop.
 std::vector<ChildResult> run_in_children(const std::vector<std::function<std::string()>>& work, std::size_t parallel,
                                          ChildLimit time_limit,
                                          const std::function<void(std::size_t, const ChildResult&)>& on_end = {},
-                                         std::optional<Seconds> grace_after_fault = {});
+                                         std::optional<Seconds> grace_after_fault = {},
+                                         const std::function<bool(std::size_t, std::size_t)>& belong_together = {});
 
 /// Runs one piece of work in a forked child.
 ChildResult run_in_child(const std::function<std::string()>& work, ChildLimit time_limit);

@@ -114,7 +114,6 @@ std::optional<std::size_t> TurnOrder::holder(std::size_t device) const
   return static_cast<std::size_t>(holder - 1);
 }
 
-/// The number of a turn; none if it has none yet.
 std::optional<std::uint64_t> TurnOrder::number_of(std::size_t job, std::uint64_t turn) const
 {
   const auto& turns = turns_[job];
@@ -124,10 +123,19 @@ std::optional<std::uint64_t> TurnOrder::number_of(std::size_t job, std::uint64_t
   return state.numbers[turn % open_turns];
 }
 
+std::uint64_t TurnOrder::number(std::size_t job, std::uint64_t turn)
+{
+  if (const auto number = number_of(job, turn)) return *number;
+  ensure(turn == state_of(job).numbered, "turns get their numbers one after the other");
+  number_next_turn(job);
+  return number_of(job, turn).value();
+}
+
 std::uint64_t TurnOrder::turn_number(std::size_t job, std::size_t device) const
 {
-  ensure(holder(device) == job, "a turn on a device that the job does not hold");
-  return number_of(job, place_of(job, device).turns).value();
+  const Place& place = place_of(job, device);
+  ensure(place.asked != 0 || holder(device) == job, "a turn on a device that the job does not want");
+  return number_of(job, place.turns).value();
 }
 
 void TurnOrder::number_next_turn(std::size_t job)

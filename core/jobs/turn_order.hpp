@@ -53,9 +53,15 @@ class TurnOrder {
   std::optional<std::size_t> grant(std::size_t device);
   /// The job that holds a device.
   std::optional<std::size_t> holder(std::size_t device) const;
-  /// The number of the turn for which a job holds a device, where the hand-over is after a step. Equal on all devices
-  /// of the job, and larger for a later turn.
+  /// The number of the turn for which a job asks for a device or holds it, where the hand-over is after a step. Equal
+  /// on all devices of the job, and larger for a later turn.
   std::uint64_t turn_number(std::size_t job, std::size_t device) const;
+  /// The number of a turn of a job, the first of which since it joined is 0; none if it has none yet. Numbers of
+  /// conserving turns are known of the last 16.
+  std::optional<std::uint64_t> number_of(std::size_t job, std::uint64_t turn) const;
+  /// The same. A turn that has none gets the next number, as if a device of the job asked for it; all turns before it
+  /// must have theirs.
+  std::uint64_t number(std::size_t job, std::uint64_t turn);
   /// Gives a device back. `ends_step`: with the last computation of a step; always true if the hand-over is after a
   /// step. @throws std::logic_error unless the job holds it.
   void give_back(std::size_t job, std::size_t device, bool ends_step);
@@ -88,7 +94,6 @@ class TurnOrder {
   Device& state_at(std::size_t device) const;
   Place& place_of(std::size_t job, std::size_t device) const;
   std::uint64_t round_of(std::size_t job, std::uint64_t turn) const;
-  std::optional<std::uint64_t> number_of(std::size_t job, std::uint64_t turn) const;
   void number_next_turn(std::size_t job);
   std::optional<std::size_t> next_turn(std::size_t device) const;
   std::optional<std::size_t> first_asked(std::size_t device) const;

@@ -13,6 +13,7 @@ namespace isobar::exec {
 /// Where the steps of a run are logged; "" means nowhere.
 struct StepLogOptions {
   bool table = true;             ///< a line per step on standard output
+  std::string job;               ///< of a mix, begins each line of the table, whose head the command prints
   std::string json_lines;        ///< a file with one JSON line per step
   std::string tensorboard;       ///< a folder of TensorBoard event files
   std::string prometheus;        ///< a text file with the last step, for Prometheus' textfile collector

@@ -39,6 +39,11 @@ void TransferWaits::decision(std::uint64_t step, const Work& work) const
   run(work, [step] { return fmt::format("rank 0's decision about step {}", step); });
 }
 
+void TransferWaits::turn(std::uint64_t step, const Work& work) const
+{
+  run(work, [step] { return fmt::format("the turn of step {}", step); });
+}
+
 void TransferWaits::loss(std::uint64_t step, const Work& work) const
 {
   run(work, [step] { return fmt::format("the loss of step {}", step); });

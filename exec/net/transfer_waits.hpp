@@ -21,6 +21,8 @@ class TransferWaits {
   void transfer(const Instruction& instruction, const Work& work) const;
   /// Runs a wait for rank 0's decision about a step; errors likewise.
   void decision(std::uint64_t step, const Work& work) const;
+  /// Runs a wait for this rank's turn among the jobs of a mix; errors likewise.
+  void turn(std::uint64_t step, const Work& work) const;
   /// Runs a wait for the other ranks' addends to the loss of a step; errors likewise.
   void loss(std::uint64_t step, const Work& work) const;
 

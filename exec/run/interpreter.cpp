@@ -89,6 +89,7 @@ class Player {
   void play_instruction(LaneId lane, std::uint64_t step, std::uint64_t position, const Instruction& instruction)
   {
     throw_if_interrupted();
+    work_.await_turn(step, position, instruction);
     TraceEvent event{step, rank_, position, instruction, steady_time(), Seconds(0), work_.memory(Tier::Device)};
     work_.run(step, position, instruction);
     event.end = steady_time();

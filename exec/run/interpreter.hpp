@@ -19,6 +19,8 @@ class RankWork {
   RankWork& operator=(const RankWork&) = delete;
   virtual ~RankWork() = default;
 
+  /// Waits until an instruction may begin, after everything it waits for is done; the wait is not part of its time.
+  virtual void await_turn(std::uint64_t /*step*/, std::uint64_t /*position*/, const Instruction& /*instruction*/) {}
   /// Executes an instruction, the one at `position` of its lane in `step`. Called on the lane's own thread, in the
   /// lane's order, after everything it waits for is done.
   virtual void run(std::uint64_t step, std::uint64_t position, const Instruction& instruction) = 0;

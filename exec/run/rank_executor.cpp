@@ -105,6 +105,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
   if (divides_operators(plan)) divided_ = operator_plan_of(plan, workload);
   make_models(plan);
   if (divided_) make_operators(plan);
+  if (options_.turns != nullptr) turn_ = std::make_unique<RankTurn>(*options_.turns, program, rank, options_.first_step);
 }
 
 /// What a shard holds of the parameters among the operators of a part.
@@ -236,6 +237,27 @@ void RankExecutor::with_models(const std::function<void(std::size_t stage, Stage
   });
 }
 
+void RankExecutor::join_turns()
+{
+  if (turn_) turn_->join();
+}
+
+void RankExecutor::leave_turns() noexcept
+{
+  if (turn_) turn_->leave();
+}
+
+void RankExecutor::await_turn(std::uint64_t step, std::uint64_t position, const Instruction& instruction)
+{
+  if (!turn_) return;
+  const auto check = [this] { board_->check_turns(); };
+  const auto numbered = [&](std::uint64_t turn, std::uint64_t number) {
+    board_->add_turn(turn, rank_, number);
+    check();
+  };
+  turn_->await(step, position, instruction, *waits_, numbered, check);
+}
+
 void RankExecutor::run(std::uint64_t step, std::uint64_t position, const Instruction& instruction)
 {
   if (options_.stop_requested()) board_->request_stop();
@@ -249,7 +271,9 @@ void RankExecutor::run(std::uint64_t step, std::uint64_t position, const Instruc
     range.emplace(name_of_event(instruction));
     await_events(job);
   }
+  if (turn_ && is_on_device(instruction)) turn_->follow(job.lane.stream);
   work_on_device([&] { run_on_stream(job); });
+  if (turn_) turn_->done(step, position, instruction, job.lane.stream);
 }
 
 /// Orders the job after the work of the instructions that it waits for, whose calls have returned. The machine's own

@@ -17,6 +17,7 @@
 #include "exec/run/rank_machine.hpp"
 #include "exec/run/rank_report.hpp"
 #include "exec/run/rank_stages.hpp"
+#include "exec/run/rank_turn.hpp"
 #include "exec/run/step_board.hpp"
 #include "exec/spmd/operator_passes.hpp"
 #include "exec/transport/transport.hpp"
@@ -58,6 +59,8 @@ struct RankOptions {
   std::optional<EmulatedMachine> machine = {};  ///< sets the time of copies, updates and disk. CPU only
   std::string scratch;                          ///< RankMachine::Options, as is the next
   std::optional<std::uint64_t> disturbed = {};
+  const JobTurns* turns = nullptr;  ///< of a job that shares its devices with others; null: it has them for itself
+  std::uint64_t first_step = 0;     ///< of its turns
 };
 
 /// Executes a rank's instructions: those of its stages on their layers, or the data server's, which sends each
@@ -71,6 +74,8 @@ struct RankOptions {
 ///
 /// Copies to and from the machine that the device is in, its updates and its disk are RankMachine's, in lanes of their
 /// own.
+///
+/// In a mix of jobs, computations wait for the rank's turn on its device, and collectives for that on its links.
 ///
 /// On a GPU, every lane has its own stream, and the host counts an instruction as done when its work is queued. Each
 /// leaves an event; an instruction that waits for another one waits for its event on the device. The host waits for the
@@ -86,6 +91,7 @@ class RankExecutor : public RankWork {
   /// `board` the decisions about steps. `waits` limits the waits for those. Both must outlive the executor.
   void connect(Transport& transport, StepBoard& board, TransferWaits waits);
 
+  void await_turn(std::uint64_t step, std::uint64_t position, const Instruction& instruction) override;
   void run(std::uint64_t step, std::uint64_t position, const Instruction& instruction) override;
   bool has_next_step(LaneId lane, std::uint64_t step) override;
   bool rests_after(std::uint64_t step) override;
@@ -95,6 +101,11 @@ class RankExecutor : public RankWork {
   /// Receives a step, the time of its end by the steady clock, and its mean loss (from the first shard of the first
   /// replica of the last stage, or from rank 0 where the plan divides operators).
   using StepEnded = std::function<void(std::uint64_t step, Seconds end, std::optional<double> loss)>;
+  /// Before the first step: takes part in the turns of a mix, once the job may.
+  void join_turns();
+  /// After the last step of training: the rank computes nothing more on its device.
+  void leave_turns() noexcept;
+
   /// Ends a step on the compute lane and reports, in order, all steps that the device has ended; on a CPU this one. A
   /// GPU may be two steps behind the host; beyond that this waits for it, since the memory of queued work would grow.
   void end_step(std::uint64_t step, const StepEnded& ended);
@@ -213,6 +224,7 @@ class RankExecutor : public RankWork {
   std::deque<StepEnd> steps_in_flight_;
   std::optional<OperatorPlan> divided_;        // of a plan that divides operators
   std::unique_ptr<OperatorPasses> operators_;  // likewise; otherwise null
+  std::unique_ptr<RankTurn> turn_;             // null unless the job shares its devices
   std::unique_ptr<RankMachine> machine_;       // null if all stages live on the device
 };
 

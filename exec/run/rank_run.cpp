@@ -52,6 +52,8 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   result.control = StepDecisions(options);
   if (options.stop) result.stop_requested = [&options] { return options.stop->requested(); };
   result.timed_before = options.first_step + timed_steps(context.program);
+  result.turns = options.turns;
+  result.first_step = options.first_step;
   result.seed = options.seed;
   result.device = options.device;
   result.progress = progress;
@@ -70,6 +72,18 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   }
   return result;
 }
+
+/// For its lifetime, a rank takes part in the turns of a mix, unless it leaves them before.
+class TakesPart {
+ public:
+  explicit TakesPart(RankExecutor& executor) : executor_(executor) { executor_.join_turns(); }
+  TakesPart(const TakesPart&) = delete;
+  TakesPart& operator=(const TakesPart&) = delete;
+  ~TakesPart() { executor_.leave_turns(); }
+
+ private:
+  RankExecutor& executor_;
+};
 
 bool has_steps_to_train(const RunOptions& options)
 {
@@ -103,7 +117,8 @@ RunContext::RunContext(const Workload& run_workload, const Plan& run_plan, const
   if (options.weights && !options.resume_from) check_weights(workload, *options.weights);
   if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
   constexpr Seconds patience(30);
-  const Seconds predicted = plan.predicted ? plan.predicted->step_time : Seconds(0);
+  Seconds predicted = plan.predicted ? plan.predicted->step_time : Seconds(0);
+  if (options.turns != nullptr) predicted = options.turns->round;
   lateness = std::make_unique<Lateness>(predicted, patience, options.warn);
 }
 
@@ -133,6 +148,7 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
   RankReport report = RankReport::of(context.program, rank);
   RankRecorder recorder(report, options.first_step + timed_steps(context.program));
   StageCheckpoints checkpoints(context.plan, options, context.run_id, rank);
+  const TakesPart takes_part(executor);
   Seconds before = steady_time();
   const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {
     if (!loss) return;
@@ -146,6 +162,7 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
     if (rank == 0) context.lateness->step_ends();
     checkpoints.step_ended();
     const StepControl control = executor.control_of(step);
+    if (control.end) executor.leave_turns();
     if (control.checkpoint) {
       executor.catch_up(ended);  // throws before a diverged step is saved
       const Progress::Work work(progress, step, "checkpoint");

@@ -12,6 +12,7 @@
 #include "exec/net/deadlines.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/rank_report.hpp"
+#include "exec/run/rank_turn.hpp"
 #include "exec/transport/transport_choice.hpp"
 
 #include <cstddef>
@@ -73,6 +74,7 @@ struct RunOptions {
   /// For tests: the seed of random delays of copies, of the machine's updates and of its disk; memory of theirs that is
   /// free then holds NaN.
   std::optional<std::uint64_t> disturb_copies = {};
+  const JobTurns* turns = nullptr;  ///< of a job that shares its devices with others; null: it has them for itself
 };
 
 /// Runs every rank as a thread of this process; tensors pass between them without a copy.

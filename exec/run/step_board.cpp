@@ -18,6 +18,7 @@ namespace {
 
 constexpr std::string_view stop_message = "stop";
 constexpr std::string_view loss_prefix = "loss ";  // then step, rank and addend
+constexpr std::string_view turn_prefix = "turn ";  // then turn, rank and number
 constexpr std::string_view step_prefix = "step ";  // then phase, step, checkpoint and end
 
 std::string message_of(Phase phase, std::uint64_t step, StepControl control)
@@ -63,6 +64,22 @@ std::optional<Loss> loss_from(std::string_view message)
               json[2].is_null() ? std::numeric_limits<double>::quiet_NaN() : json[2].get<double>()};
 }
 
+struct Turn {
+  std::uint64_t turn;
+  std::size_t rank;
+  std::uint64_t number;
+};
+
+/// nullopt unless the message is the number of a turn.
+std::optional<Turn> turn_from(std::string_view message)
+{
+  if (!message.starts_with(turn_prefix)) return std::nullopt;
+  const auto json = nlohmann::json::parse(message.substr(turn_prefix.size()), nullptr, false);
+  const auto is_number = [](const auto& value) { return value.is_number_unsigned(); };
+  if (!json.is_array() || json.size() != 3 || !std::all_of(json.begin(), json.end(), is_number)) return std::nullopt;
+  return Turn{json[0].get<std::uint64_t>(), json[1].get<std::size_t>(), json[2].get<std::uint64_t>()};
+}
+
 }  // namespace
 
 bool StepBoard::receive(std::string_view message)
@@ -70,6 +87,10 @@ bool StepBoard::receive(std::string_view message)
   if (rank_ == 0) {
     if (const auto loss = loss_from(message)) {
       post_loss(loss->step, loss->rank, loss->addend);
+      return true;
+    }
+    if (const auto turn = turn_from(message)) {
+      post_turn(turn->turn, turn->rank, turn->number);
       return true;
     }
     if (message != stop_message) return false;
@@ -176,6 +197,31 @@ double StepBoard::await_losses(std::uint64_t step, std::size_t ranks, Deadline d
   return sum;
 }
 
+void StepBoard::add_turn(std::uint64_t turn, std::size_t rank, std::uint64_t number)
+{
+  if (rank_ == 0) return post_turn(turn, rank, number);
+  if (send_) send_(std::string(turn_prefix) + nlohmann::json({turn, rank, number}).dump());
+}
+
+void StepBoard::post_turn(std::uint64_t turn, std::size_t rank, std::uint64_t number)
+{
+  constexpr std::size_t most_turns = 64;  // ranks are fewer turns apart
+  const std::lock_guard lock(mutex_);
+  const auto& [other, other_number] = turns_.try_emplace(turn, rank, number).first->second;
+  if (other_number != number && other_order_.empty()) {
+    other_order_ = fmt::format("turn {} has number {} on rank {} and {} on rank {}; all devices must grant turns in one "
+                               "order, so give all ranks the same mix",
+                               turn, other_number, other, number, rank);
+  }
+  if (turns_.size() > most_turns) turns_.erase(turns_.begin());
+}
+
+void StepBoard::check_turns()
+{
+  const std::lock_guard lock(mutex_);
+  if (!other_order_.empty()) throw_failure(environment_failure(Failure::Kind::Other, other_order_));
+}
+
 void StepBoard::request_stop()
 {
   {
@@ -193,9 +239,12 @@ bool StepBoard::stop_is_requested()
 
 void StepBoard::cancel() noexcept
 {
-  const std::lock_guard lock(mutex_);
-  cancelled_ = true;
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    cancelled_ = true;
+    changed_.notify_all();
+  }
+  if (also_cancel_) also_cancel_();
 }
 
 }  // namespace isobar::exec

@@ -14,6 +14,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace isobar::exec {
 
@@ -61,6 +62,15 @@ class StepBoard : public Heartbeat::Listener {
   /// does.
   double await_losses(std::uint64_t step, std::size_t ranks, Deadline deadline);
 
+  /// Compares the number of a job's turn in the order of a mix with those of the other ranks, which are the same where
+  /// all devices grant turns in one order. `rank`: as for `add_loss`.
+  void add_turn(std::uint64_t turn, std::size_t rank, std::uint64_t number);
+  /// @throws a failure that names the ranks once two of them have had different numbers for a turn; on rank 0.
+  void check_turns();
+
+  /// From now on `cancel` also calls this.
+  void also_cancel(std::function<void()> other) { also_cancel_ = std::move(other); }
+
   /// Requests that the run ends after a complete step.
   void request_stop();
   /// Whether a stop is requested: on rank 0 by any rank.
@@ -75,6 +85,7 @@ class StepBoard : public Heartbeat::Listener {
   };
 
   void post(Phase phase, std::uint64_t step, StepControl control);
+  void post_turn(std::uint64_t turn, std::size_t rank, std::uint64_t number);
   void post_loss(std::uint64_t step, std::size_t rank, double addend);
   template <typename Arrived>
   void wait(Deadline deadline, const char* missing, Arrived arrived);
@@ -86,6 +97,9 @@ class StepBoard : public Heartbeat::Listener {
   std::condition_variable changed_;
   std::array<Decisions, 2> decisions_;                             // by phase
   std::map<std::uint64_t, std::map<std::size_t, double>> losses_;  // by step and rank, until they are added up
+  std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> turns_;  // the last ones: rank and number
+  std::string other_order_;                                               // the two ranks that have one, in words
+  std::function<void()> also_cancel_;
   bool stop_requested_ = false;
   bool cancelled_ = false;
 };

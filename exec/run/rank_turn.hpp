@@ -1,0 +1,81 @@
+#pragma once
+
+#include "core/program/program.hpp"
+#include "core/units.hpp"
+#include "exec/device/stream.hpp"
+#include "exec/launch/device_turns.hpp"
+#include "exec/net/transfer_waits.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace isobar::exec {
+
+/// How many collectives a rank makes in each turn of its job on its device.
+CollectivesOfTurn collectives_of_turn(const Program& program, std::size_t rank);
+
+/// What the jobs that share a device have queued on it last, for jobs whose ranks are threads of one process. So a
+/// turn's work follows the work of the turn before on a GPU, and no host waits for it. Thread-safe.
+class TurnEvents {
+ public:
+  explicit TurnEvents(std::size_t devices) : ends_(devices) {}
+
+  Event last(std::size_t device);
+  void end_turn(std::size_t device, const Event& end);
+
+ private:
+  std::mutex mutex_;
+  std::vector<Event> ends_;
+};
+
+/// A job's part in a mix. Pointed-to objects outlive the run.
+struct JobTurns {
+  DeviceTurns* turns = nullptr;
+  TurnEvents* events = nullptr;      ///< null: the ranks of a device are processes, so the host waits for each turn
+  std::size_t job = 0;
+  std::vector<std::size_t> devices;  ///< by rank
+  Seconds round;                     ///< predicted time of a round of the mix; 0: unknown
+};
+
+/// One rank's turns on its device. The updates of a step open the next turn; its last computation that is no update
+/// ends it. Leaves the device when it is destroyed. Its lanes may call it at the same time.
+class RankTurn {
+ public:
+  /// Checks the number of a turn against those of the job's other ranks; `check` throws if they differ.
+  using Numbered = std::function<void(std::uint64_t turn, std::uint64_t number)>;
+
+  RankTurn(const JobTurns& job, const Program& program, std::size_t rank, std::uint64_t first_step);
+  RankTurn(const RankTurn&) = delete;
+  RankTurn& operator=(const RankTurn&) = delete;
+  ~RankTurn() { leave(); }
+
+  /// Before the first step.
+  void join() { turns_.join(job_.job); }
+  /// After the last one. The rank computes nothing on the device afterwards.
+  void leave() noexcept { turns_.leave(job_.job, device_); }
+
+  /// Waits until the instruction may begin.
+  void await(std::uint64_t step, std::uint64_t position, const Instruction& instruction, const TransferWaits& waits,
+             const Numbered& numbered, const std::function<void()>& check);
+  /// Orders what the stream gets from now on after the turn before.
+  void follow(Stream& stream);
+  /// After an instruction, whose work is in the stream.
+  void done(std::uint64_t step, std::uint64_t position, const Instruction& instruction, Stream& stream);
+
+ private:
+  std::uint64_t turn_of(std::uint64_t step, std::uint64_t position, const Instruction& instruction) const;
+
+  const JobTurns& job_;
+  DeviceTurns& turns_;
+  std::size_t device_;
+  std::uint64_t first_step_;
+  std::vector<std::uint64_t> after_updates_;  // by lane, the first collective of the next turn
+  std::uint64_t last_of_turn_;                // position of the computation that ends a turn
+  bool holds_ = false;                        // of the compute lane alone
+};
+
+}  // namespace isobar::exec
