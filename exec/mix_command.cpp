@@ -59,8 +59,9 @@ void check_mix_options(const RunCommandOptions& options)
   refuse(options.launch.any(), "--world",
          "and other options of a launcher are for one job; give --ranks the addresses of the mix's devices");
   if (!options.spawn && !options.in_process && options.ranks.empty()) {
-    throw InputError("choose where the jobs run: --spawn (processes on this machine), --in-process (threads), or "
-                     "--rank N with --ranks HOST:PORT,… (the ranks on the mix's device N here, the others elsewhere)");
+    throw InputError(
+        "choose where the jobs run: --spawn (processes on this machine), --in-process (threads), or "
+        "--rank N with --ranks HOST:PORT,… (the ranks on the mix's device N here, the others elsewhere)");
   }
   if (options.processes && !options.spawn) throw InputError("--processes", "is for --spawn; add it, or leave this out");
 }
@@ -117,9 +118,9 @@ MixPlace listed_place(const RunCommandOptions& options, const MixRanks& ranks)
                                            fmt::join(ranks.devices, ", ")));
   }
   if (options.ranks.size() != count) {
-    throw InputError("--ranks", fmt::format("lists {}; the mix has {}: {}",
-                                            counted(options.ranks.size(), "address", "es"), counted(count, "device"),
-                                            fmt::join(ranks.devices, ", ")));
+    throw InputError("--ranks",
+                     fmt::format("lists {}; the mix has {}: {}", counted(options.ranks.size(), "address", "es"),
+                                 counted(count, "device"), fmt::join(ranks.devices, ", ")));
   }
   MixPlace place{*options.rank, {}, nullptr};
   const std::size_t jobs = ranks.on_device.size();
@@ -219,8 +220,12 @@ std::string summary_of_mix(const Json& result)
 {
   std::string text = fmt::format("\n{:<16}  {:>6}  {:>12}  {:>11}  {:>11}\n", "job", "steps", "step s, mixed",
                                  "step s, solo", "last loss");
-  const auto ended = [](const Json& job) { return job["failure"].is_null() ? "other ranks have its result" : "failed"; };
-  const auto number = [](const Json& value) { return value.is_null() ? "–" : fmt::format("{:.4g}", value.get<double>()); };
+  const auto ended = [](const Json& job) {
+    return job["failure"].is_null() ? "other ranks have its result" : "failed";
+  };
+  const auto number = [](const Json& value) {
+    return value.is_null() ? "–" : fmt::format("{:.4g}", value.get<double>());
+  };
   for (const auto& job : result["jobs"]) {
     const std::string name = job["name"];
     if (job["result"].is_null()) {
@@ -270,7 +275,10 @@ ExitCode run_mix_of_jobs(const RunCommandOptions& given)
   if (ready.runs.empty()) return ExitCode::Done;
 
   std::optional<TemporaryFile> result_file;
-  if (!options.output.empty()) result_file.emplace(options.output);
+  const auto has_result = [](const auto& run) { return run->options.rank.value_or(0) == 0; };
+  if (!options.output.empty() && std::any_of(ready.runs.begin(), ready.runs.end(), has_result)) {
+    result_file.emplace(options.output);
+  }
   std::vector<std::optional<TemporaryFile>> traces(ready.runs.size());
   std::vector<std::unique_ptr<StepLog>> logs;
   std::vector<MixedRun> jobs;

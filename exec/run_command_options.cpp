@@ -48,7 +48,8 @@ void add_schedule_options(CLI::App& command, RunCommandOptions& options)
 {
   command.option_defaults()->group("Schedule");
   add_count(command, "--steps", options.run.steps,
-            "number of steps in all, including those done before --resume; of a mix, of each job that has none there (default: "
+            "number of steps in all, including those done before --resume; of a mix, of each job that has none there "
+            "(default: "
             "10)");
   add_count(command, "--seed", options.run.seed, "seed of parameters, data order and dropout (default: 1)");
   command.add_flag("--emulate", options.run.emulate,
@@ -232,9 +233,16 @@ TimeLimits time_limits_of(Seconds step, const RunCommandOptions& options)
 
 std::vector<std::string> inputs_of(const RunCommandOptions& options)
 {
-  return {options.workload,        options.plan,       options.mix,        options.profile,
-          options.platform,        options.data.train, options.data.evaluation,
-          options.data.vocabulary, options.weights,    options.run.network.secret_file,
+  return {options.workload,
+          options.plan,
+          options.mix,
+          options.profile,
+          options.platform,
+          options.data.train,
+          options.data.evaluation,
+          options.data.vocabulary,
+          options.weights,
+          options.run.network.secret_file,
           options.restart.replan};
 }
 

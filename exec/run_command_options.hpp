@@ -67,7 +67,8 @@ void set_transport(RunCommandOptions& options);
 /// Sets the interval of checkpoints: "100" is a number of steps, "5 min" a time. @throws InputError naming the option.
 void set_checkpoint_interval(RunCommandOptions& options);
 
-/// Time limits of a run whose steps are predicted to take `step`, with --deadline and --heartbeat. @throws InputError naming the option.
+/// Time limits of a run whose steps are predicted to take `step`, with --deadline and --heartbeat. @throws InputError
+/// naming the option.
 TimeLimits time_limits_of(Seconds step, const RunCommandOptions& options);
 
 /// Files that the run reads; "" for those that are not given.

@@ -100,7 +100,8 @@ void StepLog::print(const StepReport& step, double rate)
     fmt::print("{:>5}  {:>10}  {:>10}  {:>9}\n", "step", "loss", "samples/s", "step s");
   }
   has_printed_ = true;
-  fmt::print("{}{}{:>5}  {:>10.6g}  {:>10.4g}  {:>9.4g}\n", job, job.empty() ? "" : "  ", step.step, step.loss, rate, step.duration.value);
+  fmt::print("{}{}{:>5}  {:>10.6g}  {:>10.4g}  {:>9.4g}\n", job, job.empty() ? "" : "  ", step.step, step.loss, rate,
+             step.duration.value);
   if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) throw EnvironmentError("cannot write to standard output");
 }
 

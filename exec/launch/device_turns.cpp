@@ -26,22 +26,22 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr std::uint64_t nanoseconds = 1'000'000'000;
+constexpr double nanoseconds = 1e9;
 /// Turns of a job whose collectives some of its devices have done and others have not, at most.
 constexpr std::size_t open_turns = 16;
 /// Longest sleep of a wait, because a signal wakes no waiting thread, and a process may die before it wakes others.
-constexpr long next_look_ns = 100'000'000;
+constexpr Seconds next_look(0.1);
 
 /// The collectives of a job on a device.
 struct Links {
-  std::uint64_t done = 0;                ///< turns whose collectives are all done
+  std::uint64_t done = 0;               ///< turns whose collectives are all done
   std::uint64_t made[open_turns] = {};  ///< collectives of later turns, by turn
 };
 constexpr std::size_t links_words = sizeof(Links) / sizeof(std::uint64_t);
 
 std::uint64_t now_ns()
 {
-  return static_cast<std::uint64_t>(steady_time().value * static_cast<double>(nanoseconds));
+  return static_cast<std::uint64_t>(steady_time().value * nanoseconds);
 }
 
 }  // namespace
@@ -185,12 +185,13 @@ void DeviceTurns::wait(std::size_t job, const char* what, Deadline deadline, con
     if (cancelled_[job]->load()) fail(Failure::Kind::Cancelled, "cancelled");
     throw_if_interrupted();
     if (check) check();
-    if (!(deadline.left() > Seconds(0))) {
+    const Seconds left = deadline.left();
+    if (!(left > Seconds(0))) {
       fail(Failure::Kind::DeadlinePassed,
            fmt::format("no {} after {}: deadline passed", what, in_seconds(time_since(began))));
     }
-    const timespec next_look = {0, next_look_ns};
-    syscall(SYS_futex, &shared_->changes, FUTEX_WAIT, seen, &next_look, nullptr, 0);
+    const timespec sleep = {0, static_cast<long>(std::min(left, next_look).value * nanoseconds)};
+    syscall(SYS_futex, &shared_->changes, FUTEX_WAIT, seen, &sleep, nullptr, 0);
   }
 }
 
@@ -208,7 +209,7 @@ void DeviceTurns::join(std::size_t job)
 {
   const Seconds start = mix_.jobs[job].start;
   if (start > Seconds(0)) {
-    const auto start_ns = static_cast<std::uint64_t>(start.value * static_cast<double>(nanoseconds));
+    const auto start_ns = static_cast<std::uint64_t>(start.value * nanoseconds);
     wait(job, "start of the mix", Deadline(Seconds(std::numeric_limits<double>::infinity())), {},
          [&](State& state) { return state.began != 0 && now_ns() >= state.began + start_ns; });
   }

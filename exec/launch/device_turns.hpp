@@ -41,8 +41,8 @@ class DeviceTurns {
  public:
   /// What the jobs of a mix share.
   struct Jobs {
-    std::vector<std::vector<std::size_t>> places;              ///< devices of each job, numbered from 0
-    std::vector<std::vector<CollectivesOfTurn>> collectives;   ///< by job and place
+    std::vector<std::vector<std::size_t>> places;             ///< devices of each job, numbered from 0
+    std::vector<std::vector<CollectivesOfTurn>> collectives;  ///< by job and place
     std::size_t devices = 0;
   };
 
@@ -111,7 +111,7 @@ class DeviceTurns {
   std::size_t state_words_ = 0;
   std::size_t mapped_bytes_ = 0;
   Shared* shared_ = nullptr;
-  std::vector<TurnOrder> turns_;  // over each of the two copies of the state
+  std::vector<TurnOrder> turns_;                               // over each of the two copies of the state
   std::vector<std::unique_ptr<std::atomic<bool>>> cancelled_;  // by job
 };
 

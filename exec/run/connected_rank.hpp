@@ -29,7 +29,8 @@ constexpr Seconds no_limit(1e9);
 constexpr Seconds grace_after_fault(5);
 
 /// The options of a run's connections, from those of its network.
-TcpOptions run_tcp_options(TcpOptions tcp, const RunOptions& options, const Program& program, const std::string& run_id);
+TcpOptions run_tcp_options(TcpOptions tcp, const RunOptions& options, const Program& program,
+                           const std::string& run_id);
 /// Identifies one attempt of a run.
 std::string run_id_at_step(const TcpOptions& tcp);
 /// Makes NCCL listen on the loopback interface if no communicator leaves the machine, unless the user has set another

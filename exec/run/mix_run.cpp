@@ -83,9 +83,10 @@ void require_progress(const Mix& mix, const MixDevices& devices)
   if (mix.discipline != Discipline::Strict || mix.hand_over != HandOver::Instruction) return;
   for (std::size_t job = 0; job < mix.jobs.size(); ++job) {
     if (devices.of_ranks[job].size() == 1) continue;
-    throw InputError(fmt::format("hand_over: instruction, in strict rotation, waits for ever where a job has several "
-                                 "devices, as {} has; use step, or discipline conserving",
-                                 mix.jobs[job].name));
+    throw InputError(
+        fmt::format("hand_over: instruction, in strict rotation, waits for ever where a job has several "
+                    "devices, as {} has; use step, or discipline conserving",
+                    mix.jobs[job].name));
   }
 }
 
@@ -147,8 +148,7 @@ class MixRunner {
       endpoint.port = static_cast<std::uint16_t>(endpoint.port + job);
       rank_place.endpoints.push_back(std::move(endpoint));
     }
-    auto outcome =
-        run_rank(*own.workload, *own.plan, *own.program, std::move(rank_place), own.options, own.step_ended);
+    auto outcome = run_rank(*own.workload, *own.plan, *own.program, std::move(rank_place), own.options, own.step_ended);
     outcomes_[job].steps_done = outcome.steps_done;
     outcomes_[job].measured = std::move(outcome.measured);
   }
@@ -302,14 +302,16 @@ class MixRunner {
 void require_known_order(const Mix& mix)
 {
   if (mix.discipline == Discipline::Conserving) {
-    throw InputError("discipline: conserving, of devices on several machines, needs a process that numbers all turns, "
-                     "and each machine grants its own; use strict");
+    throw InputError(
+        "discipline: conserving, of devices on several machines, needs a process that numbers all turns, "
+        "and each machine grants its own; use strict");
   }
   for (const auto& job : mix.jobs) {
     if (job.start == mix.jobs.front().start) continue;
-    throw InputError(fmt::format("start_s: job {} starts later than job {}, and several machines do not agree on the "
-                                 "round; leave it out",
-                                 job.name, mix.jobs.front().name));
+    throw InputError(
+        fmt::format("start_s: job {} starts later than job {}, and several machines do not agree on the "
+                    "round; leave it out",
+                    job.name, mix.jobs.front().name));
   }
 }
 

@@ -105,7 +105,8 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
   if (divides_operators(plan)) divided_ = operator_plan_of(plan, workload);
   make_models(plan);
   if (divided_) make_operators(plan);
-  if (options_.turns != nullptr) turn_ = std::make_unique<RankTurn>(*options_.turns, program, rank, options_.first_step);
+  if (options_.turns != nullptr)
+    turn_ = std::make_unique<RankTurn>(*options_.turns, program, rank, options_.first_step);
 }
 
 /// What a shard holds of the parameters among the operators of a part.

@@ -35,7 +35,7 @@ class TurnEvents {
 /// A job's part in a mix. Pointed-to objects outlive the run.
 struct JobTurns {
   DeviceTurns* turns = nullptr;
-  TurnEvents* events = nullptr;      ///< null: the ranks of a device are processes, so the host waits for each turn
+  TurnEvents* events = nullptr;  ///< null: the ranks of a device are processes, so the host waits for each turn
   std::size_t job = 0;
   std::vector<std::size_t> devices;  ///< by rank
   Seconds round;                     ///< predicted time of a round of the mix; 0: unknown

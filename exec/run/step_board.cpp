@@ -209,9 +209,10 @@ void StepBoard::post_turn(std::uint64_t turn, std::size_t rank, std::uint64_t nu
   const std::lock_guard lock(mutex_);
   const auto& [other, other_number] = turns_.try_emplace(turn, rank, number).first->second;
   if (other_number != number && other_order_.empty()) {
-    other_order_ = fmt::format("turn {} has number {} on rank {} and {} on rank {}; all devices must grant turns in one "
-                               "order, so give all ranks the same mix",
-                               turn, other_number, other, number, rank);
+    other_order_ = fmt::format(
+        "turn {} has number {} on rank {} and {} on rank {}; all devices must grant turns in one "
+        "order, so give all ranks the same mix",
+        turn, other_number, other, number, rank);
   }
   if (turns_.size() > most_turns) turns_.erase(turns_.begin());
 }

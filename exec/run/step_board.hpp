@@ -95,8 +95,8 @@ class StepBoard : public Heartbeat::Listener {
   Send send_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::array<Decisions, 2> decisions_;                             // by phase
-  std::map<std::uint64_t, std::map<std::size_t, double>> losses_;  // by step and rank, until they are added up
+  std::array<Decisions, 2> decisions_;                                    // by phase
+  std::map<std::uint64_t, std::map<std::size_t, double>> losses_;         // by step and rank, until they are added up
   std::map<std::uint64_t, std::pair<std::size_t, std::uint64_t>> turns_;  // the last ones: rank and number
   std::string other_order_;                                               // the two ranks that have one, in words
   std::function<void()> also_cancel_;

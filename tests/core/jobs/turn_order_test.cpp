@@ -54,6 +54,22 @@ Mix mix_of(std::size_t jobs, std::vector<MixTurn> turns = {})
   return mix;
 }
 
+TEST(TurnOrder, ATurnGetsItsNumberWhenItIsAskedFor)
+{
+  Mix mix = mix_of(2);
+  mix.discipline = Discipline::Conserving;
+  Order order(mix, {{0}, {0}}, 1);
+  EXPECT_EQ(order.turns.number_of(1, 0), std::nullopt);
+  EXPECT_EQ(order.turns.number(1, 0), 0);
+  EXPECT_EQ(order.turns.number(1, 0), 0);
+  order.turns.ask(0, 0);
+  EXPECT_EQ(order.turns.turn_number(0, 0), 1);
+  EXPECT_EQ(order.turns.grant(0), std::nullopt);  // the first turn is job 1's, which has not asked
+  order.turns.ask(1, 0);
+  EXPECT_EQ(order.turns.grant(0), 1);
+  EXPECT_EQ(order.turns.turn_number(1, 0), 0);
+}
+
 TEST(TurnOrder, StrictTurnsFollowTheRotationWithItsStepsPerTurn)
 {
   Order order(mix_of(3, {{1, 2}, {0, 1}, {2, 1}}), {{0}, {0}, {0}}, 1);

@@ -136,12 +136,11 @@ TEST(DeviceTurns, AWaitEndsAtItsDeadlineWhenItIsCancelledAndByItsCheck)
   DeviceTurns turns(mix_of(2), at({{0}, {0}}, 1), false);
   take(turns, 0, 0);
   turns.ask(1, 0);
-  EXPECT_EQ(failure_text([&] { turns.await_device(1, 0, Seconds(0.25)); }),
-            "job b: no turn on its device after 0.25 s: deadline passed");
-  EXPECT_EQ(failure_text([&] {
-              turns.await_device(1, 0, long_time, [] { throw std::runtime_error("another order"); });
-            }),
-            "another order");
+  EXPECT_THAT(failure_text([&] { turns.await_device(1, 0, Seconds(0.05)); }),
+              testing::MatchesRegex("job b: no turn on its device after .* s: deadline passed"));
+  EXPECT_EQ(
+      failure_text([&] { turns.await_device(1, 0, long_time, [] { throw std::runtime_error("another order"); }); }),
+      "another order");
   const std::jthread other([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     turns.cancel(1);
@@ -200,7 +199,8 @@ TEST(DeviceTurns, CollectivesOfTheJobsFollowEachOtherInTheOrderOfTheirTurns)
   turns.collective_done(0, 0, 0);
   turns.await_links(1, 0, 0, long_time);
   turns.collective_done(1, 0, 0);
-  EXPECT_THAT(failure_text([&] { turns.await_links(0, 0, 1, Seconds(0.05)); }), HasSubstr("job a: no turn on the links"));
+  EXPECT_THAT(failure_text([&] { turns.await_links(0, 0, 1, Seconds(0.05)); }),
+              HasSubstr("job a: no turn on the links"));
   turns.leave(1);
   turns.await_links(0, 0, 1, long_time);
 }

@@ -1,6 +1,8 @@
 #include "exec/run/mix_run.hpp"
 
 #include "core/failure.hpp"
+#include "exec/net/secret.hpp"
+#include "exec/net/tcp_listener.hpp"
 #include "exec/run/rank_turn.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/small_models.hpp"
@@ -13,9 +15,11 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <thread>
@@ -41,7 +45,10 @@ struct SmallJob {
   {
   }
 
-  MixedRun run() const { return {&workload, &plan, program.get(), options, [](const StepReport&) {}}; }
+  MixedRun run() const
+  {
+    return {&workload, &plan, program.get(), options, [](const StepReport&) {}};
+  }
   std::vector<double> solo_losses() const
   {
     return run_in_process(workload, plan, *program, options, [](const StepReport&) {}).losses();
@@ -165,9 +172,9 @@ INSTANTIATE_TEST_SUITE_P(Mix, AnyMix,
                                                           Way3{"ProcessPerJob", MixProcesses::Job}),
                                           testing::Values(Discipline::Strict, Discipline::Conserving,
                                                           Discipline::None)),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param).name + "_";
-                           return name + std::string(name_of(std::get<1>(info.param)));
+                         [](const auto& tested) {
+                           std::string name = std::get<0>(tested.param).name + "_";
+                           return name + std::string(name_of(std::get<1>(tested.param)));
                          });
 
 TEST(MixRun, HandsTheDeviceOverAfterEachInstruction)
@@ -185,8 +192,9 @@ TEST(MixRun, RefusesARotationOfInstructionsOverSeveralDevices)
     outcomes_of(mix_of(jobs, Discipline::Strict, HandOver::Instruction), jobs, MixProcesses::None);
     FAIL();
   } catch (const InputError& error) {
-    EXPECT_STREQ(error.what(), "hand_over: instruction, in strict rotation, waits for ever where a job has several "
-                               "devices, as bert has; use step, or discipline conserving");
+    EXPECT_STREQ(error.what(),
+                 "hand_over: instruction, in strict rotation, waits for ever where a job has several "
+                 "devices, as bert has; use step, or discipline conserving");
   }
 }
 
@@ -233,6 +241,54 @@ TEST(MixRun, AJobThatFailsLeavesTheLossesOfTheOthers)
         ASSERT_TRUE(outcomes[job].measured) << outcomes[job].failure->text;
         EXPECT_EQ(outcomes[job].measured->losses(), jobs[job]->solo_losses());
       }
+    }
+  }
+}
+
+/// The outcomes of the jobs on each of two machines, which have a mix each.
+std::vector<std::vector<JobOutcome>> outcomes_on_machines(const Jobs& jobs, const std::vector<Mix>& mixes)
+{
+  std::vector<Endpoint> endpoints;
+  while (endpoints.size() < mixes.size()) {
+    const TcpListener free(Endpoint{"127.0.0.1", 0});
+    const bool is_apart = std::all_of(endpoints.begin(), endpoints.end(), [&](const Endpoint& other) {
+      return std::abs(int{other.port} - int{free.port()}) >= static_cast<int>(jobs.size());
+    });
+    if (is_apart) endpoints.push_back({"127.0.0.1", free.port()});
+  }
+  const auto secret = std::make_shared<const Secret>("a test", "a secret of tests, known to all");
+  std::vector<std::vector<JobOutcome>> outcomes(mixes.size());
+  std::vector<std::jthread> machines;
+  for (std::size_t device = 0; device < mixes.size(); ++device) {
+    machines.emplace_back([&, device] {
+      std::vector<MixedRun> runs;
+      for (const auto& job : jobs) runs.push_back(job->run());
+      outcomes[device] = run_mix_device(mixes[device], std::move(runs), {device, endpoints, secret});
+    });
+  }
+  machines.clear();
+  return outcomes;
+}
+
+TEST(MixRun, OverMachinesHasTheLossesOfTheJobsAlone)
+{
+  const Jobs jobs = pipeline_and_replicas();
+  const Mix mix = mix_of(jobs);
+  expect_solo_losses(jobs, outcomes_on_machines(jobs, {mix, mix}).front());
+}
+
+TEST(MixRun, CatchesADeviceThatGrantsInAnotherOrder)
+{
+  const Jobs jobs = pipeline_and_replicas();
+  Mix other = mix_of(jobs);
+  std::swap(other.turns[0], other.turns[1]);
+  const auto outcomes = outcomes_on_machines(jobs, {mix_of(jobs), other});
+  for (const auto& of_machine : outcomes) {
+    for (const auto& outcome : of_machine) {
+      ASSERT_TRUE(outcome.failure);
+      EXPECT_THAT(outcome.failure->text,
+                  testing::ContainsRegex("turn 0 has number [01] on rank [01] and [01] on rank [01]; all devices must "
+                                         "grant turns in one order, so give all ranks the same mix"));
     }
   }
 }

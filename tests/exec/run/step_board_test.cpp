@@ -139,6 +139,55 @@ TEST(StepBoard, EndsAllWaitsWhenItIsCancelled)
   EXPECT_EQ(failure_of_await(board, Phase::Evaluation, 0, plenty).kind, Failure::Kind::Cancelled);
 }
 
+std::string text_of_turns(StepBoard& board)
+{
+  try {
+    board.check_turns();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(StepBoard, FindsRanksThatHaveATurnInAnotherOrder)
+{
+  StepBoard board;
+  for (const std::size_t rank : {1, 0, 2}) board.add_turn(4, rank, 9);
+  EXPECT_EQ(text_of_turns(board), "");
+  board.add_turn(5, 1, 12);
+  board.add_turn(5, 0, 11);
+  const std::string found =
+      "turn 5 has number 12 on rank 1 and 11 on rank 0; all devices must grant turns in one order, so give all ranks "
+      "the "
+      "same mix";
+  EXPECT_EQ(text_of_turns(board), found);
+  board.add_turn(6, 0, 13);
+  EXPECT_EQ(text_of_turns(board), found);
+}
+
+TEST(StepBoard, SendsTheNumbersOfTurnsToRankZero)
+{
+  StepBoard first;
+  StepBoard second(2);
+  second.send_by([&](const std::string& message) { EXPECT_TRUE(first.receive(message)); });
+  first.add_turn(0, 0, 1);
+  second.add_turn(0, 2, 3);
+  EXPECT_EQ(text_of_turns(second), "");
+  EXPECT_EQ(text_of_turns(first).substr(0, 47), "turn 0 has number 1 on rank 0 and 3 on rank 2; ");
+  for (const char* message : {"turn ", "turn []", "turn [1,2]", "turn [1,2,-3]", "turn [1,2,\"3\"]"}) {
+    EXPECT_FALSE(first.receive(message)) << message;
+  }
+}
+
+TEST(StepBoard, AlsoCancelsWhatElseWaits)
+{
+  StepBoard board;
+  bool cancelled = false;
+  board.also_cancel([&] { cancelled = true; });
+  board.cancel();
+  EXPECT_TRUE(cancelled);
+}
+
 TEST(StepBoard, AddsUpTheLossesOfOtherRanksInTheOrderOfRanks)
 {
   StepBoard board;
