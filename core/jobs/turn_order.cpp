@@ -125,9 +125,7 @@ std::optional<std::uint64_t> TurnOrder::number_of(std::size_t job, std::uint64_t
 
 std::uint64_t TurnOrder::number(std::size_t job, std::uint64_t turn)
 {
-  if (const auto number = number_of(job, turn)) return *number;
-  ensure(turn == state_of(job).numbered, "turns get their numbers one after the other");
-  number_next_turn(job);
+  while (!number_of(job, turn)) number_next_turn(job);
   return number_of(job, turn).value();
 }
 

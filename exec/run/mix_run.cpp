@@ -4,10 +4,9 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/threads.hpp"
 #include "core/errors.hpp"
+#include "exec/control/rank_turn.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/rank_failures.hpp"
-#include "exec/run/connected_rank.hpp"
-#include "exec/run/rank_turn.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

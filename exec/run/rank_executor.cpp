@@ -240,7 +240,7 @@ void RankExecutor::with_models(const std::function<void(std::size_t stage, Stage
 
 void RankExecutor::join_turns()
 {
-  if (turn_) turn_->join();
+  if (turn_) turn_->join(options_.stop_requested);
 }
 
 void RankExecutor::leave_turns() noexcept

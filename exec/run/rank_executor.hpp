@@ -5,6 +5,8 @@
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
 #include "core/program/program.hpp"
+#include "exec/control/rank_turn.hpp"
+#include "exec/control/step_board.hpp"
 #include "exec/device/memory_meter.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/launch/progress.hpp"
@@ -17,8 +19,6 @@
 #include "exec/run/rank_machine.hpp"
 #include "exec/run/rank_report.hpp"
 #include "exec/run/rank_stages.hpp"
-#include "exec/run/rank_turn.hpp"
-#include "exec/run/step_board.hpp"
 #include "exec/spmd/operator_passes.hpp"
 #include "exec/transport/transport.hpp"
 

@@ -5,6 +5,7 @@
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
 #include "core/program/program.hpp"
+#include "exec/control/rank_turn.hpp"
 #include "exec/device/shared_disk.hpp"
 #include "exec/files/step_report.hpp"
 #include "exec/files/tensor_source.hpp"
@@ -12,7 +13,6 @@
 #include "exec/net/deadlines.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/run/rank_report.hpp"
-#include "exec/run/rank_turn.hpp"
 #include "exec/transport/transport_choice.hpp"
 
 #include <cstddef>
@@ -81,6 +81,32 @@ struct RunOptions {
 /// @throws the first failure of a rank, once all ranks have ended.
 MeasuredRun run_in_process(const Workload& workload, const Plan& plan, const Program& program,
                            const RunOptions& options, const StepEnded& step_ended);
+
+/// The ranks of a run on this machine, in processes or as threads with connections of their own. What the references
+/// are of must outlive it.
+class LocalRanks {
+ public:
+  /// Opens a listener for each rank. Call it before this process has threads.
+  LocalRanks(const Workload& workload, const Plan& plan, const Program& program, const RunOptions& options);
+  LocalRanks(const LocalRanks&) = delete;
+  LocalRanks& operator=(const LocalRanks&) = delete;
+  ~LocalRanks();
+
+  /// In a child: closes the listeners of all other ranks, so that the listener of a dead rank is gone.
+  void keep(const std::vector<std::size_t>& ranks);
+  /// Executes a rank to its end, once. All ranks must be executed at the same time.
+  /// @throws its failure, or that of the rank that is lost.
+  RankReport play(std::size_t rank, const StepEnded& step_ended);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// For waits without a deadline: threads end together, and the heartbeat detects dead processes.
+inline constexpr Seconds no_limit(1e9);
+/// How long ranks of this machine have to end once one of them has failed.
+inline constexpr Seconds grace_after_fault(5);
 
 /// Runs every rank as a child process, over TCP on the loopback interface. Call it before this process has threads.
 /// `step_ended` is called in the last stage's process.

@@ -70,6 +70,17 @@ class MixRun(CommandTest):
                     self.assertEqual(result["schema"], "isobar-mix-run/1")
                     self.assertEqual(self.losses_of(result), expected)
 
+    def test_the_table_has_a_line_for_each_step_of_each_job(self):
+        mix = self.mix(self.job("a", ("x", "y"), steps=1), self.job("longer", ("y", "x"), start_s=0.01))
+        printed = self.run_isobar("run", "--mix", mix, "--spawn", "--steps", 2).stdout
+        steps, summary = printed.split("\n\n")
+        number = r" +[0-9.e+-]+"
+        self.assertRegex(steps, r"^job      step        loss   samples/s     step s\n")
+        for line in (r"a        ", "longer   "):
+            self.assertRegex(steps, rf"(?m)^{line} +0{number * 3}$")
+        self.assertRegex(steps, rf"(?m)^longer +1{number * 3}$")
+        self.assertRegex(summary, rf"^job +steps  step s, mixed  step s, solo    last loss\na +1{number * 3}\nlonger +2{number * 3}\n$")
+
     def test_each_job_has_its_steps_checkpoints_log_and_trace(self):
         gpt, bert = self.two_jobs()
         mix = self.mix(gpt | {"steps": 4}, bert, turns=[{"job": "gpt", "steps": 2}, {"job": "bert"}])

@@ -68,6 +68,8 @@ TEST(TurnOrder, ATurnGetsItsNumberWhenItIsAskedFor)
   order.turns.ask(1, 0);
   EXPECT_EQ(order.turns.grant(0), 1);
   EXPECT_EQ(order.turns.turn_number(1, 0), 0);
+  EXPECT_EQ(order.turns.number(1, 3), 4);
+  EXPECT_EQ(order.turns.number_of(1, 1), 2);
 }
 
 TEST(TurnOrder, StrictTurnsFollowTheRotationWithItsStepsPerTurn)

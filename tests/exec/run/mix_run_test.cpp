@@ -1,9 +1,9 @@
 #include "exec/run/mix_run.hpp"
 
 #include "core/failure.hpp"
+#include "exec/control/rank_turn.hpp"
 #include "exec/net/secret.hpp"
 #include "exec/net/tcp_listener.hpp"
-#include "exec/run/rank_turn.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/replicated_plans.hpp"
@@ -33,13 +33,19 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
+Plan sharded_plan(Plan plan, Sharding sharded)
+{
+  plan.sync.sharded = sharded;
+  return plan;
+}
+
 /// A job of these tests, with what its run points to.
 struct SmallJob {
   SmallJob(std::string job_name, Workload job_workload, const ScheduleChoice& schedule,
-           const std::vector<std::vector<Takes>>& stages, std::uint64_t steps)
+           const std::vector<std::vector<Takes>>& stages, std::uint64_t steps, Sharding sharded = Sharding::None)
       : name(std::move(job_name)),
         workload(std::move(job_workload)),
-        plan(replicated_plan(workload, schedule, stages)),
+        plan(sharded_plan(replicated_plan(workload, schedule, stages), sharded)),
         program(schedules::make_program(plan, workload)),
         options(options_for(steps))
   {
@@ -63,7 +69,8 @@ struct SmallJob {
 
 using Jobs = std::vector<std::unique_ptr<SmallJob>>;
 
-Workload seen_twice(Workload workload)
+/// The same model with other losses.
+Workload otherwise_trained(Workload workload)
 {
   workload.training.learning_rate = 0.03;
   return workload;
@@ -86,7 +93,7 @@ Jobs pipeline_and_replicas()
   Workload clipped = small_gpt();
   clipped.training.clip_norm = 0.5;
   Jobs jobs;
-  jobs.push_back(std::make_unique<SmallJob>("pipeline", seen_twice(small_gpt()), ScheduleChoice{"1f1b"},
+  jobs.push_back(std::make_unique<SmallJob>("pipeline", otherwise_trained(small_gpt()), ScheduleChoice{"1f1b"},
                                             std::vector<std::vector<Takes>>{{{"a", 3}}, {{"b", 3}}}, 3));
   jobs.push_back(std::make_unique<SmallJob>("replicas", clipped, ScheduleChoice{"gpipe"},
                                             std::vector<std::vector<Takes>>{{{"a", 1}, {"b", 1}}}, 4));
@@ -101,8 +108,21 @@ Jobs triangle()
                                             std::vector<std::vector<Takes>>{{{"a", 2}}, {{"b", 2}}}, 3));
   jobs.push_back(std::make_unique<SmallJob>("bc", small_bert(), ScheduleChoice{"gpipe"},
                                             std::vector<std::vector<Takes>>{{{"b", 1}, {"c", 1}}}, 3));
-  jobs.push_back(std::make_unique<SmallJob>("ca", seen_twice(small_gpt()), ScheduleChoice{"gpipe"},
+  jobs.push_back(std::make_unique<SmallJob>("ca", otherwise_trained(small_gpt()), ScheduleChoice{"gpipe"},
                                             std::vector<std::vector<Takes>>{{{"c", 1}, {"a", 1}}}, 4));
+  return jobs;
+}
+
+/// Jobs whose replicas divide what they update, and gather parameters after it, or before each pass.
+Jobs with_divided_optimizers()
+{
+  const std::vector<std::vector<Takes>> stages = {{{"a", 2}, {"b", 1}}, {{"a", 2}, {"b", 1}}};
+  Jobs jobs;
+  jobs.push_back(
+      std::make_unique<SmallJob>("optimizer", small_gpt(), ScheduleChoice{"gpipe"}, stages, 4, Sharding::Optimizer));
+  jobs.push_back(
+      std::make_unique<SmallJob>("parameters", small_bert(), ScheduleChoice{"gpipe"}, stages, 5, Sharding::Parameters));
+  jobs.push_back(std::make_unique<SmallJob>("none", small_gpt(), ScheduleChoice{"gpipe"}, stages, 3));
   return jobs;
 }
 
@@ -166,6 +186,11 @@ TEST_P(AnyMix, OfThreeJobsOnTwoOfThreeDevicesEachHasTheLossesOfTheJobsAlone)
   expect_solo(triangle());
 }
 
+TEST_P(AnyMix, OfJobsThatGatherParametersHasTheLossesOfTheJobsAlone)
+{
+  expect_solo(with_divided_optimizers());
+}
+
 INSTANTIATE_TEST_SUITE_P(Mix, AnyMix,
                          testing::Combine(testing::Values(Way3{"Threads", MixProcesses::None},
                                                           Way3{"ProcessPerDevice", MixProcesses::Device},
@@ -177,11 +202,23 @@ INSTANTIATE_TEST_SUITE_P(Mix, AnyMix,
                            return name + std::string(name_of(std::get<1>(tested.param)));
                          });
 
+TEST(MixRun, LetsJobsShareTheLinks)
+{
+  for (const Discipline discipline : {Discipline::Strict, Discipline::Conserving}) {
+    const Jobs jobs = with_divided_optimizers();
+    const Mix mix = mix_of(jobs, discipline, HandOver::Step, LinkSharing::Fair);
+    expect_solo_losses(jobs, outcomes_of(mix, jobs, MixProcesses::Device));
+  }
+}
+
 TEST(MixRun, HandsTheDeviceOverAfterEachInstruction)
 {
   for (const MixProcesses processes : {MixProcesses::None, MixProcesses::Job}) {
-    const Jobs jobs = pipeline_and_replicas();
-    expect_solo_losses(jobs, outcomes_of(mix_of(jobs, Discipline::Conserving, HandOver::Instruction), jobs, processes));
+    for (const auto make_jobs : {pipeline_and_replicas, with_divided_optimizers}) {
+      const Jobs jobs = make_jobs();
+      const Mix mix = mix_of(jobs, Discipline::Conserving, HandOver::Instruction);
+      expect_solo_losses(jobs, outcomes_of(mix, jobs, processes));
+    }
   }
 }
 

@@ -2,8 +2,8 @@
 
 #include "core/program/program.hpp"
 #include "core/units.hpp"
+#include "exec/control/device_turns.hpp"
 #include "exec/device/stream.hpp"
-#include "exec/launch/device_turns.hpp"
 #include "exec/net/transfer_waits.hpp"
 
 #include <cstddef>
@@ -54,7 +54,7 @@ class RankTurn {
   ~RankTurn() { leave(); }
 
   /// Before the first step.
-  void join() { turns_.join(job_.job); }
+  void join(const std::function<bool()>& stop_requested) { turns_.join(job_.job, stop_requested); }
   /// After the last one. The rank computes nothing on the device afterwards.
   void leave() noexcept { turns_.leave(job_.job, device_); }
 

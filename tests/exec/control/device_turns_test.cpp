@@ -1,4 +1,4 @@
-#include "exec/launch/device_turns.hpp"
+#include "exec/control/device_turns.hpp"
 
 #include "core/base/clock.hpp"
 #include "core/failure.hpp"
@@ -182,6 +182,26 @@ TEST(DeviceTurns, AJobJoinsOnceItsStartHasPassedSinceTheFirstTurn)
   }
   EXPECT_GE(time_since(began), Seconds(0.19));
   turns.leave(0);
+}
+
+TEST(DeviceTurns, AJobThatIsToStopDoesNotWaitForItsStart)
+{
+  Mix mix = mix_of(2);
+  mix.jobs[1].start = Seconds(1000);
+  DeviceTurns turns(mix, at({{0}, {0}}, 1), false);
+  turns.join(1, [] { return true; });
+  turns.leave(0);
+  take(turns, 1, 0);
+}
+
+TEST(DeviceTurns, AJobThatJoinsLaterDoesNotWaitForOneThatHasFailed)
+{
+  Mix mix = mix_of(2);
+  mix.jobs[1].start = Seconds(0.01);
+  DeviceTurns turns(mix, at({{0}, {0}}, 1), false);
+  turns.leave(0);
+  turns.join(1);
+  take(turns, 1, 0);
 }
 
 TEST(DeviceTurns, CollectivesOfTheJobsFollowEachOtherInTheOrderOfTheirTurns)

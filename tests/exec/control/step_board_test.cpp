@@ -1,4 +1,4 @@
-#include "exec/run/step_board.hpp"
+#include "exec/control/step_board.hpp"
 
 #include "core/failure.hpp"
 

@@ -1,4 +1,4 @@
-#include "exec/launch/device_turns.hpp"
+#include "exec/control/device_turns.hpp"
 
 #include "core/base/clock.hpp"
 #include "core/base/interrupt.hpp"
@@ -205,13 +205,14 @@ void DeviceTurns::begin_collectives(State& state, std::size_t job)
   }
 }
 
-void DeviceTurns::join(std::size_t job)
+void DeviceTurns::join(std::size_t job, const std::function<bool()>& stop_requested)
 {
   const Seconds start = mix_.jobs[job].start;
   if (start > Seconds(0)) {
     const auto start_ns = static_cast<std::uint64_t>(start.value * nanoseconds);
-    wait(job, "start of the mix", Deadline(Seconds(std::numeric_limits<double>::infinity())), {},
-         [&](State& state) { return state.began != 0 && now_ns() >= state.began + start_ns; });
+    wait(job, "start of the mix", Deadline(Seconds(std::numeric_limits<double>::infinity())), {}, [&](State& state) {
+      return (state.began != 0 && now_ns() >= state.began + start_ns) || (stop_requested && stop_requested());
+    });
   }
   change([&](State& state) {
     if (std::exchange(state.joined[job], 1) != 0) return;
@@ -223,6 +224,7 @@ void DeviceTurns::join(std::size_t job)
 void DeviceTurns::leave(std::size_t job, std::size_t device) noexcept
 {
   change([&](State& state) {
+    if (state.began == 0) state.began = now_ns();  // a job that failed before its first turn delays no other
     if (!state.turns) return;
     state.turns->leave(job, device);
     state.turns->grant(device);

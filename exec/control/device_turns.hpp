@@ -57,9 +57,9 @@ class DeviceTurns {
   bool has_turns() const { return has_turns_; }
   HandOver hand_over() const { return mix_.hand_over; }
 
-  /// Waits until a job's `start` has passed since the first turn of the mix, and lets it take part; the first of its
-  /// ranks does. @throws Interrupted, and a failure of kind Cancelled.
-  void join(std::size_t job);
+  /// Waits until a job's `start` has passed since the first turn of the mix, or until `stop_requested`, and lets it
+  /// take part; the first of its ranks does. @throws Interrupted, and a failure of kind Cancelled.
+  void join(std::size_t job, const std::function<bool()>& stop_requested = {});
   /// Ends the part of a job on a device, and frees the device if the job holds it. May be called more than once.
   void leave(std::size_t job, std::size_t device) noexcept;
   void leave(std::size_t job) noexcept;

@@ -1,4 +1,4 @@
-#include "exec/run/rank_turn.hpp"
+#include "exec/control/rank_turn.hpp"
 
 #include <algorithm>
 #include <limits>
