@@ -199,6 +199,35 @@ ClusterMetrics cluster_metrics(const std::vector<Job>& jobs, const ClusterRun& r
   return metrics;
 }
 
+const std::vector<ClusterNumber>& cluster_numbers()
+{
+  static const std::vector<ClusterNumber> numbers = {{"nodes", true},
+                                                     {"devices", true},
+                                                     {"jobs", true},
+                                                     {"mean_jct_s"},
+                                                     {"median_jct_s"},
+                                                     {"p99_jct_s"},
+                                                     {"makespan_s"},
+                                                     {"mean_waiting_s"},
+                                                     {"longest_wait_s"},
+                                                     {"mean_slowdown"},
+                                                     {"largest_slowdown"},
+                                                     {"mean_finish_time_fairness"},
+                                                     {"largest_finish_time_fairness"},
+                                                     {"jain_index"},
+                                                     {"devices_busy_fraction"},
+                                                     {"input_busy_fraction"},
+                                                     {"compute_busy_fraction"},
+                                                     {"network_busy_fraction"},
+                                                     {"mean_jct_bound_s"},
+                                                     {"p99_jct_bound_s"},
+                                                     {"makespan_bound_s"},
+                                                     {"decisions", true},
+                                                     {"starts", true},
+                                                     {"shared_starts", true}};
+  return numbers;
+}
+
 std::string cluster_metrics_to_json(const ClusterMetrics& metrics)
 {
   nlohmann::ordered_json json;
@@ -246,7 +275,7 @@ std::string cluster_metrics_to_text(const ClusterMetrics& metrics)
 
 std::string cluster_jobs_to_csv(const std::vector<Job>& jobs, const ClusterRun& run, double step_factor)
 {
-  std::string text = "job,model,devices,arrival_s,first_start_s,end_s,jct_s,alone_s,waiting_s,longest_wait_s,starts\n";
+  std::string text = std::string(cluster_jobs_header) + "\n";
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = jobs[i];
     const JobRun& result = run.jobs[i];

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar::results {
@@ -45,10 +46,21 @@ struct ClusterMetrics {
 ClusterMetrics cluster_metrics(const std::vector<Job>& jobs, const ClusterRun& run, std::size_t devices,
                                double step_factor, bool shares);
 
+/// A number of a schedule: a key of its JSON and a column of tables.
+struct ClusterNumber {
+  std::string name;
+  bool is_count = false;
+};
+/// The numbers of a schedule, in the order of docs/formats/cluster.md.
+const std::vector<ClusterNumber>& cluster_numbers();
+
 /// The metrics as a JSON object, with the keys of docs/formats/cluster.md.
 std::string cluster_metrics_to_json(const ClusterMetrics& metrics);
 /// The metrics as a table for people.
 std::string cluster_metrics_to_text(const ClusterMetrics& metrics);
+/// The header line of `cluster_jobs_to_csv`.
+inline constexpr std::string_view cluster_jobs_header =
+    "job,model,devices,arrival_s,first_start_s,end_s,jct_s,alone_s,waiting_s,longest_wait_s,starts";
 /// One line of CSV for each job, below a header.
 std::string cluster_jobs_to_csv(const std::vector<Job>& jobs, const ClusterRun& run, double step_factor);
 

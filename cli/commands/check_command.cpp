@@ -7,6 +7,7 @@
 #include "cli/platform_files.hpp"
 #include "cli/rows.hpp"
 #include "cli/simulated_choice.hpp"
+#include "cli/sweep/sweep_runs.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
@@ -15,6 +16,7 @@
 #include "core/base/standard_streams.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/gate/baseline_meta.hpp"
+#include "results/sweep/sweep_table.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #ifdef ISOBAR_HAS_CBC
@@ -28,6 +30,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <set>
 #include <thread>
 
@@ -106,6 +109,7 @@ results::BaselineMeta read_meta(const CheckOptions& options)
     throw InputError(options.meta(), "no such file; it defines the rows; isobar check --init makes one");
   }
   BaselineMeta meta = results::baseline_meta_from_json(read_file(options.meta()), options.meta());
+  if (!meta.sweep.empty()) return meta;
   for (const auto& allocator : meta.allocators) {
     try {
       allocators::require_allocator(allocator);
@@ -193,13 +197,18 @@ void require_comparable(const CheckOptions& options, const Provenance& approved,
   throw InputError(reasons);
 }
 
-std::vector<ComparisonRow> baseline_rows(const CheckOptions& options)
+std::string baseline_text(const CheckOptions& options)
 {
   if (!std::filesystem::exists(options.baseline)) {
-    if (options.approve) return {};
     throw InputError(options.baseline, "no such file; isobar check --approve makes it");
   }
-  return results::baseline_from_csv(read_file(options.baseline), options.baseline);
+  return read_file(options.baseline);
+}
+
+std::vector<ComparisonRow> baseline_rows(const CheckOptions& options)
+{
+  if (options.approve && !std::filesystem::exists(options.baseline)) return {};
+  return results::baseline_from_csv(baseline_text(options), options.baseline);
 }
 
 /// @throws InputError when the base made no row: it is not an isobar program, or does not work here.
@@ -244,8 +253,9 @@ std::map<std::string, double> limits_to_approve(const BaselineCheck& check, std:
   return limits;
 }
 
-ExitCode approve(const CheckOptions& options, const BaselineCheck& check, BaselineMeta meta, Provenance now,
-                 OutputFile& csv_file, OutputFile& meta_file)
+/// Writes both files, unless a row failed. `csv`: today's rows.
+ExitCode approve(const CheckOptions& options, const BaselineCheck& check, const std::string& csv, BaselineMeta meta,
+                 Provenance now, OutputFile& csv_file, OutputFile& meta_file)
 {
   const auto failed = std::count_if(check.changes.begin(), check.changes.end(), [](const results::Change& change) {
     return change.kind == results::ChangeKind::Failed;
@@ -257,7 +267,7 @@ ExitCode approve(const CheckOptions& options, const BaselineCheck& check, Baseli
   }
   meta.plan_time_limits = limits_to_approve(check, std::move(meta.plan_time_limits));
   meta.approved = std::move(now);
-  csv_file.write(baseline_to_csv(check.rows));
+  csv_file.write(csv);
   meta_file.write(baseline_meta_to_json(meta));
   say(fmt::format("approved; wrote {} and {}", on_one_line(options.baseline), on_one_line(options.meta())));
   return ExitCode::Done;
@@ -288,48 +298,32 @@ ExitCode init(const CheckOptions& options)
   return ExitCode::Done;
 }
 
-ExitCode check(const CheckOptions& options)
-{
-  const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
-  if (options.approve && !options.base.empty()) {
-    throw InputError("--approve",
-                     "approves rows of this build, but --base compares with those of another; use only one");
-  }
-  const BaselineMeta meta = read_meta(options);
-  std::vector<ComparisonRow> rows = rows_of(meta);
-  if (!meta.approved && !options.approve && options.base.empty()) {
-    throw InputError(options.meta(),
-                     "approved: missing: no rows were approved yet; approve them with isobar check --approve");
-  }
-  GridFiles files = files_of(rows, row_time_limit);
-  files.read.insert(files.read.end(), {options.baseline, options.meta(), options.base});
-  refuse_overwriting(files.read, {options.junit, options.markdown});
-  Provenance now{ISOBAR_VERSION, sim::simgrid_version(), cbc_version_for(meta), sim::network_settings(),
-                 std::move(files.hashes)};
-  if (meta.approved && !options.approve && options.base.empty()) require_comparable(options, *meta.approved, now);
-  std::vector<ComparisonRow> before;
-  if (options.base.empty()) before = baseline_rows(options);
-  OutputFile csv_file(options.approve ? options.baseline : "");
-  OutputFile meta_file(options.approve ? options.meta() : "");
-  OutputFile junit_file(options.junit);
-  OutputFile markdown_file(options.markdown);
-  std::string against = options.baseline;
-  if (!options.base.empty()) {
-    against = options.base;
-    before = rows_by(base_program(options.base, options.baseline), rows, meta, row_time_limit);
-    share_bounds(before);
-    require_some_answer(before, options.base);
-    std::erase_if(before, has_failed);
-  }
+/// The files that a check writes. They are opened before the work begins.
+struct CheckFiles {
+  OutputFile csv;
+  OutputFile meta;
+  OutputFile junit;
+  OutputFile markdown;
 
-  make(rows, meta, row_time_limit);
-  const BaselineCheck answer = results::check_baseline(before, std::move(rows), meta.plan_time_limits);
-  junit_file.write(check_to_junit(answer, against));
-  markdown_file.write(check_to_markdown(answer, against));
-  const bool prints_report = junit_file.is_standard_output() || markdown_file.is_standard_output();
+  explicit CheckFiles(const CheckOptions& options)
+      : csv(options.approve ? options.baseline : ""),
+        meta(options.approve ? options.meta() : ""),
+        junit(options.junit),
+        markdown(options.markdown)
+  {
+  }
+};
+
+/// Reports today's rows and approves them where that is asked for. `against`: what they were compared with.
+ExitCode conclude(const CheckOptions& options, const BaselineCheck& answer, const std::string& csv,
+                  const BaselineMeta& meta, const Provenance& now, CheckFiles& files, const std::string& against)
+{
+  files.junit.write(check_to_junit(answer, against));
+  files.markdown.write(check_to_markdown(answer, against));
+  const bool prints_report = files.junit.is_standard_output() || files.markdown.is_standard_output();
   // Files come first: a reader that closes the pipe loses none of them.
   const auto approved =
-      options.approve ? std::optional(approve(options, answer, meta, now, csv_file, meta_file)) : std::nullopt;
+      options.approve ? std::optional(approve(options, answer, csv, meta, now, files.csv, files.meta)) : std::nullopt;
   if (!prints_report) print(options.json ? check_to_json(answer, against) : check_to_text(answer, against));
   if (approved) return *approved;
   if (answer.holds()) return ExitCode::Done;
@@ -340,11 +334,85 @@ ExitCode check(const CheckOptions& options)
   return ExitCode::CheckFailed;
 }
 
+/// Checks the schedules of a sweep.
+ExitCode check_sweep(const CheckOptions& options, const BaselineMeta& meta, Seconds row_time_limit)
+{
+  if (!options.base.empty()) {
+    throw InputError("--base", options.meta() + " names a sweep of schedules; --base compares plans");
+  }
+  const auto runs = read_sweep_runs(meta.sweep);
+  if (!runs->sweep().schedules_jobs()) {
+    throw InputError(options.meta() + ": sweep", on_one_line(meta.sweep) + " has no `trace`; write a grid for plans");
+  }
+  std::vector<std::string> read = runs->inputs();
+  Provenance now{ISOBAR_VERSION, sim::simgrid_version(), std::nullopt, sim::network_settings(), {}};
+  for (const auto& file : read) now.inputs[file] = fingerprint(read_file(file));
+  if (meta.approved && !options.approve) require_comparable(options, *meta.approved, now);
+  read.insert(read.end(), {options.baseline, options.meta()});
+  refuse_overwriting(read, {options.junit, options.markdown});
+  const auto pending = results::failed_row("", "", runs->sweep().kind());
+  const std::string header = sweep_header(runs->sweep(), runs->results_of({{0, pending}}).front());
+  results::ScheduleTable before;
+  if (!options.approve || std::filesystem::exists(options.baseline)) {
+    before = results::schedules_from_csv(baseline_text(options), options.baseline, header);
+  }
+  CheckFiles files(options);
+  std::vector<std::size_t> all(runs->sweep().runs());
+  std::iota(all.begin(), all.end(), 0);
+  std::map<std::string, results::SweepRow> by_definition;
+  runs->make(all, std::thread::hardware_concurrency(), row_time_limit,
+             [&](const results::SweepRow& row) { by_definition[row.definition] = row; });
+  std::map<std::size_t, results::SweepRow> made;
+  for (const auto run : all) made[run] = by_definition.at(runs->definition(run));
+  const std::string csv = sweep_to_csv(runs->sweep(), runs->results_of(made));
+  const BaselineCheck answer =
+      results::check_schedules(before, results::schedules_from_csv(csv, "today's rows", header));
+  return conclude(options, answer, csv, meta, now, files, options.baseline);
+}
+
+ExitCode check(const CheckOptions& options)
+{
+  const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
+  if (options.approve && !options.base.empty()) {
+    throw InputError("--approve",
+                     "approves rows of this build, but --base compares with those of another; use only one");
+  }
+  const BaselineMeta meta = read_meta(options);
+  if (!meta.approved && !options.approve && options.base.empty()) {
+    throw InputError(options.meta(),
+                     "approved: missing: no rows were approved yet; approve them with isobar check --approve");
+  }
+  if (!meta.sweep.empty()) return check_sweep(options, meta, row_time_limit);
+  std::vector<ComparisonRow> rows = rows_of(meta);
+  GridFiles inputs = files_of(rows, row_time_limit);
+  inputs.read.insert(inputs.read.end(), {options.baseline, options.meta(), options.base});
+  refuse_overwriting(inputs.read, {options.junit, options.markdown});
+  const Provenance now{ISOBAR_VERSION, sim::simgrid_version(), cbc_version_for(meta), sim::network_settings(),
+                       std::move(inputs.hashes)};
+  if (meta.approved && !options.approve && options.base.empty()) require_comparable(options, *meta.approved, now);
+  std::vector<ComparisonRow> before;
+  if (options.base.empty()) before = baseline_rows(options);
+  CheckFiles files(options);
+  std::string against = options.baseline;
+  if (!options.base.empty()) {
+    against = options.base;
+    before = rows_by(base_program(options.base, options.baseline), rows, meta, row_time_limit);
+    share_bounds(before);
+    require_some_answer(before, options.base);
+    std::erase_if(before, has_failed);
+  }
+
+  make(rows, meta, row_time_limit);
+  const BaselineCheck answer = results::check_baseline(before, rows, meta.plan_time_limits);
+  return conclude(options, answer, baseline_to_csv(rows), meta, now, files, against);
+}
+
 }  // namespace
 
 void add_check_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("check", "plan and simulate every row of a baseline again; fails on any change");
+  auto* command =
+      app.add_subcommand("check", "make every row of a baseline again: plans or schedules; fails on any change");
   auto options = std::make_shared<CheckOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "BASELINE", options->baseline, "approved rows (NAME.csv, next to NAME.meta.json)")->required();

@@ -11,8 +11,10 @@
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <utility>
 
 namespace isobar::cli {
 
@@ -22,7 +24,18 @@ constexpr auto footer = R"(Example:
   isobar plot result.json --chart timeline -o figure.svg
 )";
 
-const std::vector<std::string> charts = {"timeline", "memory", "plan", "map", "comparison"};
+/// What files may hold, and its charts.
+const std::vector<std::pair<Reported, std::vector<std::string>>> charts = {
+    {Reported::Plans, {"timeline", "memory", "plan", "map", "comparison"}},
+    {Reported::Schedules, {"completion", "population"}},
+    {Reported::Mix, {"turns", "rates"}}};
+
+std::vector<std::string> all_charts()
+{
+  std::vector<std::string> all;
+  for (const auto& [kind, names] : charts) all.insert(all.end(), names.begin(), names.end());
+  return all;
+}
 
 struct PlotOptions {
   ReportInputs inputs;
@@ -88,8 +101,20 @@ std::string draw(const std::string& report_json, const std::string& chart, const
   return figure_in(result.output);
 }
 
+/// @throws InputError for a chart that does not show what the files hold.
+void require_chart(const PlotOptions& options)
+{
+  const Reported held = reported_in(options.inputs.results);
+  const auto& [kind, names] =
+      *std::find_if(charts.begin(), charts.end(), [held](const auto& each) { return each.first == held; });
+  if (std::find(names.begin(), names.end(), options.chart) != names.end()) return;
+  throw InputError("--chart", fmt::format("{} does not show what {} holds; write {}", in_quotes(options.chart),
+                                          on_one_line(options.inputs.results.front()), fmt::join(names, ", ")));
+}
+
 ExitCode plot(const PlotOptions& options)
 {
+  require_chart(options);
   ReportInputs inputs = options.inputs;
   inputs.target = options.output;
   const std::string browser = options.browser.empty() ? find_browser() : options.browser;
@@ -109,12 +134,18 @@ void add_plot_command(CLI::App& app, Action& action)
   options->inputs.asks_what_if = false;
   command->option_defaults()->group("Inputs");
   add_file(*command, "RESULT", options->inputs.results,
-           "result files (JSON); all charts but comparison show the first one")
+           "result files (JSON); all charts but comparison show the first one. Or the jobs of schedules (CSV), or a "
+           "result of a mix")
       ->required();
+  add_file(*command, "--trace", options->inputs.trace,
+           "trace that simulate --mix --trace wrote, for a result of a mix");
   command->option_defaults()->group("Output");
-  command->add_option("--chart", options->chart, "timeline, memory, plan, map or comparison")
+  command
+      ->add_option("--chart", options->chart,
+                   "timeline, memory, plan, map or comparison; of schedules completion or population; of a mix "
+                   "turns or rates")
       ->required()
-      ->check(CLI::IsMember(charts));
+      ->check(CLI::IsMember(all_charts()));
   add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
   add_file(*command, "--browser", options->browser, "Chromium to draw with (default: the one on the PATH)");
   command->footer(footer);

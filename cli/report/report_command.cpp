@@ -3,6 +3,7 @@
 #include "cli/report/page_parts.hpp"
 #include "cli/report/report_data.hpp"
 #include "core/base/command_options.hpp"
+#include "core/base/quantity_text.hpp"
 
 #include <fmt/format.h>
 
@@ -34,8 +35,10 @@ ExitCode report(const ReportOptions& options)
   }
   output.write(results::page_of(page_parts(), json));
   if (output.is_standard_output()) return ExitCode::Done;
-  print(fmt::format("{}: {} placement{}; open it in a browser\n", on_one_line(options.output),
-                    options.inputs.results.size(), options.inputs.results.size() == 1 ? "" : "s"));
+  const Reported kind = reported_in(options.inputs.results);
+  const char* what = kind == Reported::Schedules ? "schedule" : kind == Reported::Mix ? "mix" : "placement";
+  print(fmt::format("{}: {}; open it in a browser\n", on_one_line(options.output),
+                    counted(options.inputs.results.size(), what, kind == Reported::Mix ? "es" : "s")));
   return ExitCode::Done;
 }
 
@@ -46,9 +49,13 @@ void add_report_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("report", "show placements, their steps and what bounds them, in one page");
   auto options = std::make_shared<ReportOptions>();
   command->option_defaults()->group("Inputs");
-  add_file(*command, "RESULT", options->inputs.results, "result files (JSON), of simulate -o or compare --keep")
+  add_file(*command, "RESULT", options->inputs.results,
+           "result files (JSON), of simulate -o or compare --keep; jobs of schedules (CSV), of "
+           "cluster -o; or one result of simulate --mix -o")
       ->required();
   add_file(*command, "--measured", options->inputs.measured, "trace of isobar run to show below the simulated step");
+  add_file(*command, "--trace", options->inputs.trace,
+           "trace that simulate --mix --trace wrote, for a result of a mix");
   command->option_defaults()->group("Search");
   command->add_flag("--plan-anew", options->inputs.replans,
                     "also plan again for every change of the platform, with the allocator of each plan");

@@ -3,11 +3,14 @@
 #include "allocators/registry.hpp"
 #include "cli/inputs.hpp"
 #include "cli/planning.hpp"
+#include "cli/platform_files.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/progress_line.hpp"
+#include "results/report/mix_report.hpp"
+#include "results/report/schedule_report.hpp"
 #include "results/trace/timeline.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
@@ -18,6 +21,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <optional>
 #include <thread>
 
 namespace isobar::cli {
@@ -53,16 +57,22 @@ void require_same_inputs(const Run& run, const Run& first)
 
 /// Finds an input of a result: under its recorded name, otherwise under its file name next to the result, as after
 /// sending both to someone. `name` may be "".
-std::string find_input(const Run& run, const char* what, const std::string& name)
+std::string find_input(const std::string& result, const char* what, const std::string& name)
 {
   std::error_code unknown;
   if (name.empty() || std::filesystem::exists(name, unknown)) return name;
-  const auto beside = std::filesystem::path(run.file).parent_path() / std::filesystem::path(name).filename();
+  const auto beside = std::filesystem::path(result).parent_path() / std::filesystem::path(name).filename();
   if (std::filesystem::exists(beside, unknown)) return beside.string();
-  throw InputError(run.file,
-                   fmt::format("inputs.{}: {} does not exist, nor next to this file; put it there, or simulate "
-                               "again",
-                               what, shown(name)));
+  throw InputError(result, fmt::format("inputs.{}: {} does not exist, nor next to this file; put it there, or simulate "
+                                       "again",
+                                       what, shown(name)));
+}
+
+void require_unchanged(const std::string& result, const char* what, const Fingerprint& then, const Fingerprint& now)
+{
+  if (then.hash == now.hash) return;
+  throw InputError(result, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate again",
+                                       what, shown(text_of(then)), shown(then.hash), now.hash));
 }
 
 /// Loads the inputs of a result, which must not have changed since it was simulated.
@@ -70,22 +80,17 @@ Inputs inputs_of(const Run& run)
 {
   const auto& named = run.result.inputs;
   InputOptions files;
-  files.platform = find_input(run, "platform", named.platform.name);
-  files.devices = find_input(run, "devices", named.devices.value_or(""));
-  files.workload = find_input(run, "workload", named.workload.name);
+  files.platform = find_input(run.file, "platform", named.platform.name);
+  files.devices = find_input(run.file, "devices", named.devices.value_or(""));
+  files.workload = find_input(run.file, "workload", named.workload.name);
   files.settings = named.workload.set;
-  files.profile = find_input(run, "profile", named.profile ? named.profile->name : "");
+  files.profile = find_input(run.file, "profile", named.profile ? named.profile->name : "");
   // On a platform without routes of these devices, the other results leave them out, too.
   Inputs inputs = load(files, {}, run.result.plan.without);
-  const auto require_unchanged = [&run](const char* what, const Fingerprint& then, const Fingerprint& now) {
-    if (then.hash == now.hash) return;
-    throw InputError(run.file, fmt::format("inputs.{}: {} had hash {} when it was simulated and has {} now; simulate "
-                                           "again",
-                                           what, shown(text_of(then)), shown(then.hash), now.hash));
-  };
-  require_unchanged("platform", named.platform, inputs.platform_fingerprint);
-  require_unchanged("workload", named.workload, inputs.workload_fingerprint);
-  require_unchanged("profile", named.profile.value_or(unmeasured), inputs.profile_fingerprint.value_or(unmeasured));
+  require_unchanged(run.file, "platform", named.platform, inputs.platform_fingerprint);
+  require_unchanged(run.file, "workload", named.workload, inputs.workload_fingerprint);
+  require_unchanged(run.file, "profile", named.profile.value_or(unmeasured),
+                    inputs.profile_fingerprint.value_or(unmeasured));
   return inputs;
 }
 
@@ -247,10 +252,81 @@ std::vector<WhatIfAnswer> questions_on(const Run& run, const Cluster& cluster, c
   return questions;
 }
 
+const char* describe(Reported kind)
+{
+  return kind == Reported::Schedules ? "holds jobs of a schedule"
+         : kind == Reported::Mix     ? "is a result of a mix"
+                                     : "is a result of a plan";
+}
+
+/// The report of files of jobs.
+std::string report_schedules(const ReportInputs& inputs)
+{
+  if (!inputs.measured.empty())
+    throw InputError("--measured", "is a trace of a plan; the files hold jobs of a schedule");
+  if (inputs.replans) throw InputError("--plan-anew", "plans; the files hold jobs of a schedule");
+  refuse_overwriting(inputs.results, {inputs.target});
+  std::vector<std::string> schedules;
+  for (const auto& file : inputs.results) schedules.push_back(results::schedule_to_json({file, read_file(file)}));
+  return results::schedule_report_to_json(ISOBAR_VERSION, schedules);
+}
+
+/// The report of one result of a mix.
+std::string report_mix(const ReportInputs& inputs)
+{
+  if (inputs.results.size() > 1) throw InputError(inputs.results[1], "is a second result; a page shows one mix");
+  if (!inputs.measured.empty()) throw InputError("--measured", "is a trace of a plan; the file is a result of a mix");
+  if (inputs.replans) throw InputError("--plan-anew", "plans; the file is a result of a mix");
+  if (inputs.trace.empty()) {
+    throw InputError("--trace", "missing; name the trace that isobar simulate --mix --trace wrote with the result");
+  }
+  const results::NamedText result{inputs.results.front(), read_file(inputs.results.front())};
+  const auto named = results::platform_of(result);
+  const std::string file = find_input(result.name, "platform", named.name);
+  const std::string devices = find_input(result.name, "devices", named.devices);
+  refuse_overwriting({result.name, inputs.trace, file, devices}, {inputs.target});
+  const auto platform = load_platform(file, devices);
+  require_unchanged(result.name, "platform", {named.name, named.hash}, {file, platform.hash()});
+  const Cluster& cluster = platform.cluster();
+  const auto links_between = [&](const std::string& from, const std::string& to) {
+    const auto here = cluster.device_index(from);
+    const auto there = cluster.device_index(to);
+    if (!here || !there)
+      throw InputError(inputs.trace, fmt::format("has device {}, and {} has not", shown(here ? to : from), file));
+    return cluster.network->links(*here, *there);
+  };
+  const std::string mix = results::mix_to_report(result, {inputs.trace, read_file(inputs.trace)}, links_between);
+  return results::mix_report_to_json(ISOBAR_VERSION, mix);
+}
+
 }  // namespace
+
+Reported reported_in(const std::vector<std::string>& files)
+{
+  std::optional<Reported> found;
+  for (const auto& file : files) {
+    const std::string text = read_file(file);
+    const auto kind = results::is_jobs_file(text)    ? Reported::Schedules
+                      : results::is_mix_result(text) ? Reported::Mix
+                                                     : Reported::Plans;
+    if (found && *found != kind) {
+      throw InputError(file, fmt::format("{}; {} {}; a report shows one or the other", describe(kind),
+                                         on_one_line(files.front()), describe(*found)));
+    }
+    found = kind;
+  }
+  return found.value();
+}
 
 std::string make_report(const ReportInputs& inputs)
 {
+  const Reported kind = reported_in(inputs.results);
+  if (kind == Reported::Mix) return report_mix(inputs);
+  if (!inputs.trace.empty()) {
+    throw InputError("--trace", fmt::format("goes with a result of a mix; {} {}", on_one_line(inputs.results.front()),
+                                            describe(kind)));
+  }
+  if (kind == Reported::Schedules) return report_schedules(inputs);
   if (!inputs.measured.empty() && inputs.results.size() > 1) {
     throw InputError("--measured", "is a trace of one plan; name only one result");
   }

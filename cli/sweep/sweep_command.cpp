@@ -7,11 +7,14 @@
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
+#include "results/comparison.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
 namespace isobar::cli {
@@ -79,7 +82,8 @@ void make_by_tasks(const SweepOptions& options, const SweepRuns& runs, results::
 ExitCode sweep(const SweepOptions& options)
 {
   const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
-  const SweepRuns runs(options.sweep);
+  const std::unique_ptr<SweepRuns> read = read_sweep_runs(options.sweep);
+  const SweepRuns& runs = *read;
   if (!options.rows.empty()) {
     make_into_folder(runs, options.runs, options.rows, options.jobs_or(1), row_time_limit);
     return ExitCode::Done;
@@ -95,7 +99,8 @@ ExitCode sweep(const SweepOptions& options)
   OutputFile json_lines(options.json_lines);
   OutputFile summary(options.summary);
   using Access = results::SweepStore::Access;
-  results::SweepStore store(options.database_file(), options.export_only ? Access::Read : Access::Write);
+  results::SweepStore store(options.database_file(), runs.sweep().kind(),
+                            options.export_only ? Access::Read : Access::Write);
   if (options.slurm) {
     make_by_tasks(options, runs, store);
   } else if (!options.export_only) {
@@ -111,16 +116,18 @@ ExitCode sweep(const SweepOptions& options)
     print(options.json ? sweep_summary_to_json(runs.sweep(), found)
                        : sweep_summary_table(runs.sweep(), found, options.table.width()));
   }
-  std::vector<results::ComparisonRow> rows;
-  for (const auto& result : found) rows.push_back(result.row);
-  return exit_code_of(rows);
+  const auto any = [&found](auto predicate) { return std::any_of(found.begin(), found.end(), predicate); };
+  if (any([&](const auto& result) { return is_simulated(runs.sweep(), result); })) return ExitCode::Done;
+  const bool has_failed = any([](const auto& result) { return result.outcome == results::failed_outcome; });
+  return has_failed ? ExitCode::EnvironmentError : ExitCode::Infeasible;
 }
 
 }  // namespace
 
 void add_sweep_command(CLI::App& app, Action& action)
 {
-  auto* command = app.add_subcommand("sweep", "plan and simulate a grid of platforms, workloads and allocators");
+  auto* command = app.add_subcommand(
+      "sweep", "simulate a grid of platforms, workloads and allocators, or schedule one of traces of jobs");
   auto options = std::make_shared<SweepOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "SWEEP", options->sweep, "parameters to vary (YAML)")->required();

@@ -28,8 +28,6 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-constexpr auto row_extension = ".row";
-
 /// Time until the next look at the queue: a twentieth of the time waited so far. So no look is late by much, and the
 /// controller has little to do.
 Clock::duration interval_after(Clock::duration waited)
@@ -67,9 +65,9 @@ void remove_folder(const fs::path& folder)
   }
 }
 
-fs::path row_file(const fs::path& folder, const std::string& definition)
+fs::path row_file(const SweepRuns& runs, const fs::path& folder, const std::string& definition)
 {
-  return folder / (fingerprint(definition) + row_extension);
+  return folder / (fingerprint(definition) + runs.sweep().kind().row_ending);
 }
 
 /// "; FILE ends with LINE" for a task's log, or "" when there is none.
@@ -191,12 +189,12 @@ class ArraySweep {
         left, runs_.sweep().runs(), fmt::join(named, ", "), end_of_log(array_.log_of_task(*tasks.begin()))));
   }
 
-  /// Moves the rows that tasks have written into the store, also those of other sweeps of this database.
+  /// Moves the rows that tasks have written into the store, also those of other sweeps of this kind in this database.
   void gather()
   {
     for (const auto& folder : files_in(all_rows_)) {
       for (const auto& file : files_in(folder)) {
-        if (file.extension() == row_extension) take(file);
+        if (file.extension() == runs_.sweep().kind().row_ending) take(file);
       }
     }
   }
@@ -210,7 +208,7 @@ class ArraySweep {
       if (!fs::exists(file)) return;  // another process has taken it
       throw;
     }
-    const auto row = results::sweep_row_from_json(text, file.string());
+    const auto row = results::sweep_row_from_json(text, file.string(), runs_.sweep().kind());
     store_.put(row);
     gathered_.insert(row.definition);
     fs::remove(file);
@@ -261,9 +259,9 @@ void make_into_folder(const SweepRuns& runs, const std::string& range, const fs:
 {
   if (!fs::is_directory(folder)) throw InputError("--rows", shown(folder.string()) + " is not a folder");
   auto to_make = runs_in(range, runs.sweep().runs());
-  std::erase_if(to_make, [&](std::size_t run) { return fs::exists(row_file(folder, runs.definition(run))); });
-  runs.make(to_make, jobs, row_time_limit, [&folder](const results::SweepRow& row) {
-    write_file_atomically(row_file(folder, row.definition), sweep_row_to_json(row) + "\n");
+  std::erase_if(to_make, [&](std::size_t run) { return fs::exists(row_file(runs, folder, runs.definition(run))); });
+  runs.make(to_make, jobs, row_time_limit, [&](const results::SweepRow& row) {
+    write_file_atomically(row_file(runs, folder, row.definition), sweep_row_to_json(row, runs.sweep().kind()) + "\n");
   });
 }
 

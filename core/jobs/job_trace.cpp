@@ -369,6 +369,7 @@ JobTrace read_job_trace(const std::filesystem::path& file, const TraceOptions& o
   }
   JobTrace trace;
   trace.format = name_of(format);
+  trace.files = {file.string()};
   std::vector<TimedJob> timed;
   switch (format) {
     case Format::Muri:
@@ -378,6 +379,7 @@ JobTrace read_job_trace(const std::filesystem::path& file, const TraceOptions& o
       timed = read_helios(input, trace);
       break;
     case Format::Pai:
+      trace.files.push_back(header_of(file, options).string());
       timed = read_pai(input, pai_columns(header_of(file, options)), trace);
       break;
     case Format::Philly:

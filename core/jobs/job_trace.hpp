@@ -18,10 +18,11 @@ struct LeftOut {
 
 /// Training jobs that arrive over time.
 struct JobTrace {
-  std::string format;             ///< one of `trace_formats()`
-  bool has_drawn_models = false;  ///< the trace has durations alone; models are drawn
-  std::vector<Job> jobs;          ///< by arrival, which begins at 0; equal ones in the order of the file
-  std::vector<LeftOut> left_out;  ///< reasons with rows, in the order in which they were met
+  std::string format;              ///< one of `trace_formats()`
+  bool has_drawn_models = false;   ///< the trace has durations alone; models are drawn
+  std::vector<Job> jobs;           ///< by arrival, which begins at 0; equal ones in the order of the file
+  std::vector<LeftOut> left_out;   ///< reasons with rows, in the order in which they were met
+  std::vector<std::string> files;  ///< that were read: the trace, and the header of a PAI trace
 
   void leave_out(const std::string& reason);
 };

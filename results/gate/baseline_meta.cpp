@@ -174,6 +174,17 @@ Json object_of(const auto& entries)
   return object;
 }
 
+void add_approved(const BaselineMeta& meta, Json& document)
+{
+  if (!meta.approved) return;
+  Json approved = {{"isobar_version", meta.approved->isobar_version},
+                   {"simgrid_version", meta.approved->simgrid_version}};
+  if (meta.approved->cbc_version) approved["cbc_version"] = *meta.approved->cbc_version;
+  approved["network"] = object_of(meta.approved->network);
+  approved["inputs"] = object_of(meta.approved->inputs);
+  document["approved"] = std::move(approved);
+}
+
 }  // namespace
 
 std::vector<ComparisonRow> BaselineMeta::rows(const SetDefaults& set_defaults) const
@@ -225,6 +236,14 @@ BaselineMeta baseline_meta_from_json(const std::string& text, const std::string&
   meta.name = name;
   MappingReader document(root, "", faults);
   document.required_choice("schema", {schema});
+  if (document.has("sweep")) {
+    meta.sweep = document.required_text("sweep");
+    if (const DocumentNode* approved = document.optional("approved"))
+      meta.approved = read_provenance(*approved, faults);
+    document.refuse_unknown();
+    faults.throw_if_any();
+    return meta;
+  }
   if (const DocumentNode* grid = document.required("grid")) read_grid(*grid, faults, meta);
   read_by_allocator(document, "budgets", faults, meta, meta.budgets,
                     [](MappingReader& reader, const std::string& key) { return reader.required_count(key); });
@@ -245,6 +264,11 @@ BaselineMeta baseline_meta_from_json(const std::string& text, const std::string&
 
 std::string baseline_meta_to_json(const BaselineMeta& meta)
 {
+  if (!meta.sweep.empty()) {
+    Json document = {{"schema", schema}, {"sweep", meta.sweep}};
+    add_approved(meta, document);
+    return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  }
   Json grid = {{"platforms", meta.platforms}, {"workloads", meta.workloads}, {"allocators", meta.allocators}};
   grid["objectives"] = Json::array();
   for (const auto objective : meta.objectives) grid["objectives"].push_back(name_of(objective));
@@ -271,14 +295,7 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
     document["leave_out"].push_back(std::move(entry));
   }
   if (!meta.plan_time_limits.empty()) document["plan_time_limits"] = object_of(meta.plan_time_limits);
-  if (meta.approved) {
-    Json approved = {{"isobar_version", meta.approved->isobar_version},
-                     {"simgrid_version", meta.approved->simgrid_version}};
-    if (meta.approved->cbc_version) approved["cbc_version"] = *meta.approved->cbc_version;
-    approved["network"] = object_of(meta.approved->network);
-    approved["inputs"] = object_of(meta.approved->inputs);
-    document["approved"] = std::move(approved);
-  }
+  add_approved(meta, document);
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -37,6 +37,7 @@ struct BaselineMeta {
   };
 
   std::string name;                    ///< of the file
+  std::string sweep;                   ///< a file of schedules (docs/sweeps.md), which has all rows; "": the grid has
   std::vector<std::string> platforms;  ///< files or patterns (*, ?, […]), relative to the working folder
   std::vector<std::string> workloads;
   std::vector<std::string> allocators;

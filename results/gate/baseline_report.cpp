@@ -18,10 +18,16 @@ using Json = nlohmann::ordered_json;
 constexpr std::array kinds = {ChangeKind::Worse, ChangeKind::Better, ChangeKind::New, ChangeKind::Missing,
                               ChangeKind::Failed};
 
-std::string mean_text(const StepTimeRatio& ratio)
+const char* times_of(const BaselineCheck& check)
 {
-  if (!ratio.geometric_mean) return "no step time to compare";
-  return fmt::format("geometric mean of step times, new / old: {:.6f} ({})", *ratio.geometric_mean,
+  return check.schedules ? "mean completion time" : "step time";
+}
+
+std::string mean_text(const BaselineCheck& check)
+{
+  const TimeRatio& ratio = check.times;
+  if (!ratio.geometric_mean) return fmt::format("no {} to compare", times_of(check));
+  return fmt::format("geometric mean of {}s, new / old: {:.6f} ({})", times_of(check), *ratio.geometric_mean,
                      counted(ratio.rows, "row"));
 }
 
@@ -55,11 +61,9 @@ std::string cell(const std::string& text)
   return safe;
 }
 
-/// The label of a row without its platform and workload.
-std::string name_of(const ComparisonRow& row)
+Json value_of(const DocumentNode& value)
 {
-  const std::string label = label_of(row);
-  return label.substr(fmt::format("{} × {}, ", row.platform, row.workload).size());
+  return value.quoted ? Json(value.scalar) : Json(std::stoull(value.scalar));
 }
 
 }  // namespace
@@ -68,36 +72,29 @@ std::string check_to_text(const BaselineCheck& check, const std::string& against
 {
   std::string text;
   for (const auto& change : check.changes) {
-    text += fmt::format("{:8}{}: {}\n", name_of(change.kind), label_of(change.row), change.what);
+    text += fmt::format("{:8}{}: {}\n", name_of(change.kind), change.row.text(), change.what);
   }
   for (const auto& time : check.plan_times) {
     if (time.is_over()) text += fmt::format("{:8}{}: {}\n", "slower", time.allocator, plan_time_text(time));
   }
-  return text + summary_of(check, against) + "\n" + mean_text(check.step_times) + "\n";
+  return text + summary_of(check, against) + "\n" + mean_text(check) + "\n";
 }
 
 std::string check_to_json(const BaselineCheck& check, const std::string& against)
 {
   const auto number = [](const std::optional<double>& value) { return value ? Json(*value) : Json(nullptr); };
-  const auto mean = [&number](const StepTimeRatio& ratio) {
+  const auto mean = [&number](const TimeRatio& ratio) {
     return Json{{"rows", ratio.rows}, {"geometric_mean", number(ratio.geometric_mean)}};
   };
   Json changes = Json::array();
   for (const auto& change : check.changes) {
-    const ComparisonRow& row = change.row;
-    changes.push_back({{"change", name_of(change.kind)},
-                       {"platform", row.platform},
-                       {"workload", row.workload},
-                       {"allocator", row.allocator},
-                       {"objective", name_of(row.goal.objective)},
-                       {"communication", name_of(row.goal.communication)},
-                       {"schedule", text_of(row.goal.schedule)},
-                       {"microbatches", row.goal.microbatches},
-                       {"seed", row.seed},
-                       {"what", change.what}});
+    Json object = {{"change", name_of(change.kind)}};
+    for (const auto& [key, value] : change.row.key) object[key] = value_of(value);
+    object["what"] = change.what;
+    changes.push_back(std::move(object));
   }
-  Json by_allocator = Json::object();
-  for (const auto& [allocator, ratio] : check.step_times_by_allocator) by_allocator[allocator] = mean(ratio);
+  Json by_maker = Json::object();
+  for (const auto& [maker, ratio] : check.times_by_maker) by_maker[maker] = mean(ratio);
   Json plan_times = Json::array();
   for (const auto& time : check.plan_times) {
     plan_times.push_back({{"allocator", time.allocator},
@@ -110,8 +107,8 @@ std::string check_to_json(const BaselineCheck& check, const std::string& against
                          {"holds", check.holds()},
                          {"rows", check.rows.size()},
                          {"changes", std::move(changes)},
-                         {"step_times", mean(check.step_times)},
-                         {"step_times_by_allocator", std::move(by_allocator)},
+                         {check.schedules ? "mean_jcts" : "step_times", mean(check.times)},
+                         {check.schedules ? "mean_jcts_by_policy" : "step_times_by_allocator", std::move(by_maker)},
                          {"plan_times", std::move(plan_times)}};
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
@@ -119,16 +116,24 @@ std::string check_to_json(const BaselineCheck& check, const std::string& against
 std::string check_to_markdown(const BaselineCheck& check, const std::string& against)
 {
   constexpr std::size_t most_shown = 100;  // a comment holds 65,536 characters
-  std::string text = fmt::format("### Quality of plans: {}\n\n{}; {}.\n", check.holds() ? "unchanged" : "changed",
-                                 cell(summary_of(check, against)), mean_text(check.step_times));
+  std::string text =
+      fmt::format("### Quality of {}: {}\n\n{}; {}.\n", check.schedules ? "schedules" : "plans",
+                  check.holds() ? "unchanged" : "changed", cell(summary_of(check, against)), mean_text(check));
   if (!check.changes.empty()) text += "\n| change | row | what |\n|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(check.changes.size(), most_shown); ++i) {
     const Change& change = check.changes[i];
-    text += fmt::format("| {} | {} | {} |\n", name_of(change.kind), cell(label_of(change.row)), cell(change.what));
+    text += fmt::format("| {} | {} | {} |\n", name_of(change.kind), cell(change.row.text()), cell(change.what));
   }
   if (check.changes.size() > most_shown) text += fmt::format("\nAnd {} more.\n", check.changes.size() - most_shown);
+  if (check.schedules) {
+    text += "\n| scheduling policy | mean completion times, new / old |\n|---|---|\n";
+    for (const auto& [policy, ratio] : check.times_by_maker) {
+      text += fmt::format("| {} | {:.6f} |\n", cell(policy), ratio.geometric_mean.value());
+    }
+    return text;
+  }
   text += "\n| allocator | step times, new / old | plan time / even's | limit |\n|---|---|---|---|\n";
-  for (const auto& [allocator, ratio] : check.step_times_by_allocator) {
+  for (const auto& [allocator, ratio] : check.times_by_maker) {
     const auto time = std::find_if(check.plan_times.begin(), check.plan_times.end(),
                                    [&name = allocator](const PlanTime& one) { return one.allocator == name; });
     const bool is_timed = time != check.plan_times.end();
@@ -147,19 +152,16 @@ std::string check_to_junit(const BaselineCheck& check, const std::string& agains
     std::string name;
     std::string failure;  // empty: passed
   };
-  std::map<RowKey, const Change*> changes;
-  for (const auto& change : check.changes) changes[key_of(change.row)] = &change;
-  const auto group_of = [](const ComparisonRow& row) { return fmt::format("{} × {}", row.platform, row.workload); };
+  std::map<RowLabel, const Change*> changes;
+  for (const auto& change : check.changes) changes[change.row] = &change;
   const auto failure_of = [](const Change& change) { return fmt::format("{}: {}", name_of(change.kind), change.what); };
   std::vector<TestCase> cases;
   for (const auto& row : check.rows) {
-    const auto change = changes.find(key_of(row));
-    cases.push_back({group_of(row), name_of(row), change == changes.end() ? "" : failure_of(*change->second)});
+    const auto change = changes.find(row);
+    cases.push_back({row.group, row.name, change == changes.end() ? "" : failure_of(*change->second)});
   }
   for (const auto& change : check.changes) {
-    if (change.kind == ChangeKind::Missing) {
-      cases.push_back({group_of(change.row), name_of(change.row), failure_of(change)});
-    }
+    if (change.kind == ChangeKind::Missing) cases.push_back({change.row.group, change.row.name, failure_of(change)});
   }
   for (const auto& time : check.plan_times) {
     cases.push_back({"plan time", time.allocator, time.is_over() ? "slower: " + plan_time_text(time) : ""});

@@ -2,6 +2,7 @@
 "use strict";
 (() => {
 const report = JSON.parse(document.getElementById("report").textContent);
+report.runs ??= [];  // a page of schedules has none
 let run = report.runs[0];
 
 // ---- Text -------------------------------------------------------------------------------------------------------
@@ -369,6 +370,72 @@ function what_if() {
                                      autorange: "reversed", showgrid: false}})};
 }
 
+// ---- Schedules of a cluster ----
+
+// File names without what they have in common.
+const schedule_names = (() => {
+  const files = (report.schedules ?? []).map(each => each.file);
+  const short = files.map(file => file.split("/").at(-1).replace(/\.csv$/, ""));
+  return new Set(short).size === short.length ? short : files;
+})();
+const curve = (i, x, y, text_of, more) => ({type: "scatter", mode: "lines", name: plain(schedule_names[i], 30), x, y, hoverinfo: "text", hovertext: x.map((_, k) => lines(plain(schedule_names[i]), text_of(k))),
+  line: {shape: "hv", color: colour_of_stage(i, report.schedules.length), width: 1.8, dash: ["solid", "dash", "dot", "dashdot"][i % 4]}, ...more});
+const curves = (data, x, y) => ({data, layout: layout_of({height: 420, showlegend: true, xaxis: {fixedrange: false, ...x}, yaxis: {rangemode: "tozero", ...y}})});
+
+function completion() {
+  // Times from minutes to months are told apart on a logarithmic axis only.
+  const is_logarithmic = report.schedules.every(({completion: {times_s}}) => times_s[0] > 0);
+  return curves(report.schedules.map(({completion: {times_s, fractions}}, i) => curve(i, times_s, fractions, k => `${percent(fractions[k])} of the jobs take at most ${seconds(times_s[k])}`)),
+    {title: {text: "completion time, from arrival to end, s"}, ...(is_logarithmic ? {type: "log", dtick: 1, exponentformat: "power"} : {})}, {title: {text: "jobs"}, tickformat: ".0%", range: [0, 1.02]});
+}
+
+function population() {
+  return curves(report.schedules.map(({population: {times_s, jobs}}, i) => curve(i, times_s, jobs, k => `${counted(jobs[k], "job")} from ${seconds(times_s[k])} on`)),
+    {title: {text: "seconds since the first arrival"}, rangemode: "tozero"}, {title: {text: "jobs that have arrived and not ended"}});
+}
+
+// ---- Mixes of jobs ----
+
+const colour_of_job = job => colour_of_stage(job, report.mix.jobs.length);
+const MIX_KINDS = {compute: "computes", wait: "waits", transfer: "sends"};
+
+/// Rows for devices and then for links; of each job bars for computing and sending, and outlined ones for waiting.
+function turns() {
+  const {spans, end_s} = report.mix.timeline;
+  const used = new Set(spans.row);
+  const names = [...report.mix.devices, ...report.mix.links].map(({name}) => name).filter(name => used.has(name));
+  const row_of = new Map(names.map((name, i) => [name, i]));
+  const waiting = new Set(spans.row.filter((_, i) => spans.kind[i] === "wait"));
+  const data = report.mix.jobs.flatMap((job, k) => Object.entries(MIX_KINDS).map(([kind, verb]) => {
+    const own = spans.row.map((_, i) => i).filter(i => spans.job[i] === k && spans.kind[i] === kind);
+    const is_wait = kind === "wait";
+    // On a device computing is above and waiting below, where somebody waits.
+    const place = i => !waiting.has(spans.row[i]) ? [0, 0.6] : is_wait ? [0.28 + 0.16 * k / report.mix.jobs.length, 0.16 / report.mix.jobs.length] : [-0.12, 0.56];
+    const bar = own.map(place);
+    const color = colour_of_job(k);
+    return {type: "bar", orientation: "h", name: is_wait ? `${plain(job.name, 24)} waits` : plain(job.name, 24), legendgroup: is_wait ? `${k} waits` : `${k}`,
+            showlegend: kind !== "transfer", marker: is_wait ? {color, opacity: 0.45, line: {width: 0}} : {color, line: {width: 0}},
+            y: own.map((i, n) => row_of.get(spans.row[i]) + bar[n][0]), width: bar.map(([, height]) => height), base: own.map(i => spans.begin_s[i]), x: own.map(i => spans.end_s[i] - spans.begin_s[i]),
+            hoverinfo: "text", hovertext: own.map(i => lines(`${plain(job.name)} ${verb}: ${plain(spans.row[i])}`, plain(spans.name[i]), `${seconds(spans.begin_s[i])} to ${seconds(spans.end_s[i])}: ${seconds(spans.end_s[i] - spans.begin_s[i])}`))};
+  })).filter(trace => trace.x.length > 0);
+  return {data, layout: layout_of({
+    height: Math.min(1800, 130 + Math.max(16, Math.min(46, 900 / names.length)) * names.length), barmode: "overlay", dragmode: "zoom",
+    xaxis: {title: {text: "seconds since the first round began"}, range: [0, end_s], fixedrange: false},
+    yaxis: {tickvals: names.map((_, i) => i), ticktext: names.map(name => plain(name, 22)), range: [names.length - 0.4, -0.6], showgrid: false, tickmode: names.length > 70 ? "auto" : "array"}})};
+}
+
+function rates() {
+  const {jobs} = report.mix;
+  const {idle} = theme();
+  const y = jobs.map((_, i) => i);
+  const bars = (name, key, color, text) => ({type: "bar", orientation: "h", name, y, x: jobs.map(job => job[key]), marker: {color}, text: jobs.map(text), textposition: "auto", textangle: 0, hoverinfo: "text",
+    hovertext: jobs.map(job => lines(plain(job.name), `${name}: ${seconds(job[key])}`))});
+  return {data: [bars("step alone", "solo_step_time_s", idle, job => seconds(job.solo_step_time_s)),
+                 bars("step in the mix", "step_time_s", jobs.map((_, i) => colour_of_job(i)), job => `${seconds(job.step_time_s)}; rate ${percent(job.normalised_rate)}`)],
+          layout: layout_of({height: 90 + 52 * jobs.length, showlegend: true, xaxis: {title: {text: "step, s"}, rangemode: "tozero"},
+                             yaxis: {tickvals: y, ticktext: jobs.map(job => plain(job.name, 36)), autorange: "reversed", showgrid: false}})};
+}
+
 // ---- The page ---------------------------------------------------------------------------------------------------
 
 function element(tag, attributes = {}, ...children) {
@@ -551,6 +618,38 @@ function bounds_section() {
     table("Changes", ["change", "step time, plan kept", "change", ...(replanned ? ["step time, replanned", "change"] : []), ""], rows));
 }
 
+function schedule_sections() {
+  const rows = report.schedules.map((each, i) => [schedule_names[i], [each.jobs, `${each.jobs}`], ...["mean_jct_s", "median_jct_s", "p99_jct_s", "makespan_s", "mean_waiting_s", "longest_wait_s"].map(key => [each[key], seconds(each[key])])]);
+  return [
+    section("schedules", "Schedules", table("Schedules", ["schedule", "jobs", "mean completion", "median", "p99", "makespan", "mean wait", "longest wait"], rows)),
+    section("completion", "Completion times", chart("completion-chart", completion, "Distribution of completion times of each schedule; the table above has the numbers",
+      "Of each schedule, the part of its jobs that take at most a time. Further left and up is better.")),
+    section("population", "Jobs in the system", chart("population-chart", population, "Number of jobs in the system over time, of each schedule", "Jobs that have arrived and not ended."))];
+}
+
+function mix_sections() {
+  const {mix} = report, {timeline, sharing, binds} = mix;
+  const fact = (name, value, text, note) => element("div", {}, element("dt", {}, name), element("dd", {"data-fact": name, "data-value": value}, text, note ? element("small", {}, note) : null));
+  const number = (value, text) => [value, text];
+  const jobs = mix.jobs.map(job => [job.name, number(job.steps_per_round, `${job.steps_per_round}`), number(job.step_time_s, seconds(job.step_time_s)), number(job.solo_step_time_s, seconds(job.solo_step_time_s)),
+    number(job.normalised_rate, percent(job.normalised_rate)), number(job.longest_wait_s, seconds(job.longest_wait_s)), number(Math.max(...Object.values(job.peak_memory_bytes)), bytes(Math.max(...Object.values(job.peak_memory_bytes))))]);
+  const devices = mix.devices.map(device => [device.name, number(device.compute_s, seconds(device.compute_s)), number(device.waiting_s, seconds(device.waiting_s)), number(device.busy_fraction, percent(device.busy_fraction)),
+    number(device.peak_memory_bytes, bytes(device.peak_memory_bytes))]);
+  const links = mix.links.map(link => [link.name, number(link.bytes, bytes(link.bytes)), number(link.busy_fraction, percent(link.busy_fraction))]);
+  const shown = timeline.spans.row.length < timeline.events ? ` Shows the first ${timeline.spans.row.length} of ${timeline.events} bars.` : "";
+  return [
+    section("summary", "Summary", element("dl", {class: "facts"},
+      fact("round", mix.round_time_s, seconds(mix.round_time_s), mix.rounds > 1 ? `mean of ${counted(mix.rounds - 1, "round")}, without the first` : "from rest"),
+      fact("bound", mix.bound_s, seconds(mix.bound_s), `${binds.kind} ${cut(binds.name, 40)} takes that long`), fact("gap", mix.gap_fraction, percent(mix.gap_fraction), "of the round to its bound"),
+      fact("one after the other", mix.serial_s, seconds(mix.serial_s), "the jobs' steps alone"), fact("saved", mix.saved_s, seconds(mix.saved_s), `per round; speed-up ${digits(mix.speedup, 4)}`)),
+      element("p", {class: "quiet"}, `Turns ${sharing.discipline}, handed over after each ${sharing.hand_over}; links ${sharing.links}.`)),
+    section("turns", "Turns", chart("turns-chart", turns, "Timeline of the mix: a row for each device and each link, a colour for each job; the tables below have the numbers",
+      `The first ${counted(timeline.rounds, "round")}. Paler bars below a device are jobs that wait for it. A link is drawn as used while the bytes of a transfer leave.${shown}`)),
+    section("jobs", "Jobs", chart("rates-chart", rates, "Step of each job alone and in the mix; the table below has the numbers", "The rate is that in the mix over that alone."),
+      table("Jobs", ["job", "steps per round", "step", "alone", "rate", "longest wait", "memory"], jobs)),
+    section("devices", "Devices", table("Devices", ["device", "computes per round", "waited for", "busy", "memory"], devices), links.length ? table("Links", ["link", "payload per round", "busy"], links) : null)];
+}
+
 const CONFIG = {displayModeBar: false, responsive: true, doubleClick: "reset"};
 async function draw_all() {
   for (const [id, draw] of charts) {
@@ -570,7 +669,7 @@ function choice() {
 
 function build() {
   charts.clear();
-  const sections = [comparison_section(), choice(), summary_section(), map_section(), plan_section(), timeline_section(), memory_section(), run.what_ifs.length ? bounds_section() : null].filter(Boolean);
+  const sections = report.schedules ? schedule_sections() : report.mix ? mix_sections() : [comparison_section(), choice(), summary_section(), map_section(), plan_section(), timeline_section(), memory_section(), run.what_ifs.length ? bounds_section() : null].filter(Boolean);
   document.getElementById("main").replaceChildren(...sections);
   document.getElementById("sections").replaceChildren(...sections.filter(each => each.tagName === "SECTION").map(each =>
     element("li", {}, element("a", {href: `#${each.id}`}, each.querySelector("h2").textContent))));
@@ -579,7 +678,7 @@ function build() {
 
 // Hexadecimal digits need no escaping in HTML.
 async function draw_figure() {
-  const {data, layout} = {comparison, plan, map, timeline, memory}[report.figure]();
+  const {data, layout} = {comparison, plan, map, timeline, memory, completion, population, turns, rates}[report.figure]();
   const size = {width: 900, height: layout.height};
   const url = await Plotly.toImage({data, layout: {...layout, ...size}}, {format: "svg", ...size});
   const svg = new TextEncoder().encode(decodeURIComponent(url.slice(url.indexOf(",") + 1)));
@@ -589,16 +688,35 @@ async function draw_figure() {
   document.documentElement.replaceChildren(figure);
 }
 
+function describe_page() {
+  const set = (id, text) => { document.getElementById(id).textContent = text; };
+  if (report.mix) {
+    document.title = `${report.mix.jobs.map(job => job.name).join(", ")} on ${report.mix.platform.name}`;
+    set("title", "Mix of jobs");
+    set("about", document.title);
+    set("provenance", `isobar ${report.isobar_version}, SimGrid ${report.mix.simgrid_version}. Platform ${report.mix.platform.hash}.`);
+    return;
+  }
+  if (report.schedules) {
+    document.title = "Schedules of jobs";
+    set("title", document.title);
+    set("about", schedule_names.join(", "));
+    set("provenance", `isobar ${report.isobar_version}.`);
+    return;
+  }
+  document.title = `${report.workload.name} on ${report.platform.name}`;
+  document.getElementById("about").textContent = `${report.workload.name} on ${report.platform.name}${report.profile ? `, times measured in ${report.profile.name}` : ""}`;
+  document.getElementById("provenance").textContent = `isobar ${report.isobar_version}, SimGrid ${report.simgrid_version} (${
+    Object.entries(report.network).map(([option, value]) => `${option} ${value}`).join(", ")}). Platform ${report.platform.hash}, workload ${report.workload.hash}.`;
+}
+
 function start() {
   if (report.figure !== undefined) {
     let state = 1;  // Plotly numbers its clip paths at random; figures must not differ between runs
     Math.random = () => (state = state * 48271 % 2147483647) / 2147483647;
     return draw_figure();
   }
-  document.title = `${report.workload.name} on ${report.platform.name}`;
-  document.getElementById("about").textContent = `${report.workload.name} on ${report.platform.name}${report.profile ? `, times measured in ${report.profile.name}` : ""}`;
-  document.getElementById("provenance").textContent = `isobar ${report.isobar_version}, SimGrid ${report.simgrid_version} (${
-    Object.entries(report.network).map(([option, value]) => `${option} ${value}`).join(", ")}). Platform ${report.platform.hash}, workload ${report.workload.hash}.`;
+  describe_page();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw_all);
   matchMedia("(max-width: 639px)").addEventListener("change", draw_all);
   const opened = [];

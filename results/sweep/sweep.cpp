@@ -56,11 +56,11 @@ class SweepReader {
   Sweep read()
   {
     read_platform();
-    read_workload();
-    add_parameter(file_, "profile", "profile", check_text);
-    read_goal();
-    read_scale();
-    read_belief();
+    if (file_.has("trace")) {
+      read_schedule();
+    } else {
+      read_planning();
+    }
     read_seeds();
     read_zip();
     file_.refuse_unknown();
@@ -166,6 +166,34 @@ class SweepReader {
     for (const auto& key : workload.keys()) {
       if (key != "file") add_parameter(workload, key, "workload." + key, [](MappingReader&, const std::string&) {});
     }
+  }
+
+  void read_planning()
+  {
+    read_workload();
+    add_parameter(file_, "profile", "profile", check_text);
+    read_goal();
+    read_scale();
+    read_belief();
+  }
+
+  /// The options of `isobar cluster`; their values are checked by the command's own rules.
+  void read_schedule()
+  {
+    sweep_.kind_ = &scheduled_runs();
+    if (file_.optional("workload") != nullptr) {
+      file_.add_fault("workload", "does not go with `trace`, whose jobs are scheduled; leave one of them out");
+    }
+    add_parameter(file_, "trace", "trace", check_text);
+    for (const auto* key : {"format", "header"}) add_parameter(file_, key, key, check_text);
+    add_parameter(file_, "at_once", "at_once", choice({"true", "false"}));
+    add_parameter(file_, "load", "load", check_factor);
+    if (!file_.has("policy")) file_.required("policy");
+    for (const auto* key : {"policy", "semantics", "round"}) add_parameter(file_, key, key, check_text);
+    add_parameter(file_, "step_factor", "step_factor", check_factor);
+    add_parameter(file_, "charge_moves", "charge_moves", choice({"true", "false"}));
+    for (const auto* key : {"order", "round_form"}) add_parameter(file_, key, key, check_text);
+    add_parameter(file_, "largest_group", "largest_group", count(0));
   }
 
   void read_goal()
@@ -362,6 +390,12 @@ Sweep Sweep::from_text(const std::string& text, const std::string& name, const S
   return SweepReader(document, name, vocabulary).read();
 }
 
+bool Sweep::has_parameter(const std::string& name) const
+{
+  return std::any_of(parameters_.begin(), parameters_.end(),
+                     [&name](const SweepParameter& parameter) { return parameter.name == name; });
+}
+
 std::size_t Sweep::value_index(std::size_t run, std::size_t parameter) const
 {
   return run / strides_[parameter] % parameters_[parameter].values.size();
@@ -395,7 +429,7 @@ std::vector<DocumentNode::Member> Sweep::members(std::size_t run, const std::str
 std::uint64_t Sweep::seed(std::size_t run) const
 {
   const DocumentNode* seed = value(run, "seed");
-  return seed == nullptr ? 1 : number_of(*seed);
+  return seed == nullptr ? (schedules_jobs() ? 0 : 1) : number_of(*seed);
 }
 
 std::optional<std::uint64_t> Sweep::budget(std::size_t run) const

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/base/document.hpp"
+#include "results/sweep/run_kind.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -36,9 +37,13 @@ class Sweep {
   static Sweep from_text(const std::string& text, const std::string& name, const SweepVocabulary& vocabulary);
 
   const std::string& file() const { return file_; }
+  /// Schedules of jobs if the file names a trace, else plans.
+  const RunKind& kind() const { return *kind_; }
+  bool schedules_jobs() const { return kind_ == &scheduled_runs(); }
   std::size_t runs() const { return runs_; }
   /// Slowest first.
   const std::vector<SweepParameter>& parameters() const { return parameters_; }
+  bool has_parameter(const std::string& name) const;
   /// Index of the value that a parameter has in a run.
   std::size_t value_index(std::size_t run, std::size_t parameter) const;
   /// The value of a parameter in a run, or null where the file does not set the parameter.
@@ -50,6 +55,7 @@ class Sweep {
 
   /// Whether platforms are generated: then parameter "platform" names a generator instead of a file.
   bool generates_platforms() const { return generates_platforms_; }
+  /// By default 1; of models drawn for jobs 0, as in `isobar cluster`.
   std::uint64_t seed(std::size_t run) const;
   std::optional<std::uint64_t> budget(std::size_t run) const;
 
@@ -57,6 +63,7 @@ class Sweep {
   friend class SweepReader;
 
   std::string file_;
+  const RunKind* kind_ = &planned_runs();
   std::vector<SweepParameter> parameters_;
   std::vector<std::size_t> strides_;  // by parameter: runs until its value changes; equal for zipped ones
   std::map<std::string, std::uint64_t> budget_of_allocator_;

@@ -3,6 +3,7 @@
 #include "core/base/document.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
+#include "results/comparison.hpp"
 
 #include <fmt/format.h>
 #include <sqlite3.h>
@@ -34,34 +35,43 @@ int wait_for_others(void* /*unused*/, int calls)
   return 1;
 }
 
-constexpr auto create_table = R"(
-  CREATE TABLE IF NOT EXISTS runs (
-    definition TEXT PRIMARY KEY,
-    outcome TEXT NOT NULL,
-    objective_s REAL,
-    objective_bound_s REAL,
-    bottleneck_s REAL,
-    step_time_s REAL,
-    step_bound_s REAL,
-    peak_memory_bytes REAL,
-    stages INTEGER NOT NULL,
-    reason TEXT NOT NULL
-  ) STRICT)";
+std::string create_table(const RunKind& kind)
+{
+  std::string columns;
+  for (const auto& [name, is_count] : kind.stored)
+    columns += fmt::format("{} {}, ", name, is_count ? "INTEGER" : "REAL");
+  return fmt::format(
+      "CREATE TABLE IF NOT EXISTS {} (definition TEXT PRIMARY KEY, outcome TEXT NOT NULL, {}reason TEXT NOT NULL) "
+      "STRICT",
+      kind.table, columns);
+}
 
-constexpr auto select_row = R"(
-  SELECT outcome, objective_s, objective_bound_s, bottleneck_s, step_time_s, step_bound_s, peak_memory_bytes, stages,
-         reason
-  FROM runs WHERE definition = ?1)";
+/// All columns but the definition.
+std::vector<std::string> columns_of(const RunKind& kind)
+{
+  std::vector<std::string> columns = {"outcome", "reason"};
+  for (const auto& column : kind.stored) columns.push_back(column.name);
+  return columns;
+}
 
-constexpr auto insert_row = R"(
-  INSERT INTO runs (outcome, objective_s, objective_bound_s, bottleneck_s, step_time_s, step_bound_s,
-                    peak_memory_bytes, stages, reason, definition)
-  VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
-  ON CONFLICT (definition) DO UPDATE
-  SET outcome = excluded.outcome, objective_s = excluded.objective_s, objective_bound_s = excluded.objective_bound_s,
-      bottleneck_s = excluded.bottleneck_s, step_time_s = excluded.step_time_s, step_bound_s = excluded.step_bound_s,
-      peak_memory_bytes = excluded.peak_memory_bytes, stages = excluded.stages, reason = excluded.reason
-  WHERE runs.outcome = 'failed')";
+std::string select_row(const RunKind& kind)
+{
+  return fmt::format("SELECT {} FROM {} WHERE definition = ?1", fmt::join(columns_of(kind), ", "), kind.table);
+}
+
+std::string insert_row(const RunKind& kind)
+{
+  std::vector<std::string> values = {"?1"};
+  std::vector<std::string> updates;
+  for (const auto& column : columns_of(kind)) {
+    values.push_back(fmt::format("?{}", values.size() + 1));
+    updates.push_back(fmt::format("{0} = excluded.{0}", column));
+  }
+  return fmt::format(
+      "INSERT INTO {0} (definition, {1}) VALUES ({2}) ON CONFLICT (definition) DO UPDATE SET {3} "
+      "WHERE {0}.outcome = '{4}'",
+      kind.table, fmt::join(columns_of(kind), ", "), fmt::join(values, ", "), fmt::join(updates, ", "), failed_outcome);
+}
 
 /// A path as part of a URI.
 std::string uri_path(const std::string& path)
@@ -74,46 +84,40 @@ std::string uri_path(const std::string& path)
   return text;
 }
 
-/// Visits the quantities of a row in the order of the columns.
-template <typename Row, typename Visit>
-void visit_quantities(Row& row, Visit visit)
-{
-  visit("objective_s", row.objective);
-  visit("objective_bound_s", row.objective_bound);
-  visit("bottleneck_s", row.bottleneck);
-  visit("step_time_s", row.step_time);
-  visit("step_bound_s", row.step_bound);
-  visit("peak_memory_bytes", row.peak_memory);
-}
-
 }  // namespace
 
-std::string sweep_row_to_json(const SweepRow& row)
+SweepRow failed_row(const std::string& definition, const std::string& reason, const RunKind& kind)
 {
-  nlohmann::ordered_json json = {{"definition", row.definition}, {"outcome", row.row.outcome}};
-  visit_quantities(row.row, [&json](const char* key, const auto& quantity) {
-    json[key] = quantity ? nlohmann::ordered_json(quantity->value) : nlohmann::ordered_json(nullptr);
-  });
-  json["stages"] = row.row.stages;
-  json["reason"] = row.row.reason;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  SweepRow row{definition, std::string(failed_outcome), {}, reason};
+  row.numbers.resize(kind.stored.size());
+  return row;
 }
 
-SweepRow sweep_row_from_json(const std::string& text, const std::string& name)
+std::string sweep_row_to_json(const SweepRow& row, const RunKind& kind)
+{
+  using Json = nlohmann::ordered_json;
+  Json json = {{"definition", row.definition}, {"outcome", row.outcome}};
+  for (std::size_t i = 0; i < kind.stored.size(); ++i) {
+    const auto& [name, is_count] = kind.stored[i];
+    const auto& number = row.numbers.at(i);
+    json[name] = !number ? Json(nullptr) : is_count ? Json(static_cast<std::uint64_t>(*number)) : Json(*number);
+  }
+  json["reason"] = row.reason;
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+SweepRow sweep_row_from_json(const std::string& text, const std::string& name, const RunKind& kind)
 {
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
   MappingReader reader(document, "", faults);
   SweepRow row;
   row.definition = reader.required_text("definition");
-  std::vector<std::string> outcomes = outcome_names();
+  std::vector<std::string> outcomes = kind.outcomes;
   outcomes.emplace_back(failed_outcome);
-  row.row.outcome = reader.required_choice("outcome", outcomes);
-  visit_quantities(row.row, [&reader](const char* key, auto& quantity) {
-    if (const auto number = reader.optional_number(key)) quantity.emplace(*number);
-  });
-  row.row.stages = reader.required_count("stages");
-  row.row.reason = reader.required_text("reason");
+  row.outcome = reader.required_choice("outcome", outcomes);
+  for (const auto& column : kind.stored) row.numbers.push_back(reader.optional_number(column.name));
+  row.reason = reader.required_text("reason");
   reader.refuse_unknown();
   faults.throw_if_any();
   return row;
@@ -122,9 +126,9 @@ SweepRow sweep_row_from_json(const std::string& text, const std::string& name)
 /// A prepared statement.
 class SweepStore::Statement {
  public:
-  Statement(const SweepStore& store, const char* sql) : store_(&store)
+  Statement(const SweepStore& store, const std::string& sql) : store_(&store)
   {
-    if (sqlite3_prepare_v2(store.database_, sql, -1, &statement_, nullptr) != SQLITE_OK) store.fail();
+    if (sqlite3_prepare_v2(store.database_, sql.c_str(), -1, &statement_, nullptr) != SQLITE_OK) store.fail();
   }
   Statement(const Statement&) = delete;
   Statement& operator=(const Statement&) = delete;
@@ -134,15 +138,10 @@ class SweepStore::Statement {
   {
     require(sqlite3_bind_text(statement_, column, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT));
   }
-  template <typename Quantity>
-  void bind(int column, const std::optional<Quantity>& quantity)
+  /// A column of whole numbers takes a whole double as such.
+  void bind(int column, const std::optional<double>& number)
   {
-    require(quantity ? sqlite3_bind_double(statement_, column, quantity->value)
-                     : sqlite3_bind_null(statement_, column));
-  }
-  void bind_count(int column, std::size_t count)
-  {
-    require(sqlite3_bind_int64(statement_, column, static_cast<sqlite3_int64>(count)));
+    require(number ? sqlite3_bind_double(statement_, column, *number) : sqlite3_bind_null(statement_, column));
   }
 
   /// Whether there is a row to read.
@@ -162,11 +161,10 @@ class SweepStore::Statement {
     const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, column));
     return {text, static_cast<std::size_t>(sqlite3_column_bytes(statement_, column))};
   }
-  template <typename Quantity>
-  void read(int column, std::optional<Quantity>& quantity) const
+  std::optional<double> number(int column) const
   {
-    if (sqlite3_column_type(statement_, column) == SQLITE_NULL) return;
-    quantity.emplace(sqlite3_column_double(statement_, column));
+    if (sqlite3_column_type(statement_, column) == SQLITE_NULL) return std::nullopt;
+    return sqlite3_column_double(statement_, column);
   }
   std::size_t count(int column) const { return static_cast<std::size_t>(sqlite3_column_int64(statement_, column)); }
 
@@ -185,14 +183,14 @@ class SweepStore::Statement {
   sqlite3_stmt* statement_ = nullptr;
 };
 
-SweepStore::SweepStore(std::string file, Access access) : file_(std::move(file))
+SweepStore::SweepStore(std::string file, const RunKind& kind, Access access) : file_(std::move(file)), kind_(&kind)
 {
   try {
     open(access);
     sqlite3_busy_handler(database_, wait_for_others, nullptr);
     prepare_schema(access);
-    select_ = std::make_unique<Statement>(*this, select_row);
-    if (access == Access::Write) insert_ = std::make_unique<Statement>(*this, insert_row);
+    if (has_table()) select_ = std::make_unique<Statement>(*this, select_row(kind));
+    if (access == Access::Write) insert_ = std::make_unique<Statement>(*this, insert_row(kind));
   } catch (...) {
     select_.reset();
     sqlite3_close(database_);
@@ -229,7 +227,7 @@ void SweepStore::open(Access access)
 void SweepStore::prepare_schema(Access access) const
 {
   const auto pragma = [this](const char* name) {
-    Statement statement(*this, fmt::format("PRAGMA {}", name).c_str());
+    Statement statement(*this, fmt::format("PRAGMA {}", name));
     statement.step();
     return statement.count(0);
   };
@@ -244,28 +242,36 @@ void SweepStore::prepare_schema(Access access) const
   }
   if (access == Access::Read) return;
   write_ahead();
-  if (!is_new) return;
+  if (has_table()) return;
   execute("BEGIN IMMEDIATE");  // two processes that begin at once create it one after the other
-  execute(create_table);
+  execute(create_table(*kind_).c_str());
   execute(fmt::format("PRAGMA application_id = {}", application_id).c_str());
   execute(fmt::format("PRAGMA user_version = {}", schema_version).c_str());
   execute("COMMIT");
 }
 
-std::optional<ComparisonRow> SweepStore::row(const std::string& definition) const
+bool SweepStore::has_table() const
 {
+  Statement statement(*this, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?1");
+  statement.bind(1, kind_->table);
+  return statement.step();
+}
+
+std::optional<SweepRow> SweepStore::row(const std::string& definition) const
+{
+  if (!select_) return std::nullopt;
   select_->reset();
   select_->bind(1, definition);
   if (!select_->step()) {
     select_->reset();
     return std::nullopt;
   }
-  ComparisonRow row;
+  SweepRow row;
+  row.definition = definition;
   row.outcome = select_->text(0);
-  int column = 1;
-  visit_quantities(row, [&](const char*, auto& quantity) { select_->read(column++, quantity); });
-  row.stages = select_->count(7);
-  row.reason = select_->text(8);
+  row.reason = select_->text(1);
+  for (std::size_t i = 0; i < kind_->stored.size(); ++i)
+    row.numbers.push_back(select_->number(static_cast<int>(i) + 2));
   select_->reset();
   return row;
 }
@@ -273,12 +279,10 @@ std::optional<ComparisonRow> SweepStore::row(const std::string& definition) cons
 void SweepStore::put(const SweepRow& row)
 {
   insert_->reset();
-  insert_->bind(1, row.row.outcome);
-  int column = 2;
-  visit_quantities(row.row, [&](const char*, const auto& quantity) { insert_->bind(column++, quantity); });
-  insert_->bind_count(8, row.row.stages);
-  insert_->bind(9, row.row.reason);
-  insert_->bind(10, row.definition);
+  insert_->bind(1, row.definition);
+  insert_->bind(2, row.outcome);
+  insert_->bind(3, row.reason);
+  for (std::size_t i = 0; i < kind_->stored.size(); ++i) insert_->bind(static_cast<int>(i) + 4, row.numbers.at(i));
   insert_->step();
   insert_->reset();
 }

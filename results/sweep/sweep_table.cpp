@@ -3,13 +3,13 @@
 #include "core/base/csv_table.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "results/comparison.hpp"
 #include "results/sweep/statistics.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <map>
 #include <set>
@@ -23,12 +23,9 @@ using Json = nlohmann::ordered_json;
 /// One line: its columns and their values.
 using Line = std::vector<std::pair<std::string, Json>>;
 
-constexpr std::array<std::string_view, 8> key_columns = {"platform",      "workload", "allocator",    "objective",
-                                                         "communication", "schedule", "microbatches", "seed"};
-
-bool is_key_column(const std::string& name)
+bool is_in_key(const SweepResult& result, const std::string& name)
 {
-  return std::find(key_columns.begin(), key_columns.end(), name) != key_columns.end();
+  return std::any_of(result.key.begin(), result.key.end(), [&name](const auto& member) { return member.key == name; });
 }
 
 /// "platform.speed-spread" as a column name that every reader of tables accepts.
@@ -51,61 +48,35 @@ Json value_to_json(const DocumentNode& value)
   return number;
 }
 
-bool has_parameter(const Sweep& sweep, const std::string& name)
-{
-  const auto& all = sweep.parameters();
-  return std::any_of(all.begin(), all.end(), [&name](const SweepParameter& one) { return one.name == name; });
-}
-
-/// Whether layers recompute by the default of an allocator, which no parameter of the sweep says.
-bool recomputes_by_default(const Sweep& sweep, const std::vector<SweepResult>& results)
-{
-  if (has_parameter(sweep, "recompute")) return false;
-  return std::any_of(results.begin(), results.end(),
-                     [](const SweepResult& result) { return result.row.recompute != "none"; });
-}
-
 /// Identity of a run; without the seed where a line summarises several runs.
-Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed, bool with_recompute)
+Line parameters_of(const Sweep& sweep, const SweepResult& result, bool with_seed)
 {
-  const ComparisonRow& row = result.row;
-  Line line = {{"platform", row.platform},
-               {"workload", row.workload},
-               {"allocator", row.allocator},
-               {"objective", name_of(row.goal.objective)},
-               {"communication", name_of(row.goal.communication)},
-               {"schedule", isobar::text_of(row.goal.schedule)},
-               {"microbatches", row.goal.microbatches}};
-  if (with_seed) line.emplace_back("seed", row.seed);
-  if (with_recompute) line.emplace_back("recompute", row.recompute);
+  Line line;
+  for (const auto& [name, value] : result.key) {
+    if (with_seed || name != "seed") line.emplace_back(name, value_to_json(value));
+  }
   for (const auto& parameter : sweep.parameters()) {
-    if (is_key_column(parameter.name)) continue;
+    if (is_in_key(result, parameter.name)) continue;
     line.emplace_back(column_of(parameter.name), value_to_json(*sweep.value(result.run, parameter.name)));
   }
   return line;
 }
 
-template <typename Unit>
-Json number(const std::optional<Unit>& quantity)
+Json number_to_json(const std::optional<double>& number, bool is_count = false)
 {
-  return quantity ? Json(quantity->value) : Json(nullptr);
+  if (!number) return nullptr;
+  return is_count ? Json(static_cast<std::uint64_t>(*number)) : Json(*number);
 }
 
-Line line_of(const Sweep& sweep, const SweepResult& result, bool with_recompute)
+Line line_of(const Sweep& sweep, const SweepResult& result)
 {
-  const ComparisonRow& row = result.row;
-  Line line = parameters_of(sweep, result, true, with_recompute);
-  const auto gap = gap_of(row);
-  line.emplace_back("outcome", row.outcome);
-  line.emplace_back("objective_s", number(row.objective));
-  line.emplace_back("objective_bound_s", number(row.objective_bound));
-  line.emplace_back("gap_fraction", gap ? Json(*gap) : Json(nullptr));
-  line.emplace_back("step_time_s", number(row.step_time));
-  line.emplace_back("step_bound_s", number(row.step_bound));
-  line.emplace_back("peak_memory_bytes", number(row.peak_memory));
-  line.emplace_back("bottleneck_s", number(row.bottleneck));
-  line.emplace_back("stages", row.stages);
-  line.emplace_back("reason", row.reason);
+  Line line = parameters_of(sweep, result, true);
+  line.emplace_back("outcome", result.outcome);
+  const auto& columns = sweep.kind().shown;
+  for (std::size_t i = 0; i < columns.size(); ++i) {
+    line.emplace_back(columns[i].name, number_to_json(result.numbers.at(i), columns[i].is_count));
+  }
+  line.emplace_back("reason", result.reason);
   return line;
 }
 
@@ -140,8 +111,7 @@ std::vector<Line> lines_of(const Sweep& sweep, const std::vector<SweepResult>& r
 {
   std::vector<Line> lines;
   lines.reserve(results.size());
-  const bool with_recompute = recomputes_by_default(sweep, results);
-  for (const auto& result : results) lines.push_back(line_of(sweep, result, with_recompute));
+  for (const auto& result : results) lines.push_back(line_of(sweep, result));
   return lines;
 }
 
@@ -162,49 +132,52 @@ std::vector<std::vector<const SweepResult*>> points_of(const Sweep& sweep, const
   return points;
 }
 
-/// Mean over the runs that have the quantity; none when no run has it.
-template <typename Read>
-std::optional<MeanInterval> mean_of(const std::vector<const SweepResult*>& point, Read read)
+std::size_t index_of(const Sweep& sweep, const RunKind::Mean& mean)
 {
+  const auto& columns = sweep.kind().shown;
+  const auto column =
+      std::find_if(columns.begin(), columns.end(), [&](const SweepColumn& one) { return one.name == mean.column; });
+  return static_cast<std::size_t>(column - columns.begin());
+}
+
+/// Mean over the runs that have the number; none when no run has it.
+std::optional<MeanInterval> mean_of(const Sweep& sweep, const std::vector<const SweepResult*>& point,
+                                    const RunKind::Mean& mean)
+{
+  const std::size_t index = index_of(sweep, mean);
   std::vector<double> numbers;
   for (const auto* result : point) {
-    if (const std::optional<double> value = read(result->row)) numbers.push_back(*value);
+    if (const auto& number = result->numbers.at(index)) numbers.push_back(*number);
   }
   return numbers.empty() ? std::nullopt : std::optional(mean_interval(numbers));
 }
 
-std::optional<double> value_of(const std::optional<Seconds>& time)
+std::size_t simulated_runs_of(const Sweep& sweep, const std::vector<const SweepResult*>& point)
 {
-  return time ? std::optional(time->value) : std::nullopt;
+  return static_cast<std::size_t>(
+      std::count_if(point.begin(), point.end(), [&](const auto* result) { return is_simulated(sweep, *result); }));
 }
 
-std::optional<MeanInterval> step_time_of(const std::vector<const SweepResult*>& point)
+/// "step_time_s" with "mean" is "step_time_mean_s".
+std::string with_statistic(const std::string& column, const std::string& statistic)
 {
-  return mean_of(point, [](const ComparisonRow& row) { return value_of(row.step_time); });
-}
-
-std::optional<MeanInterval> objective_of(const std::vector<const SweepResult*>& point)
-{
-  return mean_of(point, [](const ComparisonRow& row) { return value_of(row.objective); });
+  const auto unit = column.rfind('_');
+  return column.substr(0, unit) + "_" + statistic + column.substr(unit);
 }
 
 std::vector<Line> summary_of(const Sweep& sweep, const std::vector<SweepResult>& results)
 {
   std::vector<Line> lines;
-  const bool with_recompute = recomputes_by_default(sweep, results);
   for (const auto& point : points_of(sweep, results)) {
-    Line line = parameters_of(sweep, *point.front(), false, with_recompute);
-    const auto add = [&line](const std::string& mean, const std::string& interval,
-                             const std::optional<MeanInterval>& measured) {
-      line.emplace_back(mean, measured ? Json(measured->mean) : Json(nullptr));
-      line.emplace_back(interval, measured && measured->half_width ? Json(*measured->half_width) : Json(nullptr));
-    };
-    const auto step_time = step_time_of(point);
+    Line line = parameters_of(sweep, *point.front(), false);
     line.emplace_back("runs", point.size());
-    line.emplace_back("simulated_runs", step_time ? step_time->count : 0);
-    add("step_time_mean_s", "step_time_ci95_s", step_time);
-    add("objective_mean_s", "objective_ci95_s", objective_of(point));
-    add("gap_mean_fraction", "gap_ci95_fraction", mean_of(point, gap_of));
+    line.emplace_back("simulated_runs", simulated_runs_of(sweep, point));
+    for (const auto& mean : sweep.kind().means) {
+      const auto measured = mean_of(sweep, point, mean);
+      line.emplace_back(with_statistic(mean.column, "mean"), measured ? Json(measured->mean) : Json(nullptr));
+      line.emplace_back(with_statistic(mean.column, "ci95"),
+                        measured ? number_to_json(measured->half_width) : Json(nullptr));
+    }
     lines.push_back(std::move(line));
   }
   return lines;
@@ -213,31 +186,33 @@ std::vector<Line> summary_of(const Sweep& sweep, const std::vector<SweepResult>&
 std::map<std::string, std::size_t> outcomes_of(const std::vector<SweepResult>& results)
 {
   std::map<std::string, std::size_t> outcomes;
-  for (const auto& result : results) ++outcomes[result.row.outcome];
+  for (const auto& result : results) ++outcomes[result.outcome];
   return outcomes;
 }
 
-std::string interval_text(const std::optional<MeanInterval>& measured)
+std::string interval_text(const std::optional<MeanInterval>& measured, int decimals)
 {
   if (!measured) return "–";
-  if (!measured->half_width) return fmt::format("{:.4f}", measured->mean);
-  return fmt::format("{:.4f} ± {:.4f}", measured->mean, *measured->half_width);
+  const std::string mean = fmt::format("{:.{}f}", measured->mean, decimals);
+  return measured->half_width ? fmt::format("{} ± {:.{}f}", mean, *measured->half_width, decimals) : mean;
 }
 
-/// A parameter that the sweep leaves to allocators and objectives, and its value in a row.
-using Default = std::pair<std::string, std::string (*)(const ComparisonRow&)>;
-
-/// Those in which the rows differ.
-std::vector<Default> differing_defaults(const Sweep& sweep, const std::vector<SweepResult>& results)
+/// The value of a key of a result; "" if it has none.
+std::string text_in(const SweepResult& result, const std::string& name)
 {
-  std::vector<Default> defaults = {
-      {"schedule", [](const ComparisonRow& row) { return isobar::text_of(row.goal.schedule); }},
-      {"microbatches", [](const ComparisonRow& row) { return fmt::format("{}", row.goal.microbatches); }},
-      {"recompute", [](const ComparisonRow& row) { return row.recompute; }}};
-  std::erase_if(defaults, [&](const Default& each) {
-    return has_parameter(sweep, each.first) ||
-           std::all_of(results.begin(), results.end(), [&](const SweepResult& result) {
-             return each.second(result.row) == each.second(results.front().row);
+  for (const auto& member : result.key) {
+    if (member.key == name) return member.value.scalar;
+  }
+  return "";
+}
+
+/// What the sweep leaves to defaults and in which the rows differ.
+std::vector<std::string> differing_defaults(const Sweep& sweep, const std::vector<SweepResult>& results)
+{
+  std::vector<std::string> defaults = sweep.kind().defaults;
+  std::erase_if(defaults, [&](const std::string& name) {
+    return sweep.has_parameter(name) || std::all_of(results.begin(), results.end(), [&](const SweepResult& result) {
+             return text_in(result, name) == text_in(results.front(), name);
            });
   });
   return defaults;
@@ -261,13 +236,13 @@ std::string failures_text(const Sweep& sweep, const std::vector<SweepResult>& re
   std::set<std::string> reasons;
   std::size_t others = 0;
   std::string text;
-  for (const auto& [run, row] : results) {
-    if (row.outcome != failed_outcome) continue;
-    if (reasons.size() == most_reasons || !reasons.insert(row.reason).second) {
+  for (const auto& result : results) {
+    if (result.outcome != failed_outcome) continue;
+    if (reasons.size() == most_reasons || !reasons.insert(result.reason).second) {
       ++others;
       continue;
     }
-    text += fmt::format("{} failed: {}\n", on_one_line(name_of_run(sweep, run)), printable(row.reason));
+    text += fmt::format("{} failed: {}\n", on_one_line(name_of_run(sweep, result.run)), printable(result.reason));
   }
   if (others > 0) text += fmt::format("{} failed; --csv has their reasons\n", counted(others, "more row"));
   return text.empty() ? text : "\n" + text;
@@ -278,6 +253,12 @@ std::string failures_text(const Sweep& sweep, const std::vector<SweepResult>& re
 std::string sweep_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results)
 {
   return lines_to_csv(lines_of(sweep, results));
+}
+
+std::string sweep_header(const Sweep& sweep, const SweepResult& result)
+{
+  const std::string csv = lines_to_csv({line_of(sweep, result)});
+  return csv.substr(0, csv.find('\n'));
 }
 
 std::string sweep_to_json_lines(const Sweep& sweep, const std::vector<SweepResult>& results)
@@ -306,6 +287,28 @@ std::string sweep_summary_to_json(const Sweep& sweep, const std::vector<SweepRes
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+bool is_simulated(const Sweep& sweep, const SweepResult& result)
+{
+  return result.numbers.at(index_of(sweep, sweep.kind().means.front())).has_value();
+}
+
+DocumentNode text_node(const std::string& text)
+{
+  DocumentNode node;
+  node.kind = DocumentNode::Kind::Scalar;
+  node.quoted = true;
+  node.scalar = text;
+  return node;
+}
+
+DocumentNode count_node(std::uint64_t count)
+{
+  DocumentNode node;
+  node.kind = DocumentNode::Kind::Scalar;
+  node.scalar = std::to_string(count);
+  return node;
+}
+
 std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResult>& results, TableWidth width)
 {
   std::vector<std::string> varying;
@@ -314,23 +317,24 @@ std::string sweep_summary_table(const Sweep& sweep, const std::vector<SweepResul
   }
   const auto defaults = differing_defaults(sweep, results);
   std::vector<std::string> header = varying;
-  for (const auto& [parameter, text_in] : defaults) header.push_back(parameter);
+  header.insert(header.end(), defaults.begin(), defaults.end());
   const std::size_t key_count = header.size();
-  for (const auto* column : {"runs", "simulated", "step s", "objective s"}) header.emplace_back(column);
+  header.insert(header.end(), {"runs", "simulated"});
+  std::vector<RunKind::Mean> means = sweep.kind().means;
+  std::erase_if(means, [](const RunKind::Mean& mean) { return mean.heading.empty(); });
+  for (const auto& mean : means) header.push_back(mean.heading);
   std::vector<std::vector<std::string>> lines;
   for (const auto& point : points_of(sweep, results)) {
     std::vector<std::string> line;
     for (const auto& parameter : varying) line.push_back(sweep.text(point.front()->run, parameter));
-    for (const auto& [parameter, text_in] : defaults) line.push_back(text_in(point.front()->row));
-    const auto step_time = step_time_of(point);
+    for (const auto& name : defaults) line.push_back(text_in(*point.front(), name));
     line.push_back(fmt::format("{}", point.size()));
-    line.push_back(fmt::format("{}", step_time ? step_time->count : 0));
-    line.push_back(interval_text(step_time));
-    line.push_back(interval_text(objective_of(point)));
+    line.push_back(fmt::format("{}", simulated_runs_of(sweep, point)));
+    for (const auto& mean : means) line.push_back(interval_text(mean_of(sweep, point, mean), mean.decimals));
     lines.push_back(std::move(line));
   }
-  // simulated, runs, objective s
-  const std::vector<std::size_t> least_important_first = {key_count + 1, key_count, key_count + 3};
+  // simulated, runs, and the last mean
+  const std::vector<std::size_t> least_important_first = {key_count + 1, key_count, header.size() - 1};
   std::string counts;
   for (const auto& [outcome, count] : outcomes_of(results)) counts += fmt::format(", {} {}", count, outcome);
   return fmt::format("{}\n{} of {} runs{}\n{}", table_of(header, lines, key_count, least_important_first, width),

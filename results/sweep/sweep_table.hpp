@@ -1,10 +1,12 @@
 #pragma once
 
-#include "results/comparison.hpp"
+#include "results/sweep/run_kind.hpp"
 #include "results/sweep/sweep.hpp"
 #include "results/table.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,13 +15,22 @@ namespace isobar::results {
 /// A run of a sweep, by its number, and its result.
 struct SweepResult {
   std::size_t run = 0;
-  ComparisonRow row;
+  std::vector<DocumentNode::Member> key;  ///< what identifies it, besides further parameters of the sweep file
+  std::string outcome;
+  std::vector<std::optional<double>> numbers;  ///< in the order of `RunKind::shown`
+  std::string reason;
 };
+/// Whether a result has the first of its kind's means.
+bool is_simulated(const Sweep& sweep, const SweepResult& result);
+/// Values of a key.
+DocumentNode text_node(const std::string& text);
+DocumentNode count_node(std::uint64_t count);
 
-/// The results as CSV (RFC 4180), in the order given: the columns of results.csv, one for each further parameter of the
-/// sweep file, `bottleneck_s`, `stages` and `reason` (docs/sweeps.md). `recompute` is among them, too, where allocators
-/// recompute by default.
+/// The results as CSV (RFC 4180), in the order given: their keys, a column for each further parameter of the sweep
+/// file, `outcome`, their numbers and `reason` (docs/sweeps.md).
 std::string sweep_to_csv(const Sweep& sweep, const std::vector<SweepResult>& results);
+/// The first line of `sweep_to_csv` for results like this one, without its end.
+std::string sweep_header(const Sweep& sweep, const SweepResult& result);
 /// As `sweep_to_csv`, one JSON object per line.
 std::string sweep_to_json_lines(const Sweep& sweep, const std::vector<SweepResult>& results);
 

@@ -83,7 +83,7 @@ COMMANDS = CORE | {"allocators", "allocators/mix", "allocators/sky", "allocators
                    "results/report"}
 ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
-    "cli/commands": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/commands": (COMMANDS | {"cli", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/share": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/sweep": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),

@@ -2,6 +2,7 @@ import csv
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import unittest
@@ -371,3 +372,103 @@ sys.exit(result.returncode)
         result = check()
         self.assertEqual(result.returncode, 5, result.stdout + result.stderr)
         self.assertIn("worse   ", result.stdout)
+
+
+class Schedules(CommandTest):
+    """A baseline of schedules: a small trace under two policies."""
+
+    TRACE = ("job_id,num_gpu,submit_time,iterations,model_name,iteration_time,resource_time_0,resource_time_1,"
+             "resource_time_2\na,64,0,1000,gpt2,437,0.6,419,49\nb,64,0,100,vgg16,336,87,67,131\n")
+
+    def setUp(self):
+        super().setUp()
+        self.trace = self.write("jobs.csv", self.TRACE)
+        self.sweep = self.write("q.yaml", f"platform: platforms/muri_8x8.xml\ntrace: {self.trace}\npolicy: [fifo, srtf]\n")
+        self.baseline = self.folder / "q.csv"
+        self.meta = self.folder / "q.meta.json"
+        self.write_meta(sweep=self.sweep)
+
+    def write_meta(self, **content):
+        self.meta.write_text(json.dumps({"schema": "isobar-baseline/1", **content}))
+
+    def label(self, policy):
+        return f"platforms/muri_8x8.xml × {self.trace}, {policy}, corrected, seed 0"
+
+    def test_are_those_of_the_sweep(self):
+        self.run_isobar("check", self.baseline, "--approve")
+        rows = self.folder / "rows.csv"
+        self.run_isobar("sweep", self.sweep, "--database", self.folder / "q.db", "--csv", rows)
+        self.assertEqual(self.baseline.read_bytes(), rows.read_bytes())
+        self.assertEqual(self.run_isobar("check", self.baseline).stdout,
+                         f"2 rows, unchanged from {self.baseline}\n"
+                         "geometric mean of mean completion times, new / old: 1.000000 (2 rows)\n")
+
+    def test_are_better_or_worse_by_their_completion_times(self):
+        self.run_isobar("check", self.baseline, "--approve")
+        approved = self.baseline.read_text()
+        jct = float(next(csv.DictReader(approved.splitlines()))["mean_jct_s"])
+        for factor, change in ((2, "better"), (0.5, "worse")):
+            self.baseline.write_text(approved.replace(f",{jct},", f",{jct * factor},", 1))
+            done = self.run_isobar("check", self.baseline, expect=5)
+            self.assertRegex(done.stdout, rf"^{change} +{re.escape(self.label('fifo'))}: mean_jct [\d.]+ s -> [\d.]+ s "
+                                          r"\([-+]\d+ %\)\n2 rows, changed from .*: 1 " + change + "\n")
+        check = self.json_of("check", self.baseline, expect=5)
+        self.assertEqual([(each["change"], each["policy"]) for each in check["changes"]], [("worse", "fifo")])
+        self.assertEqual((check["mean_jcts"]["rows"], set(check["mean_jcts_by_policy"])), (2, {"fifo", "srtf"}))
+
+    def test_are_new_missing_or_made_from_changed_files(self):
+        self.run_isobar("check", self.baseline, "--approve")
+        sweep = pathlib.Path(self.sweep)
+        sweep.write_text(sweep.read_text().replace("fifo", "muri"))
+        done = self.run_isobar("check", self.baseline, "--markdown", self.folder / "s.md", "--junit", self.folder / "j.xml",
+                               expect=5)
+        self.assertRegex(done.stdout, rf"^new +{re.escape(self.label('muri'))}: mean_jct [\d.]+ s; nothing to compare with\n"
+                                      rf"missing +{re.escape(self.label('fifo'))}: no longer scheduled\n")
+        self.assertIn(f"isobar: {self.sweep}: has changed since the rows were approved\n", done.stderr)
+        self.assertIn("### Quality of schedules: changed", (self.folder / "s.md").read_text())
+        cases = xml.etree.ElementTree.parse(self.folder / "j.xml").getroot()
+        self.assertEqual((cases.get("tests"), cases.get("failures")), ("3", "2"))
+
+    def test_are_refused_with_other_columns_numbers_or_settings(self):
+        self.run_isobar("check", self.baseline, "--approve")
+        approved = self.baseline.read_text()
+        self.baseline.write_text(approved.replace("mean_jct_s", "mean_jct", 1))
+        self.assertRegex(self.fault_of("check", self.baseline), rf"^{re.escape(str(self.baseline))}:1: ")
+        self.baseline.write_text(re.sub(r",scheduled,8,", ",scheduled,x,", approved, count=1))
+        self.assertEqual(self.fault_of("check", self.baseline), f'{self.baseline}:2: nodes: "x" is not a finite number')
+        self.baseline.write_text(approved + approved.splitlines()[1] + "\n")
+        self.assertEqual(self.fault_of("check", self.baseline), f"{self.baseline}:4: the same row as one above; remove it")
+        self.assertEqual(self.fault_of("check", self.baseline, "--base", ISOBAR),
+                         f"--base: {self.meta} names a sweep of schedules; --base compares plans")
+        self.write_meta(sweep=self.sweep)
+        self.assertEqual(self.fault_of("check", self.baseline), f"{self.meta}: approved: missing: no rows were approved yet; "
+                                                                "approve them with isobar check --approve")
+        self.write_meta(sweep=self.sweep, budgets={"even": 3})
+        self.assertEqual(self.fault_of("check", self.baseline, "--approve"),
+                         f"{self.meta}:1: budgets: unknown key; the keys here are approved, schema, sweep")
+        plans = self.write("plans.yaml", "platform: platforms/sky4.xml\nworkload: workloads/bert10.yaml\nallocator: even\n")
+        self.write_meta(sweep=plans)
+        self.assertEqual(self.fault_of("check", self.baseline, "--approve"),
+                         f"{self.meta}: sweep: {plans} has no `trace`; write a grid for plans")
+
+
+class ApprovedSchedules(unittest.TestCase):
+    """The anchors of Muri's traces in the approved rows."""
+
+    def test_have_the_published_numbers_and_stay_above_their_bounds(self):
+        with (ROOT / "results/clusters/quality.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            for what in ("mean_jct", "p99_jct", "makespan"):
+                self.assertGreaterEqual(float(row[what + "_s"]), float(row[what + "_bound_s"]) * (1 - 1e-9), row)
+        by = {(pathlib.Path(row["trace"]).stem, row["policy"], row["semantics"], row["at_once"]): row for row in rows}
+        for policy, at_once, mean, makespan, p99 in (
+                ("srtf", "false", 193081.796, 8174135.280, 4538890.607),
+                ("srsf", "false", 185021.880, 8174135.280, 4189699.177),
+                ("tiresias", "false", 347213.248, 8174226.280, 4983397.254),
+                ("srtf", "true", 844394.780, 7261795.828, 6363099.549),
+                ("srsf", "true", 798057.683, 6907790.403, 6228160.594),
+                ("tiresias", "true", 2213110.128, 6761641.420, 6739568.999)):
+            row = by["trace3", policy, "published", at_once]
+            for key, expected in (("mean_jct_s", mean), ("makespan_s", makespan), ("p99_jct_s", p99)):
+                self.assertAlmostEqual(float(row[key]), expected, places=3)

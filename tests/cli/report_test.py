@@ -359,6 +359,86 @@ class Plot(ResultTest):
         self.assertNotIn("http", texts[0].replace("http://www.w3.org/", ""))
 
 
+class Schedules(CommandTest):
+    JOBS = "job,model,devices,arrival_s,first_start_s,end_s,jct_s,alone_s,waiting_s,longest_wait_s,starts\n"
+
+    def jobs_of(self, policy):
+        file = self.folder / f"{policy}.csv"
+        self.run_isobar("cluster", "workloads/jobs/cluster_trace.csv", "platforms/muri_8x8.xml", "--policy", policy, "-o",
+                        file)
+        return str(file)
+
+    def test_have_the_numbers_of_cluster_and_curves_of_their_jobs(self):
+        report = self.json_of("report", self.jobs_of("fifo"), self.jobs_of("crossover"))
+        self.assertEqual(report["schema"], "isobar-report/1")
+        for shown, policy in zip(report["schedules"], ("fifo", "crossover"), strict=True):
+            run = self.json_of("cluster", "workloads/jobs/cluster_trace.csv", "platforms/muri_8x8.xml", "--policy", policy)
+            for key in ("jobs", "mean_jct_s", "median_jct_s", "p99_jct_s", "makespan_s", "mean_waiting_s", "longest_wait_s"):
+                self.assertAlmostEqual(shown[key] / run[key], 1, places=9)
+            times, fractions = shown["completion"].values()
+            self.assertEqual(times, sorted(times))
+            self.assertEqual(fractions[-1], 1)
+            self.assertEqual(len(times), run["jobs"])
+            # The area below the number of jobs in the system is the sum of their completion times.
+            times, jobs = shown["population"].values()
+            self.assertEqual(jobs[-1], 0)
+            area = sum(count * (after - before) for count, before, after in zip(jobs, times, times[1:]))
+            self.assertAlmostEqual(area / (run["mean_jct_s"] * run["jobs"]), 1, places=9)
+
+    def test_of_many_jobs_have_as_many_points_as_a_page_draws(self):
+        jobs = self.write("many.csv", self.JOBS + "".join(f"{i},gpt2,1,{i},{i},{i + 5},5,5,0,0,1\n" for i in range(5000)))
+        shown, = self.json_of("report", jobs)["schedules"]
+        self.assertEqual([len(shown["completion"]["times_s"]), len(shown["population"]["times_s"])], [2000, 2000])
+        self.assertEqual((shown["completion"]["fractions"][-1], shown["population"]["jobs"][-1]), (1, 0))
+
+    def test_refuse_what_is_no_file_of_jobs(self):
+        bad = self.write("bad.csv", self.JOBS + "a,gpt2,1,3,3,2,5,5,x,0,1\n")
+        self.assertEqual(self.fault_of("report", bad), f"{bad}:2: end_s: is before arrival_s\n"
+                                                       f'{bad}:2: waiting_s: "x" is not a time; write seconds, 0 or more')
+        empty = self.write("empty.csv", self.JOBS)
+        self.assertEqual(self.fault_of("report", empty), f"{empty}: has no job")
+        jobs = self.write("jobs.csv", self.JOBS + "a,gpt2,1,0,0,5,5,5,0,0,1\n")
+        result = self.write("result.json", "{}")
+        self.assertEqual(self.fault_of("report", jobs, result), f"{result}: is a result of a plan; {jobs} holds jobs of a "
+                                                                "schedule; a report shows one or the other")
+        self.assertEqual(self.fault_of("report", jobs, "--plan-anew"), "--plan-anew: plans; the files hold jobs of a schedule")
+        self.assertEqual(self.fault_of("report", jobs, "--measured", result),
+                         "--measured: is a trace of a plan; the files hold jobs of a schedule")
+        self.assertEqual(self.fault_of("plot", jobs, "--chart", "timeline", "-o", self.folder / "x.svg"),
+                         f'--chart: "timeline" does not show what {jobs} holds; write completion, population')
+        self.assertEqual(self.fault_of("report", jobs, "-o", jobs), f"{jobs}: is an input; name another file to write")
+
+    def test_are_drawn_for_papers_and_on_a_page(self):
+        need_browser()
+        files = self.jobs_of("fifo"), self.jobs_of("srtf"), self.jobs_of("muri")
+        for chart, mark in (("completion", "completion time"), ("population", "jobs that have arrived")):
+            figure = self.folder / f"{chart}.svg"
+            self.run_isobar("plot", *files, "--chart", chart, "-o", figure)
+            texts = [node.firstChild.data for node in
+                     xml.dom.minidom.parse(str(figure)).getElementsByTagName("text") if node.firstChild]
+            self.assertLessEqual({"fifo", "srtf", "muri"}, set(texts))
+            self.assertIn(mark, " ".join(texts))
+        page = self.folder / "page.html"
+        self.assertEqual(self.run_isobar("report", *files, "-o", page).stdout, f"{page}: 3 schedules; open it in a browser\n")
+        with browser() as chromium:
+            complaints = []
+            opened = chromium.new_page()
+            opened.on("console", lambda message: complaints.append(message.text))
+            opened.on("pageerror", lambda error: complaints.append(str(error)))
+            opened.goto(page.as_uri())
+            opened.wait_for_selector("html[data-drawn]", state="attached")
+            report = self.json_of("report", *files)
+            shown = opened.eval_on_selector_all(
+                '[aria-label="Schedules"] tbody tr',
+                "rows => rows.map(row => [...row.querySelectorAll('[data-value]')].map(cell => Number(cell.dataset.value)))")
+            self.assertEqual(shown, [[each[key] for key in ("jobs", "mean_jct_s", "median_jct_s", "p99_jct_s", "makespan_s",
+                                                            "mean_waiting_s", "longest_wait_s")]
+                                     for each in report["schedules"]])
+            self.assertEqual(opened.title(), "Schedules of jobs")
+            self.assertEqual(opened.locator("#completion-chart .lines path.js-line").count(), 3)
+            self.assertEqual(complaints, [])
+
+
 class Page(unittest.TestCase):
     """Pages in a browser that records every request and every error."""
 

@@ -186,6 +186,109 @@ class Repetitions(Sweep):
         self.assertEqual(given, [drawn[0]] * 2)
 
 
+class Schedules(Sweep):
+    TRACE = ("job_id,num_gpu,submit_time,iterations,model_name,iteration_time,resource_time_0,resource_time_1,"
+             "resource_time_2\na,8,0,1000,gpt2,437,0.6,419,49\nb,64,0,1000,gpt2,437,0.6,419,49\n"
+             "c,64,1000,100,vgg16,336,87,67,131\n")
+    GRID = """platform: platforms/muri_8x8.xml
+trace: [workloads/jobs/cluster_trace.csv, TRACE]
+policy: [fifo, srtf, muri]
+load: [1, 2]
+largest_group: 2
+"""
+
+    def grid(self, *more):
+        return self.GRID.replace("TRACE", self.write("jobs.csv", self.TRACE)) + "".join(f"{line}\n" for line in more)
+
+    def test_a_run_gives_what_cluster_gives(self):
+        rows = self.rows_of(self.grid())
+        self.assertEqual([(row["policy"], row["load"]) for row in rows],
+                         [(policy, load) for policy in ("fifo", "srtf", "muri") for load in (1, 2)] * 2)
+        self.assertEqual({row["outcome"] for row in rows}, {"scheduled"})
+        for row in rows[-6:]:
+            options = ("--largest-group", 2) if row["policy"] == "muri" else ()
+            run = self.json_of("cluster", row["trace"], row["platform"], "--policy", row["policy"], "--load", row["load"],
+                               *options)
+            numbers = {key: value for key, value in run.items() if isinstance(value, (int, float))}
+            self.assertEqual({key: row[key] for key in numbers if key not in ("step_factor", "load", "round_s", "seed")},
+                             {key: numbers[key] for key in numbers if key not in ("step_factor", "load", "round_s", "seed")})
+        self.assertEqual(list(rows[0])[:7], ["platform", "trace", "policy", "semantics", "seed", "load", "largest_group"])
+
+    def test_more_load_makes_jobs_wait_longer(self):
+        rows = self.rows_of("platform: platforms/muri_8x8.xml\ntrace: workloads/jobs/cluster_trace.csv\npolicy: backfill\n"
+                            "load: [0.01, 1, 100]\n")
+        waits = [row["mean_waiting_s"] for row in rows]
+        self.assertLess(waits[0], waits[1])
+        self.assertLess(waits[1], waits[2])
+
+    def test_a_second_start_makes_only_what_is_new_or_has_changed(self):
+        table = self.folder / "rows.csv"
+        self.rows_of(self.grid(), "--csv", table)
+        first = table.read_bytes()
+        self.rows_of(self.grid(), "--csv", table, "--jobs", 1)
+        self.assertEqual(table.read_bytes(), first)
+        with self.opened() as database:
+            # Nothing but the runs of a group takes largest_group.
+            self.assertEqual(database.execute("SELECT count(*), count(DISTINCT definition) FROM schedules").fetchone(),
+                             (12, 12))
+            database.execute("DELETE FROM schedules WHERE rowid % 2")
+            database.commit()
+        self.run_isobar(*self.sweep_command(self.grid(), "--csv", table))
+        self.assertEqual(table.read_bytes(), first)
+        self.TRACE = self.TRACE.replace("a,8,0,1000", "a,8,0,2000")
+        self.run_isobar(*self.sweep_command(self.grid(), "--csv", table))
+        self.assertNotEqual(table.read_bytes(), first)
+        with self.opened() as database:
+            self.assertEqual(database.execute("SELECT count(*) FROM schedules").fetchone(), (18,))
+
+    def test_means_are_over_the_seeds_of_drawn_models(self):
+        trace = self.write("helios.csv", "job_id,gpu_num,submit_time,start_time,end_time\n" + "".join(
+            f"{job},8,2020-04-01 15:17:00,2020-04-01 15:17:00,2020-04-01 {hour}:17:00\n" for job, hour in
+            enumerate((16, 17, 18, 19) * 4)))
+        summary = self.folder / "summary.csv"
+        rows = self.rows_of(f"platform: platforms/muri_8x8.xml\ntrace: {trace}\npolicy: crossover\nrepetitions: 3\n",
+                            "--summary", summary)
+        self.assertEqual([row["seed"] for row in rows], [1, 2, 3])
+        with summary.open(newline="") as file:
+            point, = csv.DictReader(file)
+        self.assertAlmostEqual(float(point["mean_jct_mean_s"]), statistics.mean(row["mean_jct_s"] for row in rows), places=6)
+        self.assertEqual((point["runs"], point["simulated_runs"]), ("3", "3"))
+
+    def test_a_platform_with_several_types_of_devices_is_a_failed_row(self):
+        rows = self.rows_of(self.grid().replace("platforms/muri_8x8.xml", "platforms/sky16.xml"), expect=3)
+        self.assertEqual({row["outcome"] for row in rows}, {"failed"})
+        self.assertRegex(rows[0]["reason"],
+                         r"platforms/sky16.xml: has \d+ types of devices; the steps of a trace were measured on one")
+
+    def test_faults_name_the_line_of_the_sweep_file(self):
+        jobs = self.write("jobs.csv", self.TRACE)
+        start = f"platform: platforms/muri_8x8.xml\ntrace: {jobs}\n"
+        self.assertEqual(self.fault(start), "sweep.yaml:1: policy: missing; write a value")
+        self.assertEqual(self.fault(start + "policy: [srtf, strf]\n"),
+                         'sweep.yaml:3: policy: "strf" is none of fifo, backfill, srtf, srsf, tiresias, muri, crossover; '
+                         "did you mean srtf?")
+        self.assertEqual(self.fault(start + "policy: srtf\nsemantics: [corrected, published]\nround: 6min\n"),
+                         "sweep.yaml:5: round: the published simulator decides at every event; leave it out")
+        self.assertEqual(self.fault(start + "policy: srtf\nstep_factor:\n  - 1\n  - 0.5\n"),
+                         "sweep.yaml:6: step_factor: 0.5 is not from 1 to 1000")
+        self.assertEqual(self.fault(start + "policy: srtf\nload: 2\nat_once: true\n"),
+                         "sweep.yaml:4: load: all jobs arrive at once; leave one of the two out")
+        self.assertEqual(self.fault(start + "policy: [srtf, fifo]\nround_form: slots\n"),
+                         "sweep.yaml:4: round_form: goes with muri or crossover, and the sweep has neither")
+        self.assertEqual(self.fault(start + "policy: [srtf, muri]\nlargest_group: 7\n"),
+                         "sweep.yaml:4: largest_group: 7 is not from 2 to 6")
+        self.assertEqual(self.fault(start + "policy: srtf\nworkload: workloads/bert10.yaml\nallocator: even\n"),
+                         "sweep.yaml:4: workload: does not go with `trace`, whose jobs are scheduled; leave one of them out\n"
+                         "sweep.yaml:5: allocator: unknown key; the keys here are at_once, charge_moves, format, header, "
+                         "largest_group, load, order, platform, policy, repetitions, round, round_form, seed, semantics, "
+                         "step_factor, trace, workload, zip")
+        self.assertEqual(self.fault(start + "policy: srtf\nformat: csv\n"),
+                         'sweep.yaml:4: format: "csv" is none of muri, helios, pai, philly')
+        self.assertEqual(self.fault(start.replace(jobs, "nothing.csv") + "policy: srtf\n"), "nothing.csv: no such file")
+        self.write("jobs.csv", self.TRACE.replace("c,64,1000", "c,0,1000"))
+        self.assertRegex(self.fault(start + "policy: srtf\n"), r"^jobs.csv:4: num_gpu: ")
+
+
 class Faults(Sweep):
     def test_name_the_line_of_the_sweep_file(self):
         self.assertEqual(self.fault("""platform: {generate: sky, nodes: [1, 16]}

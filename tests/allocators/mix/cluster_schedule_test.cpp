@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -264,6 +265,24 @@ void expect_legal(Seconds now, const std::vector<Holding>& holdings, const std::
   }
 }
 
+std::vector<Job> random_jobs(Pcg64& random, std::size_t count, std::size_t devices)
+{
+  std::vector<Job> jobs;
+  double arrival = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto& models = measured_models();
+    Job& job = jobs.emplace_back();
+    job.model = models[random.below(static_cast<std::uint32_t>(models.size()))];
+    job.devices = std::min<std::size_t>(devices, std::size_t{1} << random.below(6));
+    if (random.below(4) != 0) arrival += random.uniform() * 600;
+    job.arrival = Seconds(arrival);
+    job.steps = 1 + random.below(20'000);
+    job.step = measured_step(job.model, job.devices);
+    job.start_cost = measured_start_cost(job.model, job.devices).value();
+  }
+  return jobs;
+}
+
 TEST(ClusterSchedule, UsesNoDeviceTwiceKeepsGangsWholeAndEndsEveryJob)
 {
   Pcg64 random(11);
@@ -271,19 +290,7 @@ TEST(ClusterSchedule, UsesNoDeviceTwiceKeepsGangsWholeAndEndsEveryJob)
     std::vector<std::size_t> nodes;
     for (std::uint32_t i = 0; i < 1 + round % 5; ++i) nodes.push_back(1 + random.below(8));
     const auto all = std::accumulate(nodes.begin(), nodes.end(), std::size_t{0});
-    std::vector<Job> jobs;
-    double arrival = 0;
-    for (std::size_t i = 0; i < 3 + round % 40; ++i) {
-      const auto& models = measured_models();
-      Job& job = jobs.emplace_back();
-      job.model = models[random.below(static_cast<std::uint32_t>(models.size()))];
-      job.devices = std::min<std::size_t>(all, std::size_t{1} << random.below(6));
-      if (random.below(4) != 0) arrival += random.uniform() * 600;
-      job.arrival = Seconds(arrival);
-      job.steps = 1 + random.below(20'000);
-      job.step = measured_step(job.model, job.devices);
-      job.start_cost = measured_start_cost(job.model, job.devices).value();
-    }
+    const auto jobs = random_jobs(random, 3 + round % 40, all);
     auto rules = rules_of(static_cast<Policy>(round % policy_names().size()));
     rules.step_factor = 1 + 0.1 * random.uniform();
     if (random.below(3) == 0) rules.round = Seconds(60);
@@ -307,6 +314,44 @@ TEST(ClusterSchedule, UsesNoDeviceTwiceKeepsGangsWholeAndEndsEveryJob)
     EXPECT_LE(metrics.devices_busy_fraction, 1 + 1e-9);
     EXPECT_LE(metrics.jain_index, 1 + 1e-9);
   }
+}
+
+/// The first job that waits longer than the jobs before it run after its arrival; none where nobody does.
+std::optional<std::size_t> starving_job(const std::vector<Job>& jobs, const ClusterRun& run)
+{
+  for (std::size_t j = 0; j < jobs.size(); ++j) {
+    Seconds ahead;
+    for (std::size_t i = 0; i < j; ++i) {
+      ahead += std::max(Seconds(0), run.jobs[i].end - std::max(run.jobs[i].first_start, jobs[j].arrival));
+    }
+    if (run.jobs[j].longest_wait > ahead + Seconds(1e-6)) return j;
+  }
+  return std::nullopt;
+}
+
+TEST(ClusterSchedule, LetsNobodyWaitLongerThanTheJobsAheadRunUnderFifo)
+{
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    Pcg64 random(seed);
+    const auto jobs = random_jobs(random, 40, 64);
+    const auto run = schedule_jobs(jobs, eight_by_eight, rules_of(Policy::Fifo));
+    EXPECT_EQ(starving_job(jobs, run), std::nullopt) << "seed " << seed;
+    for (std::size_t j = 0; j < jobs.size(); ++j) {
+      EXPECT_EQ(run.jobs[j].starts, 1U);
+      if (j > 0) {
+        EXPECT_LE(run.jobs[j - 1].first_start, run.jobs[j].first_start);
+      }
+    }
+  }
+}
+
+TEST(ClusterSchedule, LetsShortJobsStarveALongOneUnderSrtf)
+{
+  std::vector<Job> jobs = {job_of(8, 0, 10), job_of(8, 0, 100)};
+  for (int i = 1; i < 50; ++i) jobs.push_back(job_of(8, 9.0 * i, 10));
+  const auto run = schedule_jobs(jobs, {8}, rules_of(Policy::Srtf));
+  EXPECT_EQ(starving_job(jobs, run), 1U);
+  EXPECT_EQ(starving_job(jobs, schedule_jobs(jobs, {8}, rules_of(Policy::Fifo))), std::nullopt);
 }
 
 TEST(ClusterSchedule, IsTheSameTwice)

@@ -102,7 +102,7 @@ TEST(CheckBaseline, FindsRowsThatAreNewOrMissing)
   const auto check = check_baseline({row_of("a", 1), row_of("b", 1)}, {row_of("c", 1), row_of("b", 1)}, {});
   ASSERT_EQ(check.changes.size(), 2U);
   EXPECT_EQ(check.changes[0].kind, ChangeKind::Missing);
-  EXPECT_EQ(check.changes[0].row.allocator, "a");
+  EXPECT_EQ(check.changes[0].row.key.at(2).value.scalar, "a");
   EXPECT_EQ(check.changes[1].kind, ChangeKind::New);
   EXPECT_EQ(check.changes[1].what, "step time 1 s; nothing to compare with");
   EXPECT_FALSE(check.holds());
@@ -120,10 +120,10 @@ TEST(CheckBaseline, TakesTheGeometricMeanOverRowsThatBothHave)
 {
   const auto check = check_baseline({row_of("a", 1), row_of("b", 1), row_of("c", 1), without_plan("d", "infeasible")},
                                     {row_of("a", 4), row_of("b", 0.25), row_of("e", 9), row_of("d", 9)}, {});
-  EXPECT_EQ(check.step_times.rows, 2U);
-  EXPECT_DOUBLE_EQ(check.step_times.geometric_mean.value(), 1);
-  EXPECT_DOUBLE_EQ(check.step_times_by_allocator.at("a").geometric_mean.value(), 4);
-  EXPECT_FALSE(check_baseline({}, {row_of("a", 1)}, {}).step_times.geometric_mean);
+  EXPECT_EQ(check.times.rows, 2U);
+  EXPECT_DOUBLE_EQ(check.times.geometric_mean.value(), 1);
+  EXPECT_DOUBLE_EQ(check.times_by_maker.at("a").geometric_mean.value(), 4);
+  EXPECT_FALSE(check_baseline({}, {row_of("a", 1)}, {}).times.geometric_mean);
 }
 
 /// Rows of `even` and of another allocator with these planning times, in seconds.

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/plan/schedule_choice.hpp"
+#include "results/sweep/planned_rows.hpp"
 #include "results/sweep/statistics.hpp"
 #include "results/sweep/sweep_store.hpp"
 #include "results/sweep/sweep_table.hpp"
@@ -28,14 +29,19 @@ Sweep sweep_of(const std::string& text)
   return Sweep::from_text(text, "x.yaml", vocabulary);
 }
 
+ComparisonRow plan_of(const std::string& outcome)
+{
+  ComparisonRow row;
+  row.outcome = outcome;
+  row.step_time = Seconds(0.1);
+  row.stages = 3;
+  row.reason = "a \"reason\"";
+  return row;
+}
+
 SweepRow row_of(const std::string& definition, const std::string& outcome)
 {
-  SweepRow row{definition, {}};
-  row.row.outcome = outcome;
-  row.row.step_time = Seconds(0.1);
-  row.row.stages = 3;
-  row.row.reason = "a \"reason\"";
-  return row;
+  return stored_row(definition, plan_of(outcome));
 }
 
 TEST(StudentsT, HasTheValuesOfItsClosedForms)
@@ -99,28 +105,48 @@ TEST(SweepStore, ReturnsStoredRowsAndReplacesOnlyFailedOnes)
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "x.db").string();
   {
-    SweepStore store(file);
+    SweepStore store(file, planned_runs());
     EXPECT_FALSE(store.row("a"));
     store.put(row_of("a", "failed"));
     store.put(row_of("a", "feasible"));
     store.put(row_of("a", "infeasible"));
     store.put(row_of("b", "failed"));
   }
-  const SweepStore store(file);
-  EXPECT_EQ(store.row("a")->outcome, "feasible");
-  EXPECT_EQ(store.row("a")->step_time, Seconds(0.1));
-  EXPECT_EQ(store.row("a")->objective, std::nullopt);
-  EXPECT_EQ(store.row("a")->stages, 3U);
-  EXPECT_EQ(store.row("a")->reason, "a \"reason\"");
+  const SweepStore store(file, planned_runs());
+  ComparisonRow row;
+  fill_from(*store.row("a"), row);
+  EXPECT_EQ(row.outcome, "feasible");
+  EXPECT_EQ(row.step_time, Seconds(0.1));
+  EXPECT_EQ(row.objective, std::nullopt);
+  EXPECT_EQ(row.stages, 3U);
+  EXPECT_EQ(row.reason, "a \"reason\"");
   EXPECT_EQ(store.row("b")->outcome, "failed");
+}
+
+TEST(SweepStore, KeepsPlansAndSchedulesOfOneDatabaseApart)
+{
+  const testing_support::TemporaryFolder folder;
+  const std::string file = (folder.path() / "x.db").string();
+  SweepStore plans(file, planned_runs());
+  plans.put(row_of("a", "feasible"));
+  EXPECT_FALSE(SweepStore(file, scheduled_runs(), SweepStore::Access::Read).row("a"));
+  SweepStore schedules(file, scheduled_runs());
+  SweepRow row = failed_row("a", "why", scheduled_runs());
+  schedules.put(row);
+  row.outcome = scheduled_outcome;
+  for (std::size_t i = 0; i < row.numbers.size(); ++i) row.numbers[i] = static_cast<double>(i);
+  schedules.put(row);
+  EXPECT_EQ(schedules.row("a")->outcome, scheduled_outcome);
+  EXPECT_EQ(schedules.row("a")->numbers, row.numbers);
+  EXPECT_EQ(plans.row("a")->outcome, "feasible");
 }
 
 TEST(SweepStore, MayBeOpenTwiceAtOnce)
 {
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "x.db").string();
-  SweepStore one(file);
-  SweepStore other(file);
+  SweepStore one(file, planned_runs());
+  SweepStore other(file, planned_runs());
   one.put(row_of("a", "feasible"));
   other.put(row_of("b", "feasible"));
   EXPECT_TRUE(one.row("b"));
@@ -131,9 +157,9 @@ TEST(SweepStore, ReadsRowsWhileAnotherStoreWrites)
 {
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "of 100 %?.db").string();
-  SweepStore writer(file);
+  SweepStore writer(file, planned_runs());
   writer.put(row_of("a", "feasible"));
-  EXPECT_TRUE(SweepStore(file, SweepStore::Access::Read).row("a"));
+  EXPECT_TRUE(SweepStore(file, planned_runs(), SweepStore::Access::Read).row("a"));
 }
 
 TEST(SweepStore, RefusesToReadAnEmptyFile)
@@ -141,14 +167,14 @@ TEST(SweepStore, RefusesToReadAnEmptyFile)
   const testing_support::TemporaryFolder folder;
   const std::string file = (folder.path() / "x.db").string();
   std::ofstream(file).close();
-  EXPECT_THAT([&] { SweepStore(file, SweepStore::Access::Read); },
+  EXPECT_THAT([&] { SweepStore(file, planned_runs(), SweepStore::Access::Read); },
               testing::ThrowsMessage<InputError>(file + ": is a database, but not of a sweep; name another file"));
 }
 
 TEST(SweepStore, ReportsAFolderThatItCannotWrite)
 {
   try {
-    const SweepStore store("/nowhere/x.db");
+    const SweepStore store("/nowhere/x.db", planned_runs());
     FAIL();
   } catch (const EnvironmentError& fault) {
     EXPECT_STREQ(fault.what(), "/nowhere/x.db: cannot write there: No such file or directory");
@@ -158,15 +184,16 @@ TEST(SweepStore, ReportsAFolderThatItCannotWrite)
 TEST(SweepRow, IsTheSameAfterJson)
 {
   const SweepRow row = row_of("{\"a\": 1}", "feasible");
-  const std::string json = sweep_row_to_json(row);
+  const std::string json = sweep_row_to_json(row, planned_runs());
   EXPECT_THAT(json, testing::Not(testing::HasSubstr("\n")));
-  EXPECT_EQ(sweep_row_to_json(sweep_row_from_json(json, "x")), json);
+  EXPECT_EQ(sweep_row_to_json(sweep_row_from_json(json, "x", planned_runs()), planned_runs()), json);
 }
 
 TEST(SweepRow, IsRefusedWithAnUnknownOutcome)
 {
   try {
-    sweep_row_from_json(R"({"definition": "a", "outcome": "good", "stages": 1, "reason": ""})", "row.json");
+    sweep_row_from_json(R"({"definition": "a", "outcome": "good", "stages": 1, "reason": ""})", "row.json",
+                        planned_runs());
     FAIL();
   } catch (const InputError& fault) {
     EXPECT_STREQ(fault.what(),
@@ -177,12 +204,12 @@ TEST(SweepRow, IsRefusedWithAnUnknownOutcome)
 TEST(SweepTable, GivesEachOfTheFirstReasonsOfFailedRunsOnce)
 {
   const Sweep sweep = sweep_of("platform: p\nworkload: w\nallocator: [a, b, c, d, e, f, g]\n");
-  std::vector<SweepResult> results;
+  std::vector<PlannedRun> runs;
   for (std::size_t run = 0; run < sweep.runs(); ++run) {
-    SweepRow failed = row_of("", std::string(failed_outcome));
-    failed.row.reason = run < 2 ? "the same" : "reason " + sweep.text(run, "allocator");
-    results.push_back({run, failed.row});
+    runs.push_back({run, plan_of(std::string(failed_outcome))});
+    runs.back().row.reason = run < 2 ? "the same" : "reason " + sweep.text(run, "allocator");
   }
+  auto results = results_of(sweep, runs);
   const std::string text = sweep_summary_table(sweep, results);
   EXPECT_THAT(text, testing::EndsWith("7 of 7 runs, 7 failed\n\n"
                                       "allocator a failed: the same\n"
@@ -199,34 +226,37 @@ TEST(SweepTable, GivesEachOfTheFirstReasonsOfFailedRunsOnce)
 TEST(SweepTable, SaysWhatRunsWerePlannedWithWhereTheirDefaultsDiffer)
 {
   const Sweep sweep = sweep_of("platform: p\nworkload: w\nallocator: [even, window]\n");
-  ComparisonRow row = row_of("", "feasible").row;
+  ComparisonRow row = plan_of("feasible");
   row.reason.clear();
   ComparisonRow passing = row;
   passing.goal.schedule = choice_of(ChainSchedule::GPipe);
   passing.goal.microbatches = 1;
   passing.recompute = "inner";
-  EXPECT_EQ(sweep_summary_table(sweep, {{0, row}, {1, passing}}, TableWidth::Any),
+  EXPECT_EQ(sweep_summary_table(sweep, results_of(sweep, {{0, row}, {1, passing}}), TableWidth::Any),
             "allocator  schedule  microbatches  recompute  runs  simulated  step s  objective s\n"
             "---------  --------  ------------  ---------  ----  ---------  ------  -----------\n"
             "even       1f1b      8             none          1          1  0.1000            –\n"
             "window     gpipe     1             inner         1          1  0.1000            –\n"
             "\n2 of 2 runs, 2 feasible\n");
-  EXPECT_THAT(sweep_to_csv(sweep, {{0, row}, {1, passing}}), testing::HasSubstr("microbatches,seed,recompute,outcome"));
-  EXPECT_THAT(sweep_to_csv(sweep, {{0, row}, {1, passing}}), testing::HasSubstr("gpipe,1,1,inner,feasible"));
-  EXPECT_THAT(sweep_to_csv(sweep, {{0, row}}), testing::HasSubstr("microbatches,seed,outcome"));
+  EXPECT_THAT(sweep_to_csv(sweep, results_of(sweep, {{0, row}, {1, passing}})),
+              testing::HasSubstr("microbatches,seed,recompute,outcome"));
+  EXPECT_THAT(sweep_to_csv(sweep, results_of(sweep, {{0, row}, {1, passing}})),
+              testing::HasSubstr("gpipe,1,1,inner,feasible"));
+  EXPECT_THAT(sweep_to_csv(sweep, results_of(sweep, {{0, row}})), testing::HasSubstr("microbatches,seed,outcome"));
   const Sweep all = sweep_of("platform: p\nworkload: w\nallocator: [even, window]\nrecompute: inner\n");
-  EXPECT_THAT(sweep_to_csv(all, {{1, passing}}), testing::HasSubstr("microbatches,seed,recompute,outcome"));
+  EXPECT_THAT(sweep_to_csv(all, results_of(all, {{1, passing}})),
+              testing::HasSubstr("microbatches,seed,recompute,outcome"));
 }
 
 TEST(SweepTable, HasAColumnForEachParameterAndQuotesWhatNeedsIt)
 {
   const Sweep sweep =
       sweep_of("platform: {generate: sky, nodes: [4, 8]}\nworkload: {file: w, dtype: bf16}\nallocator: a\n");
-  ComparisonRow row = row_of("", "infeasible").row;
+  ComparisonRow row = plan_of("infeasible");
   row.platform = "sky";
   row.workload = "w";
   row.allocator = "a";
-  EXPECT_EQ(sweep_to_csv(sweep, {{1, row}}),
+  EXPECT_EQ(sweep_to_csv(sweep, results_of(sweep, {{1, row}})),
             "platform,workload,allocator,objective,communication,schedule,microbatches,seed,platform_nodes,"
             "workload_dtype,outcome,objective_s,objective_bound_s,gap_fraction,step_time_s,step_bound_s,"
             "peak_memory_bytes,bottleneck_s,stages,reason\n"
