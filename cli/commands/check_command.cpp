@@ -1,6 +1,6 @@
 #include "allocators/registry.hpp"
-#include "cli/base_build.hpp"
 #include "cli/commands.hpp"
+#include "cli/commands/base_build.hpp"
 #include "cli/goal_options.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning.hpp"

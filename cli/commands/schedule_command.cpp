@@ -1,7 +1,7 @@
 #include "allocators/played_plan.hpp"
 #include "cli/commands.hpp"
+#include "cli/commands/order_file.hpp"
 #include "cli/inputs.hpp"
-#include "cli/order_file.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning.hpp"
 #include "core/base/command_options.hpp"

@@ -1,4 +1,4 @@
-#include "cli/base_build.hpp"
+#include "cli/commands/base_build.hpp"
 
 #include "allocators/registry.hpp"
 #include "core/base/child_process.hpp"

@@ -1,4 +1,4 @@
-#include "cli/order_file.hpp"
+#include "cli/commands/order_file.hpp"
 
 #include "core/base/document.hpp"
 #include "core/base/files.hpp"

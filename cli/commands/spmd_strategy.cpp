@@ -1,4 +1,4 @@
-#include "cli/spmd_strategy.hpp"
+#include "cli/commands/spmd_strategy.hpp"
 
 #include "allocators/spmd/strategy_search.hpp"
 #include "cli/output_file.hpp"
