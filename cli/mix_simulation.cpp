@@ -33,11 +33,17 @@ std::vector<std::string> hosts_of(const MixInputs& inputs, std::size_t job)
   return hosts;
 }
 
-/// The steps that a job computes in `rounds` rounds.
+/// The steps that a job has in `rounds` rounds.
 std::uint64_t steps_of(const Mix& mix, std::size_t job, std::uint64_t rounds)
 {
   const std::uint64_t all = rounds * steps_per_round(mix, job);
   return std::min(mix.jobs[job].steps.value_or(all), all);
+}
+
+/// The steps of a job that are simulated: a round more, so that no job is alone while others end the last round.
+std::uint64_t simulated_steps(const Mix& mix, std::size_t job, std::uint64_t rounds)
+{
+  return steps_of(mix, job, rounds + 1);
 }
 
 /// The end of each round: when all jobs that take part in it have ended their steps of it. `step_times`: by job.
@@ -57,9 +63,11 @@ std::vector<Seconds> round_ends(const Mix& mix, const std::vector<std::vector<Se
   return ends;
 }
 
-Seconds mean_round(const std::vector<Seconds>& ends)
+/// The mean time of the rounds after the first; of the first where there is no other. Without turns, jobs may run ahead
+/// of each other, and what they are ahead in the first round would count as done in no time: the mean of all rounds.
+Seconds mean_round(const std::vector<Seconds>& ends, bool takes_turns)
 {
-  if (ends.size() == 1) return ends.front();
+  if (ends.size() == 1 || !takes_turns) return ends.back() / static_cast<double>(ends.size());
   return (ends.back() - ends.front()) / static_cast<double>(ends.size() - 1);
 }
 
@@ -152,16 +160,15 @@ std::string simulate_one_alone(const MixInputs& inputs, std::size_t job, std::ui
   const auto& [plan, workload] = inputs.jobs[job];
   const auto program = schedules::make_program(plan, workload);
   const auto ranks = sim::rank_hosts(plan, workload, inputs.platform.cluster());
-  const std::uint64_t steps = steps_of(inputs.mix, job, rounds);
+  const std::uint64_t steps = simulated_steps(inputs.mix, job, rounds);
   const auto report = sim::simulate(inputs.platform, *program, ranks, steps, nullptr);
 
   Mix own;
   own.jobs.resize(1);
   own.turns = {{0, steps_per_round(inputs.mix, job)}};
-  const auto ends = round_ends(own, {report.step_times});
-  const std::uint64_t in_first = std::min(steps, steps_per_round(inputs.mix, job));
-  const Seconds step = ends.size() == 1 ? ends.front() / static_cast<double>(in_first)
-                                        : (ends.back() - ends.front()) / static_cast<double>(steps - in_first);
+  auto ends = round_ends(own, {report.step_times});
+  ends.resize(std::min<std::size_t>(ends.size(), rounds));
+  const Seconds step = mean_round(ends, true) / static_cast<double>(steps_per_round(own, 0));
   nlohmann::json answer = {{"step_time_s", step.value}, {"transfer_s", nlohmann::json::object()}};
   for (const auto& link : report.links) {
     const Bytes bytes = link.bytes / static_cast<double>(steps);
@@ -171,12 +178,12 @@ std::string simulate_one_alone(const MixInputs& inputs, std::size_t job, std::ui
 }
 
 /// Jobs of which one run tells all.
-bool are_equal(const MixInputs& inputs, std::size_t a, std::size_t b, std::uint64_t rounds)
+bool are_equal(const MixInputs& inputs, std::size_t a, std::size_t b)
 {
   const auto& jobs = inputs.mix.jobs;
   return hash_of(inputs.jobs[a].plan) == hash_of(inputs.jobs[b].plan) && jobs[a].workload == jobs[b].workload &&
          steps_per_round(inputs.mix, a) == steps_per_round(inputs.mix, b) &&
-         steps_of(inputs.mix, a, rounds) == steps_of(inputs.mix, b, rounds);
+         inputs.mix.jobs[a].steps == inputs.mix.jobs[b].steps;
 }
 
 std::string list_of(const std::vector<std::string>& names)
@@ -284,8 +291,7 @@ std::vector<SoloRun> simulate_alone(const MixInputs& inputs, std::uint64_t round
   std::vector<std::size_t> run_of;  // by job
   std::vector<std::size_t> first;   // job of each run
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
-    const auto same =
-        std::ranges::find_if(first, [&](std::size_t other) { return are_equal(inputs, job, other, rounds); });
+    const auto same = std::ranges::find_if(first, [&](std::size_t other) { return are_equal(inputs, job, other); });
     run_of.push_back(static_cast<std::size_t>(same - first.begin()));
     if (same == first.end()) first.push_back(job);
   }
@@ -359,21 +365,30 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
     const auto& [plan, workload] = inputs.jobs[job];
     sinks.push_back(std::make_unique<JobSink>(meter, job, hosts_of(inputs, job), writer ? &*writer : nullptr));
-    jobs.push_back(
-        {*programs[job], sim::rank_hosts(plan, workload, cluster), steps_of(mix, job, rounds), sinks.back().get()});
+    jobs.push_back({*programs[job], sim::rank_hosts(plan, workload, cluster), simulated_steps(mix, job, rounds),
+                    sinks.back().get()});
   }
-  const auto report = sim::simulate(inputs.platform, jobs, mix);
+  const sim::MixReport report = [&] {
+    try {
+      return sim::simulate(inputs.platform, jobs, mix);
+    } catch (const sim::DeadlockOfTurns& deadlock) {
+      throw InputError(inputs.name, deadlock.what());
+    }
+  }();
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError("the timeline cannot be written; is the disk full?");
   }
 
   results::MixResult result;
-  const auto ends = round_ends(mix, report.step_times);
+  auto ends = round_ends(mix, report.step_times);
+  const auto simulated = static_cast<double>(ends.size());
+  const Seconds whole = *std::ranges::max_element(ends);
+  ends.resize(std::min<std::size_t>(ends.size(), rounds));
   for (std::size_t round = 0; round < ends.size(); ++round) {
     result.round_times.push_back(round == 0 ? ends[0] : ends[round] - ends[round - 1]);
   }
-  result.round_time = mean_round(ends);
+  result.round_time = mean_round(ends, mix.discipline != Discipline::None);
   result.total = *std::ranges::max_element(ends);
   result.bound = bound_of(inputs, alone);
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
@@ -381,18 +396,17 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
     const Seconds step = result.round_time / static_cast<double>(per_round);
     const Seconds solo = alone[job].step_time;
     result.serial += static_cast<double>(per_round) * solo;
-    result.jobs.push_back({mix.jobs[job].name, per_round, report.step_times[job].size(), step, solo, solo / step,
+    result.jobs.push_back({mix.jobs[job].name, per_round, steps_of(mix, job, rounds), step, solo, solo / step,
                            meter.jobs[job].longest_wait, meter.jobs[job].peak_memory});
   }
-  const auto all = static_cast<double>(ends.size());
   for (const auto& device : cluster.devices) {
     const auto found = meter.devices.find(device.name);
     if (found == meter.devices.end()) continue;
     const auto& [compute, waiting, memory, peak] = found->second;
-    result.devices.push_back({device.name, compute / all, waiting / all, compute / result.total, peak});
+    result.devices.push_back({device.name, compute / simulated, waiting / simulated, compute / whole, peak});
   }
   for (const auto& link : report.links) {
-    result.links.push_back({link.name, link.bytes / all, link.busy_time / result.total});
+    result.links.push_back({link.name, link.bytes / simulated, link.busy_time / whole});
   }
   result.activities = report.activities;
   result.network = sim::network_settings();

@@ -50,7 +50,7 @@ struct MixDeviceMetrics {
 struct MixResult {
   std::vector<Seconds> round_times;
   Seconds round_time;  ///< mean of the rounds after the first; of the first if it is the only one
-  Seconds total;       ///< until the end of the last instruction
+  Seconds total;       ///< until the end of the last round
   Seconds serial;      ///< the steps of a round one after the other, alone
   RoundBound bound;
   std::vector<MixJobMetrics> jobs;

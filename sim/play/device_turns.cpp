@@ -122,7 +122,7 @@ std::string DeviceTurns::names_of(const std::vector<std::size_t>& jobs) const
   return text;
 }
 
-std::optional<InputError> DeviceTurns::deadlock() const
+std::optional<DeadlockOfTurns> DeviceTurns::deadlock() const
 {
   for (std::size_t device = 0; device < devices_.size(); ++device) {
     std::vector<std::size_t> asking;
@@ -133,10 +133,10 @@ std::optional<InputError> DeviceTurns::deadlock() const
       (place->waiting != nullptr ? asking : others).push_back(job);
     }
     if (asking.empty() || others.empty()) continue;
-    return InputError(
-        "turns", fmt::format("the jobs wait for each other: device {} is kept for the turn of {}, and {} can compute "
-                             "there only after it; set discipline to conserving, or hand_over to step",
-                             devices_[device], names_of(others), names_of(asking)));
+    return DeadlockOfTurns(
+        fmt::format("device {} is kept for {}, and {} can compute there only after it, so that no job continues; set "
+                    "discipline to conserving, or hand_over to step",
+                    devices_[device], names_of(others), names_of(asking)));
   }
   return std::nullopt;
 }

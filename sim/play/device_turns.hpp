@@ -1,9 +1,9 @@
 #pragma once
 
-#include "core/errors.hpp"
 #include "core/jobs/mix.hpp"
 #include "core/jobs/turn_order.hpp"
 #include "sim/play/lanes.hpp"
+#include "sim/play/simulation.hpp"
 #include "sim/play/simulation_state.hpp"
 
 #include <cstddef>
@@ -33,9 +33,9 @@ class DeviceTurns {
   /// proceeds.
   void computed(const LaneState& lane);
 
-  /// The fault of turns in which no job can continue: a device that waits for one job while others ask for it. None
+  /// The fault of turns in which no job can continue: a device that is kept for one job while others ask for it. None
   /// where no job waits for a device.
-  std::optional<InputError> deadlock() const;
+  std::optional<DeadlockOfTurns> deadlock() const;
 
  private:
   /// A rank.

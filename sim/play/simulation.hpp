@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/errors.hpp"
 #include "core/jobs/mix.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
@@ -56,6 +57,12 @@ struct SimulatedJob {
   std::vector<RankHost> ranks;
   std::uint64_t iterations = 1;  ///< periods
   TraceSink* sink = nullptr;     ///< may be null; ranks are those of the program
+};
+
+/// Turns in which no job can continue. The message begins with a device.
+class DeadlockOfTurns : public InputError {
+ public:
+  using InputError::InputError;
 };
 
 /// Results of a simulation of several jobs besides their traces.
@@ -117,7 +124,7 @@ SimulationReport simulate(const Platform& platform, const Program& program, cons
 /// A mix of one job gives the numbers of that program alone. A sink gets the events of its job, and the changes of all
 /// links, which count the transfers of all jobs. Times are since the start of the simulation.
 ///
-/// @throws InputError also when turns let no job continue.
+/// @throws DeadlockOfTurns also.
 MixReport simulate(const Platform& platform, const std::vector<SimulatedJob>& jobs, const Mix& mix);
 
 }  // namespace isobar::sim

@@ -37,6 +37,7 @@ inline Mix mix_of(std::size_t jobs, Discipline discipline = Discipline::Strict, 
 struct TestJob {
   std::shared_ptr<const Program> program;
   std::vector<std::string> hosts;
+  double interference = 1;
 };
 
 /// A job of two devices that computes for `compute` seconds, and then sums gradients over links of 1 GB/s for
@@ -103,7 +104,9 @@ inline MixTimes times_of(const Platform& platform, const std::vector<TestJob>& j
   std::vector<WaitMeter> meters(jobs.size());
   std::vector<SimulatedJob> simulated;
   for (std::size_t job = 0; job < jobs.size(); ++job) {
-    simulated.push_back({*jobs[job].program, at_one_gigaflop(jobs[job].hosts),
+    auto ranks = at_one_gigaflop(jobs[job].hosts);
+    for (auto& rank : ranks) rank.interference = jobs[job].interference;
+    simulated.push_back({*jobs[job].program, std::move(ranks),
                          mix.jobs[job].steps.value_or(rounds * steps_per_round(mix, job)), &meters[job]});
   }
   const MixReport report = simulate(platform, simulated, mix);

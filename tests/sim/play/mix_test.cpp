@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <random>
 #include <string>
@@ -257,6 +259,210 @@ TEST(Mix, PipelinesFillEachOthersBubblesInstructionByInstruction)
     faults += lies_in(round(4, 3), 72, 73);
     faults += lies_in(round(8, 2), 48, 69);
     faults += lies_in(round(8, 3), 72, 73);
+    return faults;
+  });
+}
+
+TEST(Mix, ATransferSlowsDownTheComputationsOfOtherJobs)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    TestJob job = lockstep(1, 0.5);
+    job.interference = 1.25;
+    return differs(run({job, job}, mix_of(2), 10).round(), 2 * (1 + 0.5 * (1 - 1 / 1.25)), "compute-bound pair");
+  });
+}
+
+TEST(Mix, WithoutADisciplineJobsShareADeviceEvenly)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    const auto times = run({lockstep(1, 0), lockstep(2, 0)}, mix_of(2, Discipline::None), 1);
+    return differs(times.ends[0][0], 2, "1 s beside 2 s") + differs(times.ends[1][0], 3, "2 s beside 1 s");
+  });
+}
+
+TEST(Mix, AJobThatJoinsWaitsForANewRoundUnlessTurnsAreConserving)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    Mix mix = mix_of(2);
+    mix.jobs[0].steps = 4;
+    mix.jobs[1].start = Seconds(5);
+    mix.jobs[1].steps = 1;
+    const std::vector<TestJob> jobs = {lockstep(2, 2), lockstep(1, 1)};
+    // The first job computes from 4 to 6 and from 8 to 10 s. The other one has a turn after that of the next round.
+    const auto strict = run(jobs, mix, 1);
+    faults += differs(strict.ends[1][0], 13, "strict");
+    faults += differs(strict.ends[0][3], 16, "the rest of a job whose partner has ended");
+    mix.discipline = Discipline::Conserving;
+    faults += differs(run(jobs, mix, 1).ends[1][0], 9, "conserving");
+    return faults;
+  });
+}
+
+TEST(Mix, AMixOfOneJobIsThatJobAlone)
+{
+  PlatformFile file;
+  chain_of_devices(file, 4, "1GBps", "1ms");
+  on_platform(file, [](const MixRuns& run) {
+    Mix alone = mix_of(1, Discipline::None, LinkSharing::Fair);
+    const Workload workload = equal_layers(4, Bytes(3e8), Bytes(2e8));
+    const TestJob job = {
+        schedules::make_program(one_layer_per_device(names(4), ChainSchedule::OneForwardOneBackward, 6), workload),
+        names(4)};
+    const auto expected = run({job}, alone, 4);
+    std::string faults;
+    for (const Discipline discipline : {Discipline::Strict, Discipline::Conserving}) {
+      for (const HandOver hand_over : {HandOver::Step, HandOver::Instruction}) {
+        Mix mix = mix_of(1, discipline);
+        mix.hand_over = hand_over;
+        if (run({job}, mix, 4).ends != expected.ends) faults += fmt::format("{} differs\n", name_of(discipline));
+      }
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, NoJobWaitsLongerThanTheTurnsOfTheOthers)
+{
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    std::mt19937 random(4);
+    for (std::size_t i = 0; i < 40; ++i) {
+      const auto sizes = random_sizes(random, 2 + i % 3);
+      const auto times = run(jobs_of(sizes), mix_of(sizes.size(), Discipline::Conserving), 8);
+      double all = 0;
+      for (const auto& job : sizes) all += job.compute;
+      for (std::size_t job = 0; job < sizes.size(); ++job) {
+        const double others = all - sizes[job].compute;
+        if (times.longest_wait[job] > others + 1e-9) {
+          faults += fmt::format("{} waits {} s for {} s\n", job, times.longest_wait[job], others);
+        }
+      }
+    }
+    return faults;
+  });
+}
+
+TEST(Mix, StrictTurnsOfInstructionsThatWaitForEachOtherAreAFaultOfTheMix)
+{
+  PlatformFile file;
+  two_hosts(file, "1GBps", "0s");
+  const auto work = [&] {
+    const Platform platform = file.load();
+    // On device a, job a computes twice before job b's result from device b is there, which waits for job a.
+    const auto one = std::make_shared<ListedProgram>(2);
+    one->compute(0, Flops(1e9));
+    one->compute(0, Flops(1e9));
+    one->transfer(0, 1, Bytes(1e6), after_compute(2));
+    one->compute(1, Flops(1e9), Wait{one->receive_lane(0, 1), 0, 1});
+    const auto other = std::make_shared<ListedProgram>(2);
+    other->compute(0, Flops(1e9));
+    other->transfer(0, 1, Bytes(1e6), after_compute(1));
+    other->compute(1, Flops(1e9), Wait{other->receive_lane(0, 1), 0, 1});
+    Mix mix = mix_of(2);
+    mix.hand_over = HandOver::Instruction;
+    return message_of([&] { times_of(platform, {{one, {"a", "b"}}, {other, {"b", "a"}}}, mix, 2); });
+  };
+  EXPECT_EQ(run_in_child(work, Seconds(60)).output_or_throw(),
+            "InputError device a is kept for job b, and job a can compute there only after it, so that no job "
+            "continues; set discipline to conserving, or hand_over to step");
+}
+
+/// Four devices whose transfers share their links up and down.
+void star_of_devices(PlatformFile& file)
+{
+  for (const auto& host : names(4)) {
+    file.device(host, "1Gf");
+    file.link(host + "_up", "1GBps", "0.1ms");
+    file.link(host + "_down", "1GBps", "0.1ms");
+  }
+  for (const auto& from : names(4)) {
+    for (const auto& to : names(4)) {
+      if (from != to) file.route(from, to, {from + "_up", to + "_down"});
+    }
+  }
+}
+
+struct RandomJob {
+  TestJob job;
+  std::vector<std::pair<std::string, double>> compute;  // by device, per step
+};
+
+/// A lockstep job, or a pipeline, on two or three devices.
+RandomJob random_job(std::mt19937& random)
+{
+  auto hosts = names(4);
+  std::shuffle(hosts.begin(), hosts.end(), random);
+  hosts.resize(2 + random() % 2);
+  const auto seconds = [&] { return 1e-3 * static_cast<double>(1 + random() % 2000); };
+  RandomJob result;
+  if (random() % 3 > 0) {
+    const auto program = std::make_shared<ListedProgram>(hosts.size());
+    std::vector<std::size_t> ranks(hosts.size());
+    std::iota(ranks.begin(), ranks.end(), std::size_t{0});
+    program->collective(Opcode::AllReduce, ranks, Bytes(1e9 * seconds()), after_compute(1));
+    const double compute = seconds();
+    for (const std::size_t rank : ranks) {
+      program->compute(rank, Flops(1e9 * compute), Wait{program->sync_lane(rank, ranks), 1, 1});
+      result.compute.emplace_back(hosts[rank], compute);
+    }
+    result.job = {program, hosts};
+    return result;
+  }
+  const std::uint64_t microbatches = 1 + random() % 4;
+  Workload workload = equal_layers(hosts.size(), Bytes(1e8 * seconds()), Bytes(1e8 * seconds()));
+  for (std::size_t i = 0; i < hosts.size(); ++i) {
+    const double forward = seconds();
+    workload.layers[i].forward = Flops(1e9 * forward);
+    workload.layers[i].backward = Flops(2e9 * forward);
+    result.compute.emplace_back(hosts[i], 3 * forward * static_cast<double>(microbatches));
+  }
+  result.job = {schedules::make_program(one_layer_per_device(hosts, ChainSchedule::OneForwardOneBackward, microbatches),
+                                        workload),
+                hosts};
+  return result;
+}
+
+TEST(Mix, RandomMixesNeverDeadlockAndNeverTakeLessThanTheirBound)
+{
+  PlatformFile file;
+  star_of_devices(file);
+  on_platform(file, [](const MixRuns& run) {
+    std::string faults;
+    std::mt19937 random(5);
+    constexpr std::uint64_t rounds = 4;
+    for (int i = 0; i < 1000; ++i) {
+      const std::size_t count = 2 + random() % 3;
+      Mix mix = mix_of(count, static_cast<Discipline>(random() % 3), static_cast<LinkSharing>(random() % 2));
+      const bool by_instruction = mix.discipline == Discipline::Conserving && random() % 2 == 0;
+      mix.hand_over = by_instruction ? HandOver::Instruction : HandOver::Step;
+      std::vector<TestJob> jobs;
+      std::map<std::string, double> busy;
+      for (std::size_t job = 0; job < count; ++job) {
+        const RandomJob drawn = random_job(random);
+        jobs.push_back(drawn.job);
+        for (const auto& [device, compute] : drawn.compute) busy[device] += static_cast<double>(rounds) * compute;
+      }
+      const auto times = run(jobs, mix, rounds);
+      double bound = 0;
+      for (const auto& [device, compute] : busy) bound = std::max(bound, compute);
+      for (const double bytes : times.link_bytes) bound = std::max(bound, 1e-9 * bytes);
+      const std::size_t one = random() % count;
+      const auto alone = run({jobs[one]}, mix_of(1), rounds);
+      bound = std::max(bound, alone.total);
+      if (times.total < (1 - 1e-9) * bound) {
+        faults += fmt::format("mix {}, {} {} {}: {} s, bound {} s\n", i, name_of(mix.discipline),
+                              name_of(mix.hand_over), name_of(mix.links), times.total, bound);
+      }
+    }
     return faults;
   });
 }
