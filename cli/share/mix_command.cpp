@@ -122,7 +122,7 @@ class MixSearch {
   }
 
   const std::vector<SoloRun>& alone() const { return alone_; }
-  const MixBound& bound() const { return bound_; }
+  const results::RoundBound& bound() const { return bound_; }
   const std::vector<MixCandidate>& candidates() const { return candidates_; }
   const MixCandidate* best() const { return best_ ? &candidates_[*best_] : nullptr; }
   const std::vector<double>& excess() const { return excess_; }
@@ -220,7 +220,7 @@ class MixSearch {
   MixInputs& inputs_;
   Mix base_;
   std::vector<SoloRun> alone_;
-  MixBound bound_;
+  results::RoundBound bound_;
   std::vector<MixCandidate> candidates_;
   std::optional<std::size_t> best_;
   LinkDemands demands_;
@@ -272,18 +272,13 @@ Swap swap_of(const MixInputs& inputs, const std::vector<SoloRun>& alone)
   return swap;
 }
 
-const char* kind_of(MixBound::Kind kind)
-{
-  return kind == MixBound::Kind::Device ? "device" : kind == MixBound::Kind::Link ? "link" : "job";
-}
-
 Json json_of(const ShareOptions& options, const SharedJobs& jobs, const MixSearch& search)
 {
   Json json = {{"schema", "isobar-share/1"},
                {"platform", options.platform},
                {"rounds", options.rounds},
                {"bound_s", search.bound().time.value},
-               {"binds", {{"kind", kind_of(search.bound().kind)}, {"name", search.bound().name}}},
+               {"binds", {{"kind", results::name_of(search.bound().kind)}, {"name", search.bound().name}}},
                {"candidates", Json::array()}};
   for (const auto& candidate : search.candidates()) {
     Json row = {{"mix", Json::parse(mix_to_json(jobs.as_written(candidate.mix)))},
@@ -361,7 +356,7 @@ std::string text_of(const SharedJobs& jobs, const MixSearch& search)
   std::string text =
       fmt::format("{}: a step of each takes {} one after the other; no round below {} ({} {})\n",
                   counted(inputs.jobs.size(), "job"), isobar::text_of(serial), isobar::text_of(search.bound().time),
-                  kind_of(search.bound().kind), shown(search.bound().name));
+                  results::name_of(search.bound().kind), shown(search.bound().name));
   for (std::size_t i = 0; i < search.excess().size(); ++i) {
     text += fmt::format("{}: with the best shifts {:.1f} % more than its bandwidth is wanted at times (score {:.3f})\n",
                         shown(search.demands().links[i]), 100 * search.excess()[i], 1 - search.excess()[i]);
