@@ -40,12 +40,28 @@ GroupSize size_from(const ShareOptions& options)
   return *size;
 }
 
+/// Jobs, and the devices that they would share.
+struct Profiles {
+  std::vector<JobProfile> jobs;
+  std::size_t devices = 0;
+  Bytes memory;  ///< of the smallest
+};
+
+Profiles on_devices(std::vector<JobProfile> jobs, const Cluster& cluster)
+{
+  return {std::move(jobs), cluster.devices.size(),
+          std::ranges::min_element(cluster.devices, {}, &Device::memory)->memory};
+}
+
 /// The jobs of --profiles, or those of the command line, each run alone.
-std::vector<JobProfile> profiles_of(const ShareOptions& options)
+Profiles profiles_of(const ShareOptions& options)
 {
   if (!options.profiles.empty()) {
     if (!options.jobs.empty()) throw InputError("--profiles", "takes the place of the JOBs; give one of both");
-    return read_job_profiles(options.profiles);
+    auto jobs = read_job_profiles(options.profiles);
+    const auto platform = load_platform(options.platform, options.devices);
+    print_notes(platform);
+    return on_devices(std::move(jobs), platform.cluster());
   }
   const SharedJobs jobs(options);
   const auto alone = simulate_alone(jobs.inputs(), options.rounds, std::max(1u, std::thread::hardware_concurrency()));
@@ -53,7 +69,7 @@ std::vector<JobProfile> profiles_of(const ShareOptions& options)
   for (std::size_t i = 0; i < alone.size(); ++i) {
     profiles.push_back(profile_of(jobs.inputs().mix.jobs[i], jobs.inputs().jobs[i], alone[i]));
   }
-  return profiles;
+  return on_devices(std::move(profiles), jobs.inputs().platform.cluster());
 }
 
 /// Refuses jobs that have no set of devices, and more pairs at once than there are sets.
@@ -135,18 +151,15 @@ ExitCode choose_groups(const ShareOptions& options)
   const GroupSize size = size_from(options);
   refuse_overwriting({options.platform, options.profiles}, {options.output});
   OutputFile output(options.output);
-  const auto platform = load_platform(options.platform, options.devices);
-  print_notes(platform);
-  const auto& devices = platform.cluster().devices;
-  std::vector<JobProfile> jobs;
+  Profiles profiles;
   try {
-    jobs = profiles_of(options);
+    profiles = profiles_of(options);
   } catch (const NoPlan& none) {
     say(none.what());
     return ExitCode::Infeasible;
   }
-  check_devices(jobs, options, devices.size());
-  const Bytes memory = std::ranges::min_element(devices, {}, &Device::memory)->memory;
+  const auto& [jobs, devices, memory] = profiles;
+  check_devices(jobs, options, devices);
   const auto begin = Clock::now();
   const auto grouping = allocators::choose_groups(jobs, {size, options.at_once, memory, options.goal.seed});
   const Seconds took = time_since(begin);

@@ -164,7 +164,6 @@ class MixSearch {
     const auto shifts = allocators::best_shifts(demands_.jobs, demands_.links.size());
     excess_ = shifts.excess;
     Mix mix = base_;
-    mix.discipline = Discipline::None;
     mix.links = LinkSharing::Fair;
     candidates_.push_back({mix, "", {}});
     Mix shifted = mix;

@@ -4,6 +4,7 @@
 #include "cli/global_batch.hpp"
 #include "cli/inputs.hpp"
 #include "cli/planning.hpp"
+#include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -62,8 +63,10 @@ std::vector<std::string> names_of(const std::vector<JobFiles>& jobs)
   return names;
 }
 
-/// Plans a workload alone, as `isobar plan` does.
-Plan planned(const ShareOptions& options, const std::string& workload)
+constexpr char no_plan = '!';  // before the reason
+
+/// Plans a workload alone, as `isobar plan` does. Returns the plan's text, or why there is none.
+std::string planned(const ShareOptions& options, const std::string& workload)
 {
   const Goal goal = options.goal.goal(options.objective, options.allocator);
   InputOptions input;
@@ -71,60 +74,79 @@ Plan planned(const ShareOptions& options, const std::string& workload)
   input.devices = options.devices;
   input.workload = workload;
   const Inputs inputs = load(input, options.goal.recompute_for(options.allocator));
-  return make_best_plan(inputs, options.allocator, goal, options.goal.limits(options.allocator),
-                        batch_splits(options.goal, goal, inputs));
+  const Plan found = make_best_plan(inputs, options.allocator, goal, options.goal.limits(options.allocator),
+                                    batch_splits(options.goal, goal, inputs));
+  return found.stages.empty() ? no_plan + reason_of(found) : plan_to_json(found);
+}
+
+void check_options(const ShareOptions& options)
+{
+  if (options.jobs.size() < 2) {
+    throw InputError("JOB", fmt::format("{} alone shares nothing; give two jobs or more",
+                                        options.jobs.empty() ? "no job" : "one job"));
+  }
+  if (options.jobs.size() > most_mix_jobs) {
+    throw InputError(
+        "JOB", fmt::format("{} jobs; a mix has at most {}, --profiles takes more", options.jobs.size(), most_mix_jobs));
+  }
+  allocators::require_allocator(options.allocator);
+  options.goal.check_search({options.allocator});
 }
 
 }  // namespace
 
 SharedJobs::SharedJobs(const ShareOptions& options)
-    : inputs_([&] {
-        if (options.jobs.size() < 2) {
-          throw InputError("JOB", fmt::format("{} alone shares nothing; give two jobs or more",
-                                              options.jobs.empty() ? "no job" : "one job"));
-        }
-        if (options.jobs.size() > most_mix_jobs) {
-          throw InputError("JOB", fmt::format("{} jobs; a mix has at most {}, --profiles takes more",
-                                              options.jobs.size(), most_mix_jobs));
-        }
-        std::vector<JobFiles> files;
-        for (const auto& job : options.jobs) files.push_back(files_of(job));
-        const auto names = names_of(files);
-        const bool is_kept = !options.output.empty() && options.output != standard_output && options.group.empty();
-        const std::filesystem::path output(options.output);
-        const bool has_all_plans = std::ranges::none_of(files, [](const JobFiles& job) { return job.plan.empty(); });
-        if (options.output == standard_output && options.group.empty() && !has_all_plans) {
-          throw InputError("-o", "plans of workloads alone lie next to the mix; name a file");
-        }
-        allocators::require_allocator(options.allocator);
-        options.goal.check_search({options.allocator});
-        std::map<std::string, std::string> planned_of;  // by workload: equal jobs have one plan
-        Mix mix;
-        for (std::size_t i = 0; i < files.size(); ++i) {
-          std::string plan = files[i].plan;
-          if (plan.empty()) {
-            std::string& known = planned_of[files[i].workload];
-            if (known.empty()) {
-              const Plan found = planned(options, files[i].workload);
-              if (found.stages.empty()) {
-                throw NoPlan(fmt::format("{}: allocator {} finds no plan: {}", on_one_line(files[i].workload),
-                                         options.allocator, reason_of(found)));
-              }
-              const std::string name =
-                  fmt::format("{}.{}.plan.json", is_kept ? output.stem().string() : std::string("mix"), names[i]);
-              known = is_kept ? (output.parent_path() / name).string() : folder_.file(name);
-              write_file_atomically(known, plan_to_json(found));
-              if (is_kept) made_.push_back(known);
-              names_.emplace(known, name);
-            }
-            plan = known;
-          }
-          mix.jobs.push_back({names[i], plan, files[i].workload, Seconds(0)});
-          mix.turns.push_back({i, 1});
-        }
-        return load_mix(options.platform, options.devices, mix, "isobar share");
-      }())
+    : inputs_(load_mix(options.platform, options.devices, mix_of(options), "isobar share"))
 {
+}
+
+Mix SharedJobs::mix_of(const ShareOptions& options)
+{
+  check_options(options);
+  std::vector<JobFiles> files;
+  std::vector<std::string> read = {options.platform, options.devices};
+  for (const auto& job : options.jobs) {
+    files.push_back(files_of(job));
+    read.insert(read.end(), {files.back().plan, files.back().workload});
+  }
+  const auto names = names_of(files);
+  Mix mix;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    std::string& plan = files[i].plan;
+    // Equal jobs have one plan.
+    for (std::size_t j = 0; j < i && plan.empty(); ++j) {
+      if (names_.contains(files[j].plan) && files[j].workload == files[i].workload) plan = files[j].plan;
+    }
+    if (plan.empty()) plan = make_plan_of(options, files[i].workload, names[i], read);
+    mix.jobs.push_back({names[i], plan, files[i].workload, Seconds(0)});
+    mix.turns.push_back({i, 1});
+  }
+  return mix;
+}
+
+std::string SharedJobs::make_plan_of(const ShareOptions& options, const std::string& workload, const std::string& name,
+                                     const std::vector<std::string>& read)
+{
+  const bool makes_mix = options.group.empty();
+  if (makes_mix && options.output == standard_output) {
+    throw InputError("-o", "plans of workloads alone lie next to the mix; name a file");
+  }
+  // A process loads one platform.
+  constexpr Seconds no_limit(1e9);
+  const std::string found = run_in_child([&] { return planned(options, workload); }, no_limit).output_or_throw();
+  if (found.front() == no_plan) {
+    throw NoPlan(
+        fmt::format("{}: allocator {} finds no plan: {}", on_one_line(workload), options.allocator, found.substr(1)));
+  }
+  const bool is_kept = makes_mix && !options.output.empty();
+  const std::filesystem::path output(is_kept ? options.output : folder_.file("mix.json"));
+  const std::string file_name = fmt::format("{}.{}.plan.json", output.stem().string(), name);
+  const std::string file = (output.parent_path() / file_name).string();
+  refuse_overwriting(read, {options.output, file});
+  write_file_atomically(file, found);
+  names_.emplace(file, file_name);
+  if (is_kept) made_.push_back(file);
+  return file;
 }
 
 Mix SharedJobs::as_written(Mix mix) const

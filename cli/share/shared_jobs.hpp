@@ -33,6 +33,12 @@ class SharedJobs {
   Mix as_written(Mix mix) const;
 
  private:
+  /// Reads the JOBs and plans those without a plan.
+  Mix mix_of(const ShareOptions& options);
+  /// Returns the file of the plan. `read`: files that it may not replace.
+  std::string make_plan_of(const ShareOptions& options, const std::string& workload, const std::string& name,
+                           const std::vector<std::string>& read);
+
   TemporaryFolder folder_;
   std::vector<std::string> made_;
   std::map<std::string, std::string> names_;  // of the plans that were made, in the mix
