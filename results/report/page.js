@@ -414,7 +414,7 @@ function turns() {
     const bar = own.map(place);
     const color = colour_of_job(k);
     return {type: "bar", orientation: "h", name: is_wait ? `${plain(job.name, 24)} waits` : plain(job.name, 24), legendgroup: is_wait ? `${k} waits` : `${k}`,
-            showlegend: kind !== "transfer", marker: is_wait ? {color, opacity: 0.45, line: {width: 0}} : {color, line: {width: 0}},
+            showlegend: kind !== "transfer", marker: {color: is_wait ? color.replace("hsl(", "hsla(").replace(")", ", 0.45)") : color, line: {width: 0}},
             y: own.map((i, n) => row_of.get(spans.row[i]) + bar[n][0]), width: bar.map(([, height]) => height), base: own.map(i => spans.begin_s[i]), x: own.map(i => spans.end_s[i] - spans.begin_s[i]),
             hoverinfo: "text", hovertext: own.map(i => lines(`${plain(job.name)} ${verb}: ${plain(spans.row[i])}`, plain(spans.name[i]), `${seconds(spans.begin_s[i])} to ${seconds(spans.end_s[i])}: ${seconds(spans.end_s[i] - spans.begin_s[i])}`))};
   })).filter(trace => trace.x.length > 0);

@@ -203,7 +203,7 @@ largest_group: 2
     def test_a_run_gives_what_cluster_gives(self):
         rows = self.rows_of(self.grid())
         self.assertEqual([(row["policy"], row["load"]) for row in rows],
-                         [(policy, load) for policy in ("fifo", "srtf", "muri") for load in (1, 2)] * 2)
+                         [(policy, load) for load in (1, 2) for policy in ("fifo", "srtf", "muri")] * 2)
         self.assertEqual({row["outcome"] for row in rows}, {"scheduled"})
         for row in rows[-6:]:
             options = ("--largest-group", 2) if row["policy"] == "muri" else ()
