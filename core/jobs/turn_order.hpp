@@ -59,8 +59,8 @@ class TurnOrder {
   /// The number of a turn of a job, the first of which since it joined is 0; none if it has none yet. Numbers of
   /// conserving turns are known of the last 16.
   std::optional<std::uint64_t> number_of(std::size_t job, std::uint64_t turn) const;
-  /// The same. A turn that has none gets the next number, as if a device of the job asked for it, after the turns before
-  /// it that have none.
+  /// The same. A turn that has none gets the next number, as if a device of the job asked for it, after the turns
+  /// before it that have none.
   std::uint64_t number(std::size_t job, std::uint64_t turn);
   /// Gives a device back. `ends_step`: with the last computation of a step; always true if the hand-over is after a
   /// step. @throws std::logic_error unless the job holds it.
