@@ -91,11 +91,12 @@ std::string name_of_event(const Instruction& instruction)
 
 ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const Program& program, const std::vector<std::string>& ranks,
                                      const std::vector<std::string>& sites)
-    : ChromeTraceWriter(out, {{&program, ranks, sites}})
+    : ChromeTraceWriter(out, {{&program, ranks, sites}}, false)
 {
 }
 
-ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<TracedProgram>& programs) : out_(&out)
+ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<TracedProgram>& programs, bool has_turns)
+    : out_(&out)
 {
   std::string metadata;
   for (const auto& traced : programs) {
@@ -103,7 +104,7 @@ ChromeTraceWriter::ChromeTraceWriter(std::ostream& out, const std::vector<Traced
     ensure(traced.ranks.size() == program.ranks(), "a name for each rank");
     ensure(traced.sites.empty() || traced.sites.size() == traced.ranks.size(), "a site for each rank, or for none");
     sinks_.push_back(std::make_unique<Part>(*this, program, ranks_.size(), first_arrow_.size()));
-    metadata += metadata_of(traced, programs.size() > 1);
+    metadata += metadata_of(traced, has_turns);
     for (const auto& channel : program.channels()) {
       first_arrow_.push_back(arrows_);
       arrows_ += program.length(channel.ends.front().rank, channel.ends.front().lane);

@@ -37,8 +37,11 @@ class ChromeTraceWriter : public TraceSink {
   /// follow the last event. Looks at every instruction of the compute lanes.
   ChromeTraceWriter(std::ostream& out, const Program& program, const std::vector<std::string>& ranks,
                     const std::vector<std::string>& sites = {});
-  /// Writes the trace of several programs.
-  ChromeTraceWriter(std::ostream& out, const std::vector<TracedProgram>& programs);
+  /// Writes the trace of programs that take turns.
+  ChromeTraceWriter(std::ostream& out, const std::vector<TracedProgram>& programs)
+      : ChromeTraceWriter(out, programs, true)
+  {
+  }
   /// Writes what happens to a rank, here and below, of the first program.
   void record(const TraceEvent& event) override;
   void memory_changed(std::size_t rank, Tier tier, Seconds time, Bytes memory) override;
@@ -75,6 +78,7 @@ class ChromeTraceWriter : public TraceSink {
     std::size_t first_channel_;
   };
 
+  ChromeTraceWriter(std::ostream& out, const std::vector<TracedProgram>& programs, bool has_turns);
   std::string metadata_of(const TracedProgram& program, bool has_turns);
 
   std::ostream* out_;
