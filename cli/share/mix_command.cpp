@@ -314,7 +314,7 @@ std::string candidates_to_text(const MixSearch& search)
     if (candidate.failure.empty()) {
       row.push_back(text_of(candidate.round()));
       row.push_back(fmt::format("{:.3f}", candidate.result["speedup"].get<double>()));
-      row.push_back(fmt::format("{:.2f} %", 100 * candidate.result["gap_fraction"].get<double>()));
+      row.push_back(fmt::format("{:.2f} %", std::max(0.0, 100 * candidate.result["gap_fraction"].get<double>())));
     } else {
       row.insert(row.end(), {"–", "–", "–"});
     }

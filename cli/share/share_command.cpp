@@ -11,7 +11,8 @@ namespace isobar::cli {
 namespace {
 
 constexpr auto footer = R"(Example:
-  isobar share examples/pair.xml examples/pair.yaml examples/pair.yaml -o mix.json
+  isobar share examples/share.xml plan.json:examples/share.yaml \
+    examples/share.yaml -o mix.json
 )";
 
 ExitCode share(const ShareOptions& options)

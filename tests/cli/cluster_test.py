@@ -26,6 +26,17 @@ class Cluster(CommandTest):
         run = self.json_of("cluster", TRACE3, MURI, "--policy", "srtf", "--semantics", "published", "--at-once")
         self.assertAlmostEqual(run["mean_jct_s"], 844394.780, places=3)
 
+    def test_lets_jobs_arrive_faster(self):
+        rows = {}
+        for load in (1, 4):
+            file = self.folder / f"{load}.csv"
+            self.run_isobar("cluster", self.small_trace(), MURI, "--policy", "fifo", "--load", load, "-o", file)
+            rows[load] = list(csv.DictReader(file.read_text().splitlines()))
+        self.assertEqual([float(row["arrival_s"]) for row in rows[1]], [0, 1])
+        self.assertEqual([float(row["arrival_s"]) for row in rows[4]], [0, 0.25])
+        run = "cluster", self.small_trace(), MURI, "--policy", "fifo"
+        self.assertEqual([self.json_of(*run, *more)["load"] for more in ((), ("--load", 4), ("--at-once",))], [1, 4, None])
+
     def test_every_policy_stays_above_its_bounds(self):
         for policy in ("fifo", "backfill", "srtf", "srsf", "tiresias", "muri", "crossover"):
             run = self.json_of("cluster", "workloads/jobs/cluster_trace.csv", MURI, "--policy", policy)
@@ -69,6 +80,8 @@ class Cluster(CommandTest):
                 (["srtf", "--semantics", "published", "--charge-moves"],
                  "--charge-moves: the published simulator charges running jobs at every event; leave it out"),
                 (["srtf", "--step-factor", "0.5"], "--step-factor: 0.5 is not from 1 to 1000"),
+                (["srtf", "--load", 0], "--load: 0 is not from 1e-6 to 1e6"),
+                (["srtf", "--load", 2, "--at-once"], "--load: all jobs arrive at once; leave one of the two out"),
                 (["srtf", "--largest-group", 2], "--largest-group: goes with --policy muri or crossover"),
                 (["srtf", "--order", "srsf"], "--order: goes with --policy muri or crossover"),
                 (["muri", "--order", "fifo"], '--order: "fifo" is none of srsf, tiresias'),

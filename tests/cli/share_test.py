@@ -91,6 +91,16 @@ class ShareDevices(ShareTest):
         self.assertRegex(done.stdout, r"They cannot be swapped at a hand-over either: left is in no machine that could hold "
                                       r"them\n$")
 
+    def test_says_what_swapping_at_a_hand_over_would_take(self):
+        large = self.job_with(2500000000)
+        command = "share", "platforms/stronghold_v100.xml", large, large, "--allocator", "even", "--rounds", 2
+        printed = self.run_isobar(*command, expect=4).stdout
+        self.assertRegex(printed, r"\nSwapping them at each hand-over, over the host tier, takes up to 1.67 s a turn: no round "
+                                  r"below 17.3 s, 1.239 of the time one after the other\n$")
+        swap = self.json_of(*command, expect=4)["swap"]
+        self.assertEqual((swap["tier"], swap["reason"]), ("host", ""))
+        self.assertAlmostEqual(swap["per_turn_s"], 20e9 / 12e9, delta=0.05)
+
     def test_refuses_what_shares_nothing_or_is_no_job(self):
         platform = self.write("four.xml", FOUR)
         for arguments, fault in (
@@ -99,14 +109,12 @@ class ShareDevices(ShareTest):
                 ([TWO, JOB, ":b.yaml"], 'JOB: ":b.yaml" is neither PLAN.json:WORKLOAD.yaml nor WORKLOAD.yaml'),
                 ([TWO, JOB, "plan.json:"], 'JOB: "plan.json:" is neither PLAN.json:WORKLOAD.yaml nor WORKLOAD.yaml'),
                 ([TWO, JOB, "absent.yaml"], "absent.yaml: no such file"),
-                ([TWO, JOB, JOB, "--allocator", "hybrd"], None),
+                ([TWO, JOB, JOB, "--allocator", "hybrd"], 'allocator: "hybrd" is not known; did you mean hybrid?'),
                 ([TWO, JOB, JOB, "--rounds", 0], "--rounds: 0 is not from 1 to 100000"),
                 ([TWO, JOB, JOB, "--at-once"], "--at-once: goes with --group pairs"),
                 ([TWO, JOB, JOB, "-o", "-"], "-o: plans of workloads alone lie next to the mix; name a file"),
                 ([TWO, *[JOB] * 65], "JOB: 65 jobs; a mix has at most 64, --profiles takes more")):
-            found = self.fault_of("share", *arguments)
-            if fault:
-                self.assertEqual(found, fault)
+            self.assertEqual(self.fault_of("share", *arguments), fault)
         plans = []
         for names in ("b,c,d", "a,b,c"):
             plan = str(self.folder / f"{names[0]}.json")

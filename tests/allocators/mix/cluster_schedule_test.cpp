@@ -329,7 +329,7 @@ std::optional<std::size_t> starving_job(const std::vector<Job>& jobs, const Clus
   return std::nullopt;
 }
 
-TEST(ClusterSchedule, LetsNobodyWaitLongerThanTheJobsAheadRunUnderFifo)
+TEST(ClusterSchedule, LetsNoJobWaitLongerThanTheJobsAheadRunUnderFifo)
 {
   for (std::uint64_t seed = 0; seed < 50; ++seed) {
     Pcg64 random(seed);
