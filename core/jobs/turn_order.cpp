@@ -141,7 +141,7 @@ void TurnOrder::number_next_turn(std::size_t job)
   Job& state = state_of(job);
   for (const std::size_t device : places_[job]) {
     const Place& place = place_of(job, device);
-    ensure(place.takes_part == 0 || state.numbered - place.turns < open_turns,
+    ensure(place.takes_part == 0 || state.numbered < place.turns + open_turns,
            "a device of a job is many turns ahead of another one");
   }
   state.numbers[state.numbered++ % open_turns] = counters().numbers++;

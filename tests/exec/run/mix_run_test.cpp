@@ -116,7 +116,7 @@ Jobs triangle()
 /// Jobs whose replicas divide what they update, and gather parameters after it, or before each pass.
 Jobs with_divided_optimizers()
 {
-  const std::vector<std::vector<Takes>> stages = {{{"a", 2}, {"b", 1}}, {{"a", 2}, {"b", 1}}};
+  const std::vector<std::vector<Takes>> stages = {{{"a", 1}, {"b", 1}}, {{"a", 1}, {"b", 1}}};
   Jobs jobs;
   jobs.push_back(
       std::make_unique<SmallJob>("optimizer", small_gpt(), ScheduleChoice{"gpipe"}, stages, 4, Sharding::Optimizer));
