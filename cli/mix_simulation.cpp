@@ -15,9 +15,8 @@
 
 #include <algorithm>
 #include <fstream>
-#include <limits>
+#include <functional>
 #include <memory>
-#include <set>
 #include <utility>
 
 namespace isobar::cli {
