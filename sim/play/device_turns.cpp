@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
@@ -122,7 +123,7 @@ std::string DeviceTurns::names_of(const std::vector<std::size_t>& jobs) const
   return text;
 }
 
-std::optional<DeadlockOfTurns> DeviceTurns::deadlock() const
+void DeviceTurns::throw_if_deadlocked() const
 {
   for (std::size_t device = 0; device < devices_.size(); ++device) {
     std::vector<std::size_t> asking;
@@ -133,12 +134,11 @@ std::optional<DeadlockOfTurns> DeviceTurns::deadlock() const
       (place->waiting != nullptr ? asking : others).push_back(job);
     }
     if (asking.empty() || others.empty()) continue;
-    return DeadlockOfTurns(
+    throw DeadlockOfTurns(
         fmt::format("device {} is kept for {}, and {} can compute there only after it, so that no job continues; set "
                     "discipline to conserving, or hand_over to step",
                     devices_[device], names_of(others), names_of(asking)));
   }
-  return std::nullopt;
 }
 
 }  // namespace isobar::sim

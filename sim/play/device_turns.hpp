@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,9 +32,8 @@ class DeviceTurns {
   /// proceeds.
   void computed(const LaneState& lane);
 
-  /// The fault of turns in which no job can continue: a device that is kept for one job while others ask for it. None
-  /// where no job waits for a device.
-  std::optional<DeadlockOfTurns> deadlock() const;
+  /// Call when nothing runs. @throws DeadlockOfTurns when a device is kept for one job while others ask for it.
+  void throw_if_deadlocked() const;
 
  private:
   /// A rank.

@@ -186,7 +186,7 @@ class Simulation {
     Seconds slice = first_slice;
     while (!state_.guard.has_failed() && !lanes_.done()) {
       if (lanes_.running() == 0 && starts_.empty()) {
-        if (const auto fault = device_turns_ ? device_turns_->deadlock() : std::nullopt) throw *fault;
+        if (device_turns_) device_turns_->throw_if_deadlocked();
         throw std::logic_error("the program deadlocks:" + waiting_instructions(state_));
       }
       engine->run_until((now() + slice).value);
