@@ -70,6 +70,19 @@ Seconds mean_round(const std::vector<Seconds>& ends, bool takes_turns)
   return (ends.back() - ends.front()) / static_cast<double>(ends.size() - 1);
 }
 
+/// The mean time of a job's steps in the rounds that count, as mean_round has it.
+Seconds mean_step(const std::vector<Seconds>& steps, std::uint64_t per_round, std::uint64_t rounds, bool takes_turns)
+{
+  std::vector<Seconds> ends;
+  Seconds end;
+  for (std::size_t step = 0; step < std::min<std::size_t>(steps.size(), per_round * rounds); ++step) {
+    end += steps[step];
+    if ((step + 1) % per_round == 0) ends.push_back(end);
+  }
+  if (ends.empty()) return end / static_cast<double>(steps.size());  // it ends within the first round
+  return mean_round(ends, takes_turns) / static_cast<double>(per_round);
+}
+
 /// What the jobs of a mix do on each device.
 class MixMeter {
  public:
@@ -392,7 +405,7 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
   result.bound = bound_of(inputs, alone);
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
     const std::uint64_t per_round = steps_per_round(mix, job);
-    const Seconds step = result.round_time / static_cast<double>(per_round);
+    const Seconds step = mean_step(report.step_times[job], per_round, rounds, mix.discipline != Discipline::None);
     const Seconds solo = alone[job].step_time;
     result.serial += static_cast<double>(per_round) * solo;
     result.jobs.push_back({mix.jobs[job].name, per_round, steps_of(mix, job, rounds), step, solo, solo / step,

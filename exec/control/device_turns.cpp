@@ -194,13 +194,11 @@ void DeviceTurns::wait(std::size_t job, const char* what, Deadline deadline, con
   }
 }
 
-/// Zeros what a job has made, when it joins. A first turn without collectives has none to wait for.
+/// Zeros what a job has made, when it joins.
 void DeviceTurns::begin_collectives(State& state, std::size_t job)
 {
   for (const std::size_t device : jobs_.places[job]) {
-    const std::size_t index = index_of(job, device);
-    const bool begins_later = collectives_[index].in_turn(0) == 0;
-    state.links[index] = Links{.done = begins_later ? std::uint64_t{1} : std::uint64_t{0}};
+    state.links[index_of(job, device)] = Links{};
   }
 }
 
@@ -271,7 +269,7 @@ bool DeviceTurns::may_use_links(State& state, std::size_t job, std::size_t devic
   const std::uint64_t number = state.turns->number_of(job, turn).value();
   for (std::size_t other = 0; other < mix_.jobs.size(); ++other) {
     const std::size_t index = index_of(other, device);
-    if (other == job || !collectives_[index].any() || !state.turns->takes_part(other, device)) continue;
+    if (other == job || collectives_[index] == 0 || !state.turns->takes_part(other, device)) continue;
     const auto next = state.turns->number_of(other, state.links[index].done);
     if (next && *next < number) return false;
   }
@@ -295,7 +293,7 @@ void DeviceTurns::collective_done(std::size_t job, std::size_t device, std::uint
     Links& links = state.links[index];
     ensure(turn >= links.done && turn < links.done + open_turns, "the collectives of a turn are made once");
     ++links.made[turn % open_turns];
-    while (links.made[links.done % open_turns] == collectives_[index].in_turn(links.done)) {
+    while (links.made[links.done % open_turns] == collectives_[index]) {
       links.made[links.done++ % open_turns] = 0;
     }
   });

@@ -16,15 +16,6 @@
 
 namespace isobar::exec {
 
-/// How many collectives a job makes on a device in each of its turns.
-struct CollectivesOfTurn {
-  std::uint64_t before_updates = 0;  ///< in every turn that has a step
-  std::uint64_t after_updates = 0;   ///< what follows the updates that open a turn; none in the first one
-
-  std::uint64_t in_turn(std::uint64_t turn) const { return before_updates + (turn > 0 ? after_updates : 0); }
-  bool any() const { return before_updates + after_updates > 0; }
-};
-
 /// Who of a mix's jobs may compute on each device of this machine, and make collectives there, now: TurnOrder with
 /// waits, for ranks that are threads or processes.
 ///
@@ -41,8 +32,8 @@ class DeviceTurns {
  public:
   /// What the jobs of a mix share.
   struct Jobs {
-    std::vector<std::vector<std::size_t>> places;             ///< devices of each job, numbered from 0
-    std::vector<std::vector<CollectivesOfTurn>> collectives;  ///< by job and place
+    std::vector<std::vector<std::size_t>> places;         ///< devices of each job, numbered from 0
+    std::vector<std::vector<std::uint64_t>> collectives;  ///< of each turn, by job and place
     std::size_t devices = 0;
   };
 
@@ -107,7 +98,7 @@ class DeviceTurns {
   Jobs jobs_;
   bool has_turns_;
   bool orders_collectives_;
-  std::vector<CollectivesOfTurn> collectives_;  // by index_of
+  std::vector<std::uint64_t> collectives_;  // of each turn, by index_of
   std::size_t state_words_ = 0;
   std::size_t mapped_bytes_ = 0;
   Shared* shared_ = nullptr;

@@ -1,13 +1,10 @@
 #include "exec/control/rank_turn.hpp"
 
-#include <algorithm>
-#include <limits>
+#include "core/program/gathered_updates.hpp"
 
 namespace isobar::exec {
 
 namespace {
-
-constexpr std::uint64_t none = std::numeric_limits<std::uint64_t>::max();
 
 /// The position of the computation that ends a turn: the last one of a step that is no Update.
 std::uint64_t end_of_turn(const Program& program, std::size_t rank)
@@ -19,38 +16,15 @@ std::uint64_t end_of_turn(const Program& program, std::size_t rank)
   return length == 0 ? 0 : length - 1;
 }
 
-/// By lane, the position of the first collective that follows an Update which opens the next turn; all later ones of
-/// the lane do.
-std::vector<std::uint64_t> first_after_updates(const Program& program, std::size_t rank)
-{
-  const std::uint64_t end = end_of_turn(program, rank);
-  const auto is_in_next_turn = [end](const Wait& wait) {
-    return wait.lane == compute_lane && wait.periods_back == 0 && wait.count > end + 1;
-  };
-  std::vector<std::uint64_t> first(program.lanes(rank).size(), none);
-  for (LaneId lane = 0; lane < first.size(); ++lane) {
-    const std::uint64_t length = program.length(rank, lane);
-    if (length == 0 || !is_collective(program.at(rank, lane, 0).opcode)) continue;
-    for (std::uint64_t position = 0; position < length && first[lane] == none; ++position) {
-      const Waits waits = program.at(rank, lane, position).waits;
-      if (std::any_of(waits.begin(), waits.end(), is_in_next_turn)) first[lane] = position;
-    }
-  }
-  return first;
-}
-
 }  // namespace
 
-CollectivesOfTurn collectives_of_turn(const Program& program, std::size_t rank)
+std::uint64_t collectives_of_turn(const Program& program, std::size_t rank)
 {
-  const auto first = first_after_updates(program, rank);
-  CollectivesOfTurn count;
-  for (LaneId lane = 0; lane < first.size(); ++lane) {
+  std::uint64_t count = 0;
+  const auto lanes = static_cast<LaneId>(program.lanes(rank).size());
+  for (LaneId lane = 0; lane < lanes; ++lane) {
     const std::uint64_t length = program.length(rank, lane);
-    if (length == 0 || !is_collective(program.at(rank, lane, 0).opcode)) continue;
-    const std::uint64_t before = std::min(first[lane], length);
-    count.before_updates += before;
-    count.after_updates += length - before;
+    if (length > 0 && is_collective(program.at(rank, lane, 0).opcode)) count += length;
   }
   return count;
 }
@@ -72,14 +46,15 @@ RankTurn::RankTurn(const JobTurns& job, const Program& program, std::size_t rank
       turns_(*job.turns),
       device_(job.devices.at(rank)),
       first_step_(first_step),
-      after_updates_(first_after_updates(program, rank)),
+      updates_in_turns_(!gathers_updates(program, rank)),
       last_of_turn_(end_of_turn(program, rank))
 {
 }
 
-std::uint64_t RankTurn::turn_of(std::uint64_t step, std::uint64_t position, const Instruction& instruction) const
+/// Whether an instruction computes on the device in a turn.
+bool RankTurn::is_in_turn(const Instruction& instruction) const
 {
-  return step - first_step_ + (position >= after_updates_.at(instruction.lane) ? 1 : 0);
+  return is_on_device(instruction) && (updates_in_turns_ || instruction.opcode != Opcode::Update);
 }
 
 void RankTurn::await(std::uint64_t step, std::uint64_t position, const Instruction& instruction,
@@ -87,9 +62,9 @@ void RankTurn::await(std::uint64_t step, std::uint64_t position, const Instructi
 {
   if (is_collective(instruction.opcode)) {
     waits.turn(step, [&](const Deadline& deadline) {
-      turns_.await_links(job_.job, device_, turn_of(step, position, instruction), deadline, check);
+      turns_.await_links(job_.job, device_, step - first_step_, deadline, check);
     });
-  } else if (is_on_device(instruction) && !holds_) {
+  } else if (is_in_turn(instruction) && !holds_) {
     const std::uint64_t turn = step - first_step_ + (position > last_of_turn_ ? 1 : 0);
     if (const auto number = turns_.ask(job_.job, device_)) numbered(turn, *number);
     waits.turn(step, [&](const Deadline& deadline) { turns_.await_device(job_.job, device_, deadline, check); });
@@ -97,16 +72,17 @@ void RankTurn::await(std::uint64_t step, std::uint64_t position, const Instructi
   }
 }
 
-void RankTurn::follow(Stream& stream)
+void RankTurn::follow(const Instruction& instruction, Stream& stream)
 {
+  if (!is_in_turn(instruction)) return;
   if (job_.events != nullptr && stream.is_on_gpu()) stream.await(job_.events->last(device_));
 }
 
 void RankTurn::done(std::uint64_t step, std::uint64_t position, const Instruction& instruction, Stream& stream)
 {
   if (is_collective(instruction.opcode)) {
-    turns_.collective_done(job_.job, device_, turn_of(step, position, instruction));
-  } else if (is_on_device(instruction)) {
+    turns_.collective_done(job_.job, device_, step - first_step_);
+  } else if (is_in_turn(instruction)) {
     turns_.works();
     const bool ends_step = position == last_of_turn_;
     if (!ends_step && turns_.hand_over() == HandOver::Step) return;

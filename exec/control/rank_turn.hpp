@@ -15,8 +15,9 @@
 
 namespace isobar::exec {
 
-/// How many collectives a rank makes in each turn of its job on its device.
-CollectivesOfTurn collectives_of_turn(const Program& program, std::size_t rank);
+/// How many collectives a rank makes in each turn of its job on its device: those of a step, with the gathers of what
+/// the step has updated.
+std::uint64_t collectives_of_turn(const Program& program, std::size_t rank);
 
 /// What the jobs that share a device have queued on it last, for jobs whose ranks are threads of one process. So a
 /// turn's work follows the work of the turn before on a GPU, and no host waits for it. Thread-safe.
@@ -42,7 +43,8 @@ struct JobTurns {
 };
 
 /// One rank's turns on its device. The updates of a step open the next turn; its last computation that is no update
-/// ends it. Leaves the device when it is destroyed. Its lanes may call it at the same time.
+/// ends it. Updates whose parameters are gathered afterwards (gathers_updates) need no turn: in one, the device would
+/// wait for the gather. Leaves the device when it is destroyed. Its lanes may call it at the same time.
 class RankTurn {
  public:
   /// Checks the number of a turn against those of the job's other ranks; `check` throws if they differ.
@@ -62,20 +64,20 @@ class RankTurn {
   void await(std::uint64_t step, std::uint64_t position, const Instruction& instruction, const TransferWaits& waits,
              const Numbered& numbered, const std::function<void()>& check);
   /// Orders what the stream gets from now on after the turn before.
-  void follow(Stream& stream);
+  void follow(const Instruction& instruction, Stream& stream);
   /// After an instruction, whose work is in the stream.
   void done(std::uint64_t step, std::uint64_t position, const Instruction& instruction, Stream& stream);
 
  private:
-  std::uint64_t turn_of(std::uint64_t step, std::uint64_t position, const Instruction& instruction) const;
+  bool is_in_turn(const Instruction& instruction) const;
 
   const JobTurns& job_;
   DeviceTurns& turns_;
   std::size_t device_;
   std::uint64_t first_step_;
-  std::vector<std::uint64_t> after_updates_;  // by lane, the first collective of the next turn
-  std::uint64_t last_of_turn_;                // position of the computation that ends a turn
-  bool holds_ = false;                        // of the compute lane alone
+  bool updates_in_turns_;
+  std::uint64_t last_of_turn_;  // position of the computation that ends a turn
+  bool holds_ = false;          // of the compute lane alone
 };
 
 }  // namespace isobar::exec

@@ -272,7 +272,7 @@ void RankExecutor::run(std::uint64_t step, std::uint64_t position, const Instruc
     range.emplace(name_of_event(instruction));
     await_events(job);
   }
-  if (turn_ && is_on_device(instruction)) turn_->follow(job.lane.stream);
+  if (turn_) turn_->follow(instruction, job.lane.stream);
   work_on_device([&] { run_on_stream(job); });
   if (turn_) turn_->done(step, position, instruction, job.lane.stream);
 }

@@ -1,5 +1,7 @@
 #include "sim/play/device_turns.hpp"
 
+#include "core/program/gathered_updates.hpp"
+
 #include <fmt/format.h>
 
 #include <optional>
@@ -46,12 +48,14 @@ std::vector<std::vector<DeviceTurns::Place>> DeviceTurns::places_of(const Simula
   for (const auto& job : state.jobs) {
     auto& own = places.emplace_back(job.ranks.size());
     for (std::size_t rank = 0; rank < job.ranks.size(); ++rank) {
-      const auto last = last_computation(*job.program, rank, true);
+      const bool updates_in_turns = !gathers_updates(*job.program, rank);
+      const auto last = last_computation(*job.program, rank, updates_in_turns);
       if (!last) continue;
       const auto* host = job.ranks[rank].host;
       const auto [number, is_new] = numbers.try_emplace(host, devices.size());
       if (is_new) devices.push_back(host->get_name());
       own[rank].computes = true;
+      own[rank].updates_in_turns = updates_in_turns;
       own[rank].device = number->second;
       own[rank].end_of_step = last_computation(*job.program, rank, false).value_or(*last);
       own[rank].last = *last;
@@ -75,7 +79,7 @@ std::vector<std::vector<std::size_t>> DeviceTurns::devices_of_jobs() const
 bool DeviceTurns::may_compute(LaneState& lane)
 {
   Place& place = place_of(lane);
-  if (place.holds) return true;
+  if (place.holds || is_outside(place, lane)) return true;
   if (place.waiting != nullptr) return false;
   place.waiting = &lane;
   place.asked = now();
@@ -99,6 +103,7 @@ LaneState* DeviceTurns::grant(std::size_t device)
 void DeviceTurns::computed(const LaneState& lane)
 {
   Place& place = place_of(lane);
+  if (is_outside(place, lane)) return;
   const JobState& job = *lane.job;
   place.has_left = lane.turn.position == place.last && lane.turn.period + 1 == job.iterations;
   const bool ends_step = lane.turn.position == place.end_of_step || place.has_left;

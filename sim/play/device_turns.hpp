@@ -14,7 +14,8 @@
 namespace isobar::sim {
 
 /// Devices that one job computes on at a time, in the order of TurnOrder. Computations without work need no turn, and
-/// neither do updates on a machine.
+/// neither do updates on a machine, nor those whose parameters are gathered afterwards (gathers_updates): in a turn,
+/// the device would wait for the gather. They run beside the computations of other jobs.
 ///
 /// With hand-over after a step, a turn begins with the updates of the step before and ends with the last computation
 /// with work that is no update. Updates after the last step of a job are a turn of their own. A job leaves a device
@@ -39,6 +40,7 @@ class DeviceTurns {
   /// A rank.
   struct Place {
     bool computes = false;
+    bool updates_in_turns = true;
     std::size_t device = 0;
     std::uint64_t end_of_step = 0;  // position of the last computation that is no update
     std::uint64_t last = 0;         // of the last computation
@@ -52,6 +54,11 @@ class DeviceTurns {
   static std::vector<std::vector<Place>> places_of(const SimulationState& state, std::vector<std::string>& devices);
   std::vector<std::vector<std::size_t>> devices_of_jobs() const;
   Place& place_of(const LaneState& lane) { return places_[lane.job->index][lane.rank]; }
+  /// Whether the lane's computation needs no turn.
+  static bool is_outside(const Place& place, const LaneState& lane)
+  {
+    return !place.updates_in_turns && lane.turn.instruction.opcode == Opcode::Update;
+  }
   LaneState* grant(std::size_t device);
   std::string names_of(const std::vector<std::size_t>& jobs) const;
 

@@ -46,7 +46,7 @@ Mix mix_of(std::size_t jobs, Discipline discipline = Discipline::Strict)
   return mix;
 }
 
-DeviceTurns::Jobs at(Places places, std::size_t devices, CollectivesOfTurn collectives = {})
+DeviceTurns::Jobs at(Places places, std::size_t devices, std::uint64_t collectives = 0)
 {
   DeviceTurns::Jobs jobs;
   for (const auto& of_job : places) jobs.collectives.emplace_back(of_job.size(), collectives);
@@ -206,7 +206,7 @@ TEST(DeviceTurns, AJobThatJoinsLaterDoesNotWaitForOneThatHasFailed)
 
 TEST(DeviceTurns, CollectivesOfTheJobsFollowEachOtherInTheOrderOfTheirTurns)
 {
-  DeviceTurns turns(mix_of(2), at({{0}, {0}}, 1, {.before_updates = 2}), true);
+  DeviceTurns turns(mix_of(2), at({{0}, {0}}, 1, 2), true);
   take(turns, 0, 0);
   turns.give_back(0, 0, true);
   take(turns, 1, 0);
@@ -223,19 +223,6 @@ TEST(DeviceTurns, CollectivesOfTheJobsFollowEachOtherInTheOrderOfTheirTurns)
               HasSubstr("job a: no turn on the links"));
   turns.leave(1);
   turns.await_links(0, 0, 1, long_time);
-}
-
-TEST(DeviceTurns, WhatFollowsTheUpdatesIsOfTheNextTurn)
-{
-  DeviceTurns turns(mix_of(2), at({{0}, {0}}, 1, {.before_updates = 0, .after_updates = 1}), true);
-  take(turns, 0, 0);
-  turns.give_back(0, 0, true);
-  take(turns, 1, 0);
-  turns.give_back(1, 0, true);
-  turns.await_links(0, 0, 1, long_time);  // nothing to wait for in the first turns
-  EXPECT_THAT(failure_text([&] { turns.await_links(1, 0, 1, Seconds(0.05)); }), HasSubstr("no turn on the links"));
-  turns.collective_done(0, 0, 1);
-  turns.await_links(1, 0, 1, long_time);
 }
 
 /// What processes share in these tests.
@@ -293,7 +280,7 @@ TEST(DeviceTurns, AProcessMayBeKilledAtAnyInstruction)
 {
   std::mt19937 random(7);
   for (int kills = 0; kills < 100; ++kills) {
-    DeviceTurns turns(mix_of(2, Discipline::Conserving), at({{0, 1}, {0, 1}}, 2, {.before_updates = 1}), true);
+    DeviceTurns turns(mix_of(2, Discipline::Conserving), at({{0, 1}, {0, 1}}, 2, 1), true);
     const SharedCounts counts;
     const pid_t child = child_of([&] {
       for (std::uint64_t turn = 0;; ++turn, ++counts->steps[0]) {

@@ -330,20 +330,5 @@ TEST(MixRun, CatchesADeviceThatGrantsInAnotherOrder)
   }
 }
 
-TEST(MixRun, CountsCollectivesByTheTurnThatTheyAreIn)
-{
-  Workload workload = small_gpt();
-  workload.training.clip_norm = 0.5;
-  const Plan plan = replicated_plan(workload, {"gpipe"}, {{{"a", 1}, {"b", 1}}});
-  const auto whole = collectives_of_turn(*schedules::make_program(plan, workload), 0);
-  EXPECT_GT(whole.before_updates, 0);
-  EXPECT_EQ(whole.after_updates, 0);
-  Plan sharded = plan;
-  sharded.sync.sharded = Sharding::Optimizer;
-  const auto divided = collectives_of_turn(*schedules::make_program(sharded, workload), 0);
-  EXPECT_GT(divided.before_updates, 0);
-  EXPECT_GT(divided.after_updates, 0);
-}
-
 }  // namespace
 }  // namespace isobar::exec

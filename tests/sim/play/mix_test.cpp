@@ -173,6 +173,36 @@ TEST(Mix, AnIdenticalPairGainsTheSmallerPartOfItsStep)
   });
 }
 
+TEST(Mix, UpdatesWhoseParametersAreGatheredRunOutsideTurns)
+{
+  // 2 s of computation, 1 s of sync, 0.5 s of updates, 1 s of gathers, which the next step waits for.
+  const auto divided = [] {
+    auto program = std::make_shared<ListedProgram>(2);
+    const std::size_t sync = program->connect({{0, "sync"}, {1, "sync"}});
+    const std::size_t gather = program->connect({{0, "gather"}, {1, "gather"}});
+    const auto lane_of = [&](std::size_t channel) { return program->channels().at(channel).ends[0].lane; };
+    for (const std::size_t rank : {0U, 1U}) {
+      program->compute(rank, Flops(2e9), Wait{lane_of(gather), 1, 1});
+      program->testing_support::EditableProgram::compute(rank, Opcode::Update, 0, 0.5e9, Wait{lane_of(sync), 0, 1});
+    }
+    const auto add = [&](std::size_t channel, const Waits& waits) {
+      program->testing_support::EditableProgram::collective(channel, Opcode::AllReduce, Payload::ParameterGradient, 1e9,
+                                                            waits);
+    };
+    add(sync, after_compute(1));
+    add(gather, after_compute(2));
+    return TestJob{program, {"a", "b"}};
+  };
+  PlatformFile file;
+  pair_of_devices(file);
+  on_platform(file, [&](const MixRuns& run) {
+    const auto times = run({divided(), divided()}, mix_of(2), 8);
+    // In turns that hold the device from the updates to the computation: 2 x (0.5 + 1 + 2). Here an update and a
+    // computation share the device for a second, and the next computation waits half a second for its parameters.
+    return differs(times.round(), 6, "round of two jobs that take 4.5 s each alone");
+  });
+}
+
 TEST(Mix, FairLinksLoseWhereJobsDiffer)
 {
   PlatformFile file;
