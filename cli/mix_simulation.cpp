@@ -4,7 +4,9 @@
 #include "cli/planning.hpp"
 #include "cli/platform_files.hpp"
 #include "core/base/child_process.hpp"
+#include "core/base/files.hpp"
 #include "core/base/quantity_text.hpp"
+#include "core/model/device_profile.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "schedules/lowering/plan_file.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -217,11 +219,12 @@ std::vector<std::string> MixInputs::files() const
     files.push_back(job.plan);
     files.push_back(job.workload);
   }
+  if (profile) files.push_back(profile->name);
   return files;
 }
 
-MixInputs load_mix(const std::string& platform, const std::string& devices_file, const Mix& mix,
-                   const std::string& name)
+MixInputs load_mix(const std::string& platform, const std::string& devices_file, const std::string& profile,
+                   const Mix& mix, const std::string& name)
 {
   std::vector<Plan> plans;
   for (const auto& job : mix.jobs) plans.push_back(schedules::read_scheduled_plan(job.plan));
@@ -230,10 +233,16 @@ MixInputs load_mix(const std::string& platform, const std::string& devices_file,
   MixInputs inputs{std::move(loaded),
                    {platform, ""},
                    devices_file.empty() ? std::nullopt : std::optional(devices_file),
+                   {},
                    name,
                    mix,
                    {}};
   inputs.platform_fingerprint.hash = inputs.platform.hash();
+  if (!profile.empty()) {
+    const DeviceProfile measured = read_profile(profile);
+    if (measured.has_layers()) inputs.platform.set_measured_speed(measured.device, measured.speed);
+    inputs.profile = Fingerprint{profile, fingerprint(read_file(profile))};
+  }
   for (std::size_t job = 0; job < plans.size(); ++job) {
     Plan& plan = plans[job];
     const std::string& file = mix.jobs[job].plan;
@@ -241,6 +250,7 @@ MixInputs load_mix(const std::string& platform, const std::string& devices_file,
     options.platform = platform;
     options.devices = devices_file;
     options.workload = mix.jobs[job].workload;
+    options.profile = profile;
     Inputs own = load(options, inputs.platform, plan, file);
     check_plan(plan, file, own);
     if (plan.stages.empty()) {
@@ -426,6 +436,7 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
   result.mix = mix;
   result.platform = inputs.platform_fingerprint;
   result.devices_file = inputs.devices_file;
+  result.profile = inputs.profile;
   result.simulate_time = report.wall_time;
   return mix_result_to_json(result);
 }

@@ -27,6 +27,7 @@ struct MixInputs {
   sim::Platform platform;
   Fingerprint platform_fingerprint;
   std::optional<std::string> devices_file;  ///< where one was named
+  std::optional<Fingerprint> profile;       ///< where times were measured, of the layers of all jobs
   std::string name;                         ///< of the mix in messages: its file
   Mix mix;
   std::vector<MixJobInputs> jobs;  ///< as Mix::jobs
@@ -35,11 +36,12 @@ struct MixInputs {
   std::vector<std::string> files() const;
 };
 
-/// Reads the files of a mix. `name` precedes the faults of the mix. Checks each plan against its workload and the
+/// Reads the files of a mix. `profile`: measured times of the layers of all jobs, or "". `name` precedes the faults of
+/// the mix. Checks each plan against its workload and the
 /// platform, as `isobar simulate` does, and warns where it was made for other inputs. Does not check memory.
 /// @throws InputError with every fault of the first job that has one; a plan without stages is one.
-MixInputs load_mix(const std::string& platform, const std::string& devices_file, const Mix& mix,
-                   const std::string& name);
+MixInputs load_mix(const std::string& platform, const std::string& devices_file, const std::string& profile,
+                   const Mix& mix, const std::string& name);
 
 /// The devices whose jobs do not fit in memory together, a line each: under a discipline with hand-over after a step,
 /// what all jobs hold throughout, and the activations of the one with the most; else the sum of their peaks.

@@ -80,6 +80,8 @@ std::string mix_result_to_json(const MixResult& result)
   json["mix"] = Json::parse(mix_to_json(result.mix));
   json["inputs"]["platform"] = {{"name", result.platform.name}, {"hash", result.platform.hash}};
   json["inputs"]["devices"] = result.devices_file ? Json(*result.devices_file) : Json(nullptr);
+  json["inputs"]["profile"] = nullptr;
+  if (result.profile) json["inputs"]["profile"] = {{"name", result.profile->name}, {"hash", result.profile->hash}};
   json["wall"] = {{"simulate_s", result.simulate_time.value}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -62,6 +62,7 @@ struct MixResult {
   Mix mix;
   Fingerprint platform;
   std::optional<std::string> devices_file;
+  std::optional<Fingerprint> profile;
   Seconds simulate_time;  ///< wall time of the engine's run only; under "wall" in the file
 };
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Writes results/validation/mix.{csv,md}: jobs that take turns on two hosts of a shaped network, beside the formula.
+"""Writes results/validation/mix.{csv,md}: jobs that take turns on two hosts of a shaped network, beside the simulation.
 
 For each ratio m/c of communication to computation: two equal jobs with a replica on each of two hosts. The network
 (network_bed.py) is shaped so that a job's gradient sync takes m. Each host computes at the speed of the profile, slowed
 down (`--emulate`), so c is known too. `isobar simulate` gives a job's own step s = c + m; one job alone is measured, then
 the mix, in strict rotation over links that are one job's at a time. A round of two steps should take
-T = max(2c, 2m, c + m). Exit code 5 when a speed-up is below 0.95 of the formula's, or a round more than 5 % off T; 77,
-with the reason, where namespaces are not available.
+T = max(2c, 2m, c + m), which is what `isobar simulate --mix` predicts. Exit code 5 when a speed-up is below 0.95 of the
+formula's, or a round more than 5 % off the simulated one; 77, with the reason, where namespaces are not available.
 
 Also, on one machine: how soon the steps of a job are as short as alone once the other job is killed.
 """
@@ -34,14 +34,15 @@ LEFT_OUT = 2  # steps at the beginning, in which memory is allocated and TCP's w
 COMPUTE_LANE = 0
 LEAST_SPEEDUP, MOST_ERROR, MOST_ROUNDS = 0.95, 0.05, 2
 COLUMNS = ("jobs", "m_over_c", "mbit_per_s", "compute_s", "sync_s", "solo_predicted_s", "solo_measured_s", "round_formula_s",
-           "round_measured_s", "round_error_fraction", "speedup_formula", "speedup_measured", "speedup_fraction")
+           "round_simulated_s", "round_measured_s", "round_error_fraction", "speedup_formula", "speedup_measured",
+           "speedup_fraction")
 TABLE = """# Mixes of jobs on a shaped network
 
 Written by `tools/validate_mix.py` on {machine}. Two hosts, each with a link of the given rate; two equal jobs, each with
 a replica on both hosts, in strict rotation. Computation is emulated. A round is a step of each job.
 
-| m/c | link | c s | m s | a job alone: predicted s | measured s | round: formula s | measured s | error | speed-up: formula | measured | ratio |
-|---|---|---|---|---|---|---|---|---|---|---|---|
+| m/c | link | c s | m s | a job alone: predicted s | measured s | round: formula s | simulated s | measured s | error | speed-up: formula | measured | ratio |
+|---|---|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 
 When one of two jobs on this machine is killed (`--spawn --processes job`), {rounds} steps of the other later each takes
@@ -137,13 +138,17 @@ class Validation:
         mix = self.folder / "mix.json"
         mix.write_text(json.dumps({"schema": "isobar-mix/1", "jobs": [
             {"name": name, "plan": str(self.plan), "workload": str(self.workload)} for name in "ab"]}))
+        result = self.folder / "mix_result.json"
+        self.isobar("simulate", self.folder / "network.xml", "--mix", mix, "--profile", self.profile, "-o", result)
+        simulated = json.loads(result.read_text())["round_time_s"]
         jobs = self.run(mbit, "--mix", mix)["jobs"]
         # The last step of the last job is alone.
         times = [time for job in jobs for time in job["result"]["step_times_s"][LEFT_OUT:-1]]
         measured, formula = statistics.median(times), max(2 * compute, 2 * sync, step)
         speedups = 2 * step / formula, 2 * solo / measured
         return dict(zip(COLUMNS, (2, round(sync / compute, 3), round(mbit, 2), *(round(value, 4) for value in (
-            compute, sync, step, solo, formula, measured, measured / formula - 1, *speedups, speedups[1] / speedups[0])))))
+            compute, sync, step, solo, formula, simulated, measured, measured / simulated - 1, *speedups,
+            speedups[1] / speedups[0])))))
 
     def rounds_to_recover(self):
         """Kills a rank of one of two jobs. The steps of the other until they take the time that they take alone, and that
@@ -177,8 +182,8 @@ def write_tables(rows, options, rounds, ratio):
         writer.writeheader()
         writer.writerows(rows)
     lines = ["| {m_over_c:.2f} | {mbit_per_s:g} Mbit/s | {compute_s:.3f} | {sync_s:.3f} | {solo_predicted_s:.3f} | "
-             "{solo_measured_s:.3f} | {round_formula_s:.3f} | {round_measured_s:.3f} | {percent:+.1f} % | "
-             "{speedup_formula:.3f} | {speedup_measured:.3f} | {speedup_fraction:.3f} |".format(
+             "{solo_measured_s:.3f} | {round_formula_s:.3f} | {round_simulated_s:.3f} | {round_measured_s:.3f} | "
+             "{percent:+.1f} % | {speedup_formula:.3f} | {speedup_measured:.3f} | {speedup_fraction:.3f} |".format(
                  percent=100 * row["round_error_fraction"], **row) for row in rows]
     (options.output / "mix.md").write_text(TABLE.format(machine=f"{machine()}, {version(options)}", rows="\n".join(lines),
                                                         rounds=rounds, ratio=ratio))

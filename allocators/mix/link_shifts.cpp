@@ -288,11 +288,4 @@ LinkShifts best_shifts(const std::vector<PeriodicJob>& jobs, std::size_t links, 
   return found;
 }
 
-std::vector<PeriodicJob> padded(std::vector<PeriodicJob> jobs, Ticks grid)
-{
-  ensure(grid > 0, "a grid of no time");
-  for (auto& job : jobs) job.period = (job.period + grid - 1) / grid * grid;
-  return jobs;
-}
-
 }  // namespace isobar::allocators

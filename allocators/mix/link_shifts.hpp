@@ -49,8 +49,4 @@ std::vector<double> excess_of(const std::vector<PeriodicJob>& jobs, std::size_t 
 /// so far are returned, not exact. Deterministic.
 LinkShifts best_shifts(const std::vector<PeriodicJob>& jobs, std::size_t links, std::uint64_t most_steps = 200'000);
 
-/// The periods rounded up to multiples of `grid`: a job that waits at the end of each period for its padding keeps pace
-/// with the others. Demands stay as they are.
-std::vector<PeriodicJob> padded(std::vector<PeriodicJob> jobs, Ticks grid);
-
 }  // namespace isobar::allocators

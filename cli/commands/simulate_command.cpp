@@ -122,7 +122,8 @@ ExitCode simulate_jobs(const SimulateOptions& options)
     throw InputError("--rounds", fmt::format("{} is not in 1 to {}", options.rounds, most_rounds));
   }
   const MixInputs inputs =
-      load_mix(options.inputs.platform, options.inputs.devices, read_mix(options.mix), options.mix);
+      load_mix(options.inputs.platform, options.inputs.devices, options.inputs.profile, read_mix(options.mix),
+               options.mix);
   auto read = inputs.files();
   read.push_back(options.mix);
   refuse_overwriting(read, {options.output, options.trace});
@@ -198,10 +199,7 @@ void add_simulate_command(CLI::App& app, Action& action)
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(footer);
   auto* workload = command->get_option("WORKLOAD")->required(false);
-  for (auto* option :
-       {workload, plan, iterations, stamp, command->get_option("--set"), command->get_option("--profile")}) {
-    mix->excludes(option);
-  }
+  for (auto* option : {workload, plan, iterations, stamp, command->get_option("--set")}) mix->excludes(option);
   command->callback([options, &action, workload, plan] {
     if (!options->mix.empty()) {
       action = [options] { return simulate_jobs(*options); };

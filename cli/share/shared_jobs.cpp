@@ -96,7 +96,7 @@ void check_options(const ShareOptions& options)
 }  // namespace
 
 SharedJobs::SharedJobs(const ShareOptions& options)
-    : inputs_(load_mix(options.platform, options.devices, mix_of(options), "isobar share"))
+    : inputs_(load_mix(options.platform, options.devices, "", mix_of(options), "isobar share"))
 {
 }
 

@@ -44,12 +44,12 @@ class Mix(CommandTest):
         super().setUp()
         self.platform = self.write("pair.xml", PAIR.replace("MEMORY", "16 GB"))
 
-    def job(self, name, transfer_s, **keys):
+    def job(self, name, transfer_s, *options, **keys):
         """A job of data parallelism: 3 s forward and backward, `transfer_s` to add up gradients, update_s."""
         workload = self.write(f"{name}.yaml", ONE_LAYER.format(parameters=round(transfer_s * 1e9 / 4)))
         plan = self.folder / f"{name}.json"
         self.run_isobar("plan", self.platform, workload, "--allocator", "amp", "--pipeline", 1, "--replicas", 2,
-                        "--microbatches", 2, "-o", plan)
+                        "--microbatches", 2, "-o", plan, *options)
         return {"name": name, "plan": str(plan), "workload": workload, **keys}
 
     def mix(self, *jobs, **keys):
@@ -144,10 +144,24 @@ class Mix(CommandTest):
         text = self.fault_of("simulate", self.platform, "--mix", mix, *options, expect=expect)
         return text.replace(str(self.folder) + "/", "")
 
+    def test_a_profile_sets_the_times_of_all_jobs(self):
+        layer = {"name": "a", "forward_s": 2, "backward_s": 4, "update_s": 0, "spread_fraction": 0,
+                 "activations_bytes": 1e9}
+        profile = self.write("profile.json", json.dumps({
+            "schema": "isobar-profile/1", "device": "gpu", "speed_flops": 5e11, "memory_bytes": 1.6e10,
+            "dtype": "float32", "micro_batch": 1, "sequence": 1, "layers": [layer]}))
+        self.platform = self.write("typed.xml", PAIR.replace("MEMORY", "16 GB").replace(
+            '"/></host>', '"/><prop id="device" value="gpu"/></host>'))
+        job = self.job("a", 1, "--profile", profile)
+        result = self.simulate(self.mix(job, {**job, "name": "b"}), "--profile", profile, "--rounds", 3)
+        self.assertAlmostEqual(result["round_time_s"], 12, places=9)
+        self.assertAlmostEqual(result["jobs"][0]["solo_step_time_s"], 7, places=9)
+        self.assertEqual(result["inputs"]["profile"]["name"], profile)
+
     def test_refuses_options_that_do_not_go_with_a_mix(self):
         job = self.job("a", 2)
         mix = self.mix(job)
-        for option in (["--plan", job["plan"]], ["--iterations", 2], ["--profile", "p.json"], ["--set", "layers=2"],
+        for option in (["--plan", job["plan"]], ["--iterations", 2], ["--set", "layers=2"],
                        ["--stamp"], [job["workload"]]):
             name = option[0] if str(option[0]).startswith("--") else "WORKLOAD"
             self.assertIn(self.fault(mix, *option), (f"{name} excludes --mix; see isobar simulate --help",

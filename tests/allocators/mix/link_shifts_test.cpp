@@ -132,14 +132,5 @@ TEST(LinkShifts, OfJobsThatMeetOnNoLinkAreNone)
   EXPECT_THAT(found.excess, Each(0.0));
 }
 
-TEST(LinkShifts, FitAfterPeriodsWerePadded)
-{
-  const std::vector<PeriodicJob> jobs = {{100, {{0, 0, 50, 1}}}, {99, {{0, 0, 40, 1}}}};
-  EXPECT_GT(sum_of(best_shifts(jobs, 1).excess), 0.1);
-  const auto on_grid = padded(jobs, 10);
-  EXPECT_EQ(on_grid[1].period, 100);
-  EXPECT_NEAR(sum_of(best_shifts(on_grid, 1).excess), 0, 1e-12);
-}
-
 }  // namespace
 }  // namespace isobar::allocators
