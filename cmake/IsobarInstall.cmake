@@ -20,6 +20,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/cluster/cluster.hpp
     core/errors.hpp
     core/failure.hpp
+    core/jobs/mix.hpp
     core/model/dtype.hpp
     core/model/model_sizes.hpp
     core/model/routing.hpp

@@ -82,8 +82,7 @@ std::string planned(const ShareOptions& options, const std::string& workload)
 void check_options(const ShareOptions& options)
 {
   if (options.jobs.size() < 2) {
-    throw InputError("JOB", fmt::format("{}; give two jobs or more",
-                                        options.jobs.empty() ? "no job" : "one job"));
+    throw InputError("JOB", fmt::format("{}; give two jobs or more", options.jobs.empty() ? "no job" : "one job"));
   }
   if (options.jobs.size() > most_mix_jobs) {
     throw InputError(
