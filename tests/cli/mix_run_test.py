@@ -9,7 +9,7 @@ import time
 
 from tests.cli.breakable_runs import MODEL, platform_of
 from tests.cli.support import HANG_S, ISOBAR, ROOT, CommandTest, children_of, descendants_of, holds, without_notes
-from tests.cli.faults_test import free_ports
+from tests.support.slurm_cluster import free_ports
 
 BERT = """model: bert
 encoders: 2
@@ -106,8 +106,9 @@ class MixRun(CommandTest):
         mix = self.mix(*jobs)
         expected = {job["name"]: self.solo_losses(job, 4) for job in jobs}
         processes = self.ranks((mix, mix))
-        results = [json.loads(process.communicate(timeout=HANG_S)[0]) for process in processes]
-        self.assertEqual([process.returncode for process in processes], [0, 0])
+        outputs, errors = zip(*(process.communicate(timeout=HANG_S) for process in processes))
+        self.assertEqual([process.returncode for process in processes], [0, 0], errors)
+        results = [json.loads(output) for output in outputs]
         self.assertEqual(self.losses_of(results[0]), expected)
         self.assertEqual([job["result"] for job in results[1]["jobs"]], [None, None])
 
@@ -121,8 +122,9 @@ class MixRun(CommandTest):
 
     def ranks(self, mixes):
         """Starts a process for each device, each with its mix."""
-        ports = free_ports(len(mixes))
-        addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+        jobs = 2  # each of which listens at the next port
+        first = free_ports(jobs * len(mixes))
+        addresses = ",".join(f"127.0.0.1:{first + jobs * rank}" for rank in range(len(mixes)))
         processes = []
         for rank, mix in enumerate(mixes):
             process = subprocess.Popen(

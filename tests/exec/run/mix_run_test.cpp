@@ -1,5 +1,6 @@
 #include "exec/run/mix_run.hpp"
 
+#include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "exec/control/rank_turn.hpp"
 #include "exec/net/secret.hpp"
@@ -15,12 +16,11 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -282,16 +282,31 @@ TEST(MixRun, AJobThatFailsLeavesTheLossesOfTheOthers)
   }
 }
 
+/// The first of so many ports in a row that nobody has now; below those that connections take by themselves.
+std::uint16_t first_free_port(std::size_t count)
+{
+  std::random_device random;
+  while (true) {
+    const auto first = static_cast<std::uint16_t>(10000 + random() % 20000);
+    std::vector<TcpListener> held;
+    try {
+      for (std::size_t i = 0; i < count; ++i) {
+        held.emplace_back(Endpoint{"127.0.0.1", static_cast<std::uint16_t>(first + i)});
+      }
+      return first;
+    } catch (const EnvironmentError&) {
+      held.clear();  // one of them is taken: look elsewhere
+    }
+  }
+}
+
 /// The outcomes of the jobs on each of two machines, which have a mix each.
 std::vector<std::vector<JobOutcome>> outcomes_on_machines(const Jobs& jobs, const std::vector<Mix>& mixes)
 {
+  const auto first = first_free_port(jobs.size() * mixes.size());
   std::vector<Endpoint> endpoints;
-  while (endpoints.size() < mixes.size()) {
-    const TcpListener free(Endpoint{"127.0.0.1", 0});
-    const bool is_apart = std::all_of(endpoints.begin(), endpoints.end(), [&](const Endpoint& other) {
-      return std::abs(int{other.port} - int{free.port()}) >= static_cast<int>(jobs.size());
-    });
-    if (is_apart) endpoints.push_back({"127.0.0.1", free.port()});
+  for (std::size_t device = 0; device < mixes.size(); ++device) {
+    endpoints.push_back({"127.0.0.1", static_cast<std::uint16_t>(first + device * jobs.size())});
   }
   const auto secret = std::make_shared<const Secret>("a test", "a secret of tests, known to all");
   std::vector<std::vector<JobOutcome>> outcomes(mixes.size());
