@@ -145,7 +145,7 @@ void add_plot_command(CLI::App& app, Action& action)
                    "timeline, memory, plan, map or comparison; of schedules completion or population; of a mix "
                    "turns or rates")
       ->required()
-      ->check(CLI::IsMember(all_charts()));
+      ->check(CLI::IsMember(all_charts()).description(""));
   add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
   add_file(*command, "--browser", options->browser, "Chromium to draw with (default: the one on the PATH)");
   command->footer(footer);
