@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -31,6 +32,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr Seconds no_limit(1e9);
 constexpr std::size_t most_jobs_in_all_orders = 4;
+constexpr double rounding = 1e-9;  // of a gap
 
 /// A mix of the jobs to try, and what its simulation said.
 struct MixCandidate {
@@ -314,7 +316,8 @@ std::string candidates_to_text(const MixSearch& search)
     if (candidate.failure.empty()) {
       row.push_back(text_of(candidate.round()));
       row.push_back(fmt::format("{:.3f}", candidate.result["speedup"].get<double>()));
-      row.push_back(fmt::format("{:.2f} %", std::max(0.0, 100 * candidate.result["gap_fraction"].get<double>())));
+      const double gap = candidate.result["gap_fraction"].get<double>();
+      row.push_back(fmt::format("{:.2f} %", std::abs(gap) < rounding ? 0 : 100 * gap));
     } else {
       row.insert(row.end(), {"–", "–", "–"});
     }
