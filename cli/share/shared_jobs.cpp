@@ -140,7 +140,7 @@ std::string SharedJobs::make_plan_of(const ShareOptions& options, const std::str
   const bool is_kept = makes_mix && !options.output.empty();
   const std::filesystem::path output(is_kept ? options.output : folder_.file("mix.json"));
   const std::string file_name = fmt::format("{}.{}.plan.json", output.stem().string(), name);
-  const std::string file = (output.parent_path() / file_name).string();
+  std::string file = (output.parent_path() / file_name).string();
   refuse_overwriting(read, {options.output, file});
   write_file_atomically(file, found);
   names_.emplace(file, file_name);
