@@ -307,7 +307,8 @@ class Chooser {
     for (Seconds unit;; merges = merges_of(groups, unit)) {
       if (merges.empty() && groups.size() == jobs_.size()) merges = merges_of(groups, unit);
       if (merges.empty()) return groups;
-      groups = apply(std::move(groups), greedy_merges(groups.size(), std::move(merges)));
+      const auto chosen = greedy_merges(groups.size(), std::move(merges));
+      groups = apply(std::move(groups), chosen);
       if (goal_.size == GroupSize::Pairs) return groups;
     }
   }

@@ -85,7 +85,7 @@ std::vector<std::vector<std::size_t>> orders_of(const std::vector<StepTimes>& st
   // Two orders are one if turning the first makes it the second.
   const auto add = [&](std::vector<std::size_t> next) {
     auto from_first = [](std::vector<std::size_t> turned) {
-      std::ranges::rotate(turned, std::ranges::find(turned, std::size_t{0}));
+      std::rotate(turned.begin(), std::find(turned.begin(), turned.end(), std::size_t{0}), turned.end());
       return turned;
     };
     const bool is_known =
