@@ -159,8 +159,7 @@ class GroupingChecker {
     double bound = 0;
     std::size_t proven = 0;
     for (const auto& [devices, members] : by_devices_) {
-      const auto proof =
-          std::ranges::find_if(grouping_.proofs, [&](const PairingProof& p) { return p.devices == devices; });
+      const auto proof = std::ranges::find(grouping_.proofs, devices, &PairingProof::devices);
       double least = grouping_.at_once ? 0 : least_time(members);
       if (proof != grouping_.proofs.end()) {
         ++proven;
@@ -241,9 +240,9 @@ class GroupingChecker {
         }
       }
     }
-    const auto pairs = static_cast<double>(members.size() / 2);
-    return (static_cast<double>(proof.weight) - (grouping_.at_once ? pairs * static_cast<double>(proof.bonus) : 0)) *
-           proof.unit.value;
+    const std::uint64_t pairs = members.size() / 2;
+    const double bonus = grouping_.at_once ? static_cast<double>(pairs) * static_cast<double>(proof.bonus) : 0;
+    return (static_cast<double>(proof.weight) - bonus) * proof.unit.value;
   }
 
   double longest_round_with(std::size_t devices) const

@@ -104,8 +104,8 @@ class ShareDevices(ShareTest):
     def test_refuses_what_shares_nothing_or_is_no_job(self):
         platform = self.write("four.xml", FOUR)
         for arguments, fault in (
-                ([TWO], "JOB: no job alone shares nothing; give two jobs or more"),
-                ([TWO, JOB], "JOB: one job alone shares nothing; give two jobs or more"),
+                ([TWO], "JOB: no job; give two jobs or more"),
+                ([TWO, JOB], "JOB: one job; give two jobs or more"),
                 ([TWO, JOB, ":b.yaml"], 'JOB: ":b.yaml" is neither PLAN.json:WORKLOAD.yaml nor WORKLOAD.yaml'),
                 ([TWO, JOB, "plan.json:"], 'JOB: "plan.json:" is neither PLAN.json:WORKLOAD.yaml nor WORKLOAD.yaml'),
                 ([TWO, JOB, "absent.yaml"], "absent.yaml: no such file"),
