@@ -33,7 +33,7 @@ struct Matching {
 /// A matching of the largest weight in a graph with the vertices 0 ... vertices - 1, at most one edge for a pair.
 /// Deterministic. LEMON's algorithm of O(V E log V). Graphs of more than 100,000 edges are matched on the heaviest of
 /// each vertex; edges that the duals do not cover are added until there are none. Complete graphs of 400 vertices take
-/// about 0.1 s, those of 1,000 about 0.5 s (tests/bench/cluster_bench.cpp).
+/// about 0.03 s, those of 1,000 about 0.06 s with weights drawn evenly (tests/bench/cluster_bench.cpp).
 Matching maximum_weight_matching(std::size_t vertices, const std::vector<MatchingEdge>& edges);
 
 /// A matching with the most edges, and why none has more: without the vertices of the barrier, the graph has as many

@@ -1,3 +1,4 @@
+import contextlib
 import json
 import pathlib
 import subprocess
@@ -44,6 +45,26 @@ def contrast(one, other):
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
     darker, lighter = sorted((luminance(one), luminance(other)))
     return (lighter + 0.05) / (darker + 0.05)
+
+
+@contextlib.contextmanager
+def drawn_page(test, file):
+    """A page in a browser, once its script has drawn it. The test fails if it complains."""
+    complaints = []
+    with browser() as chromium:
+        opened = chromium.new_page()
+        opened.on("console", lambda message: complaints.append(message.text))
+        opened.on("pageerror", lambda error: complaints.append(str(error)))
+        opened.goto(file.as_uri())
+        opened.wait_for_selector("html[data-drawn]", state="attached")
+        yield opened
+    test.assertEqual(complaints, [])
+
+
+def texts_of(figure):
+    """The texts of an SVG file."""
+    nodes = xml.dom.minidom.parse(str(figure)).getElementsByTagName("text")
+    return [node.firstChild.data for node in nodes if node.firstChild]
 
 
 class ResultTest(CommandTest):
@@ -414,19 +435,12 @@ class Schedules(CommandTest):
         for chart, mark in (("completion", "completion time"), ("population", "jobs that have arrived")):
             figure = self.folder / f"{chart}.svg"
             self.run_isobar("plot", *files, "--chart", chart, "-o", figure)
-            texts = [node.firstChild.data for node in
-                     xml.dom.minidom.parse(str(figure)).getElementsByTagName("text") if node.firstChild]
+            texts = texts_of(figure)
             self.assertLessEqual({"fifo", "srtf", "muri"}, set(texts))
             self.assertIn(mark, " ".join(texts))
         page = self.folder / "page.html"
         self.assertEqual(self.run_isobar("report", *files, "-o", page).stdout, f"{page}: 3 schedules; open it in a browser\n")
-        with browser() as chromium:
-            complaints = []
-            opened = chromium.new_page()
-            opened.on("console", lambda message: complaints.append(message.text))
-            opened.on("pageerror", lambda error: complaints.append(str(error)))
-            opened.goto(page.as_uri())
-            opened.wait_for_selector("html[data-drawn]", state="attached")
+        with drawn_page(self, page) as opened:
             report = self.json_of("report", *files)
             shown = opened.eval_on_selector_all(
                 '[aria-label="Schedules"] tbody tr',
@@ -436,7 +450,6 @@ class Schedules(CommandTest):
                                      for each in report["schedules"]])
             self.assertEqual(opened.title(), "Schedules of jobs")
             self.assertEqual(opened.locator("#completion-chart .lines path.js-line").count(), 3)
-            self.assertEqual(complaints, [])
 
 
 class Mix(CommandTest):
@@ -505,27 +518,18 @@ class Mix(CommandTest):
         for chart, marks in (("turns", {"slow", "fast", "wire", "first"}), ("rates", {"step alone", "first"})):
             figure = self.folder / f"{chart}.svg"
             self.run_isobar("plot", self.result, "--trace", self.trace, "--chart", chart, "-o", figure)
-            texts = [node.firstChild.data for node in
-                     xml.dom.minidom.parse(str(figure)).getElementsByTagName("text") if node.firstChild]
-            self.assertLessEqual(marks, set(texts))
+            self.assertLessEqual(marks, set(texts_of(figure)))
         page = self.folder / "page.html"
         done = self.run_isobar("report", self.result, "--trace", self.trace, "-o", page)
         self.assertEqual(done.stdout, f"{page}: 1 mix; open it in a browser\n")
         result = json.loads(self.result.read_text())
-        with browser() as chromium:
-            complaints = []
-            opened = chromium.new_page()
-            opened.on("console", lambda message: complaints.append(message.text))
-            opened.on("pageerror", lambda error: complaints.append(str(error)))
-            opened.goto(page.as_uri())
-            opened.wait_for_selector("html[data-drawn]", state="attached")
+        with drawn_page(self, page) as opened:
             facts = opened.eval_on_selector_all("[data-fact]", "all => all.map(each => Number(each.dataset.value))")
             self.assertEqual(facts, [result["round_time_s"], result["bound_s"], result["gap_fraction"], result["serial_s"],
                                      result["serial_s"] - result["round_time_s"]])
             self.assertEqual(opened.locator('[aria-label="Jobs"] tbody tr').count(), 2)
             self.assertGreater(opened.locator("#turns-chart .bars .point").count(), 10)
             self.assertEqual(opened.title(), "first, second on examples/pair.xml")
-            self.assertEqual(complaints, [])
 
 
 class Page(unittest.TestCase):
