@@ -133,17 +133,18 @@ void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPatter
   for (std::size_t stage = 0; stage + 1 < plan.stages.size(); ++stage) {
     const std::size_t next = begin + plan.stages[stage].replicas.size();
     const std::size_t layer = plan.stages[stage + 1].first_layer;
-    const auto blocks = static_cast<double>(plan.stages[stage].grid.blocks());
-    const auto block_of = [blocks](TransferTimes whole) { return TransferTimes{whole.latency, whole.data / blocks}; };
     for (const auto& [pair, count] : meetings(patterns[stage], patterns[stage + 1], plan.goal.microbatches)) {
       const auto& from = replicas_[begin + pair.first].shards;
       const auto& to = replicas_[next + pair.second].shards;
+      const bool is_sliced = plan.transfers.sliced && from.size() == to.size();
+      const auto parts = static_cast<double>(is_sliced ? to.size() : plan.stages[stage].grid.blocks());
+      const auto part_of = [parts](TransferTimes whole) { return TransferTimes{whole.latency, whole.data / parts}; };
       Way way{next + pair.second, count, {}, {}};
       way.output = quickest(from, to, [&](std::size_t sender, std::size_t receiver) {
-        return block_of(cost.output_transfer(sender, receiver, layer));
+        return part_of(cost.output_transfer(sender, receiver, layer));
       });
       way.gradient = quickest(to, from, [&](std::size_t sender, std::size_t receiver) {
-        return block_of(cost.gradient_transfer(receiver, sender, layer));
+        return part_of(cost.gradient_transfer(receiver, sender, layer));
       });
       // What is sent is summed up before; that occupies no lane of transfers.
       way.output.latency += replicas_[begin + pair.first].output_sum;

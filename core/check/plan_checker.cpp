@@ -266,7 +266,14 @@ class Checker {
     }
     if (divides_operators(plan_)) {
       for (const auto& found : faults_of_operators(plan_, workload_)) fault("{}", found);
+      if (plan_.transfers != TransferRules{}) {
+        fault("transfers: the shards divide each operator and pass whole results; leave it out");
+      }
       return;
+    }
+    const bool gathers_otherwise = plan_.sync.gathered != DType::Float32 || plan_.sync.each_microbatch;
+    if (gathers_otherwise && plan_.sync.sharded != Sharding::Parameters) {
+      fault("sync: gather_dtype and each_microbatch are for replicas that divide parameters; leave them out");
     }
     if (const auto found = fault_of_shards(plan_.stages)) {
       fault("stages[{}].{}: {}", number_[found->stage], found->key, found->text);

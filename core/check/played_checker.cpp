@@ -226,6 +226,13 @@ class PlayedChecker {
     return all - (1 - fraction_of(holder, part, layer)) * divided;
   }
 
+  static bool has_equal_shares(const Holder& holder)
+  {
+    const double share = holder.parts.front().share;
+    return std::all_of(holder.parts.begin(), holder.parts.end(),
+                       [share](const Part& part) { return part.share == share; });
+  }
+
   void compare_work(Holder& holder, Part& part)
   {
     if (part.forwards != holder.microbatches) {
@@ -235,9 +242,13 @@ class PlayedChecker {
     const Stage& stage = plan_.stages[holder.stage];
     Times& times = part.times;
     for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-      const double fraction = fraction_of(holder, part, workload_.layers[k]);
-      times.forward += fraction * workload_.layers[k].forward.value / speed(part.rank);
-      times.backward += fraction * workload_.layers[k].backward.value / speed(part.rank);
+      const Layer& layer = workload_.layers[k];
+      const auto known = layer.work_of_shards.find(holder.parts.size());
+      const bool is_known =
+          known != layer.work_of_shards.end() && !grid_of(holder).is_grid() && has_equal_shares(holder);
+      const double fraction = is_known ? 1 : fraction_of(holder, part, layer);
+      times.forward += fraction * (is_known ? known->second.forward : layer.forward).value / speed(part.rank);
+      times.backward += fraction * (is_known ? known->second.backward : layer.backward).value / speed(part.rank);
     }
     const auto played = [&](Opcode opcode) { return part.seconds[static_cast<std::size_t>(opcode)]; };
     const auto whole = played(Opcode::Backward);
@@ -440,8 +451,9 @@ class PlayedChecker {
       const auto& from = holders_[passage.from].parts;
       const auto& to = holders_[passage.to].parts;
       const std::size_t cut = plan_.stages[holders_[passage.to].stage].first_layer;
-      passage.output = quickest(from, to, cuts.output[cut] / blocks_of(holders_[passage.to]));
-      passage.gradient = quickest(to, from, cuts.gradient[cut] / blocks_of(holders_[passage.to]));
+      const double parts = parts_between(holders_[passage.from], holders_[passage.to]);
+      passage.output = quickest(from, to, cuts.output[cut] / parts);
+      passage.gradient = quickest(to, from, cuts.gradient[cut] / parts);
       passage.output.latency += holders_[passage.from].forward_sum;
       passage.gradient.latency += holders_[passage.to].backward_sum;
     }
@@ -455,6 +467,13 @@ class PlayedChecker {
       }
       holder.input = *first;
     }
+  }
+
+  /// In how many parts what crosses a cut travels. As many shards on both sides may have one each.
+  double parts_between(const Holder& from, const Holder& to) const
+  {
+    const bool has_slices = plan_.transfers.sliced && from.parts.size() == to.parts.size();
+    return has_slices ? static_cast<double>(to.parts.size()) : blocks_of(to);
   }
 
   /// The quickest of the transfers by which the shards of one replica, in turns, bring those of another the same bytes.

@@ -311,11 +311,17 @@ class OrderChecker : public WalkVisitor {
     const Passage* const passage = tasks_.find_passage(instruction.stage, instruction.microbatch, rank);
     if (passage != nullptr && is_of_grid(turn, *passage)) return check_grid_collective(turn, begun, *passage);
     if (instruction.payload == Payload::ParameterGradient) {
+      const Holding& own = holding_of(turn);
+      const bool is_of_microbatch = instruction.opcode == Opcode::ReduceScatter &&
+                                    std::any_of(own.syncs.begin(), own.syncs.end(), [&](const LaneCounts::Count& last) {
+                                      return last.lane == turn.at.lane && turn.position + 1 < last.count;
+                                    });
+      if (is_of_microbatch) return check_microbatch_sync(turn, begun, passage);
       const auto check_complete = [&](const Holding& holding) {
         check_counts(turn, begun, holding.backwards, "last backward");
         check_counts(turn, begun, holding.block_sums, "last collective of gradients in its grid");
       };
-      check_complete(holding_of(turn));
+      check_complete(own);
       const auto besides = tasks_.stages_besides.find({rank, turn.at.lane, turn.position});
       if (besides != tasks_.stages_besides.end()) {
         for (const std::uint32_t stage : besides->second) check_complete(*tasks_.find_holding(stage, rank));
@@ -330,6 +336,20 @@ class OrderChecker : public WalkVisitor {
     const bool is_of_outputs = instruction.payload == Payload::Activation;
     check_need(turn, begun, is_of_outputs ? passage->spot(Kind::Forward) : passage->input_backward(),
                is_of_outputs ? "Forward" : "backward");
+  }
+
+  /// Checks that a sum of the gradients of one micro-batch, before the last of the step, comes after these.
+  void check_microbatch_sync(const Turn& turn, const Clock& begun, const Passage* passage)
+  {
+    if (passage == nullptr) {
+      faults_.add([&] {
+        return fmt::format("{} is before the last of the step, and its rank has no micro-batch {} in the stage",
+                           text_of(turn), turn.instruction.microbatch);
+      });
+      return;
+    }
+    const bool is_whole = passage->spot(Kind::Backward).is_set();
+    check_need(turn, begun, passage->spot(is_whole ? Kind::Backward : Kind::BackwardWeight), "backward");
   }
 
   bool is_of_grid(const Turn& turn, const Passage& passage) const

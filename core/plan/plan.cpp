@@ -192,7 +192,8 @@ bool is_chain(const Plan& plan)
   const bool has_single_devices =
       std::all_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) { return stage.is_on_one_device(); });
   return has_single_devices && !uses_machines(plan) && !divides_operators(plan) && !plan.system &&
-         devices_of(plan).size() == plan.stages.size() && chain_schedule(plan.goal.schedule).has_value();
+         plan.transfers == TransferRules{} && devices_of(plan).size() == plan.stages.size() &&
+         chain_schedule(plan.goal.schedule).has_value();
 }
 
 }  // namespace isobar

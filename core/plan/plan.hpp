@@ -152,8 +152,25 @@ struct Sync {
   std::vector<std::size_t> bucket_ends = {};
   /// False: replicas of parameters drift apart, as in the published script of FastMoE.
   bool adds_replicas = true;
+  /// The format in which gradients travel between replicas.
+  DType summed = DType::Float32;
+  /// The format in which parameters that replicas divide travel (Sharding::Parameters).
+  DType gathered = DType::Float32;
+  /// Replicas that divide parameters add up the gradients of each micro-batch, and keep their part of the sum.
+  bool each_microbatch = false;
 
   bool operator==(const Sync&) const = default;
+};
+
+/// How stages pass activations and gradients to each other.
+struct TransferRules {
+  /// A device computes nothing while it sends, or adds up with other shards, what its last task made.
+  bool blocking = false;
+  /// Each shard sends its part of the data to that of the same number, and the receivers gather them inside their
+  /// group: what a layer waits for then counts as its work (Narayanan et al. 2021, section 4.1).
+  bool sliced = false;
+
+  bool operator==(const TransferRules&) const = default;
 };
 
 /// The predicted times and memory of a plan.
@@ -204,8 +221,9 @@ struct Plan {
   Goal goal;
   Outcome outcome = Outcome::Feasible;
   std::string reason;  ///< if infeasible: the device, what it needs, what it has, the smallest change that would help
-  std::vector<Stage> stages;           ///< in layer order; empty when infeasible
-  Sync sync;                           ///< of stages with several replicas
+  std::vector<Stage> stages;  ///< in layer order; empty when infeasible
+  Sync sync;                  ///< of stages with several replicas
+  TransferRules transfers = {};
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
   /// The training system that the plan imitates, if its measured constants count where a platform has them
   /// (Cluster::systems).

@@ -410,6 +410,25 @@ void describe_replicas_of_parameters(const Plan& plan, Json& document)
   if (!plan.sync.adds_replicas) document["sync"]["adds_replicas"] = false;
 }
 
+Json to_json(const Sync& sync)
+{
+  Json object = {{"algorithm", name_of(sync.algorithm)}};
+  if (sync.sharded != Sharding::None) object["sharded"] = name_of(sync.sharded);
+  if (sync.bucket > Bytes(0)) object["bucket_bytes"] = sync.bucket.value;
+  if (sync.summed != DType::Float32) object["gradient_dtype"] = name_of(sync.summed);
+  if (sync.gathered != DType::Float32) object["gather_dtype"] = name_of(sync.gathered);
+  if (sync.each_microbatch) object["each_microbatch"] = true;
+  return object;
+}
+
+Json to_json(const TransferRules& transfers)
+{
+  Json object = Json::object();
+  if (transfers.blocking) object["blocking"] = true;
+  if (transfers.sliced) object["sliced"] = true;
+  return object;
+}
+
 /// Everything except what depends on the machine's speed, and what is added to the plan afterwards.
 Json lasting_part_of(const Plan& plan)
 {
@@ -440,12 +459,9 @@ Json lasting_part_of(const Plan& plan)
                    {"outcome", name_of(plan.outcome)}};
   if (!plan.reason.empty()) document["reason"] = plan.reason;
   document["stages"] = std::move(stages);
-  if (has_replicas(plan)) {
-    document["sync"] = {{"algorithm", name_of(plan.sync.algorithm)}};
-    if (plan.sync.sharded != Sharding::None) document["sync"]["sharded"] = name_of(plan.sync.sharded);
-    if (plan.sync.bucket > Bytes(0)) document["sync"]["bucket_bytes"] = plan.sync.bucket.value;
-  }
+  if (has_replicas(plan)) document["sync"] = to_json(plan.sync);
   describe_replicas_of_parameters(plan, document);
+  if (plan.transfers != TransferRules{}) document["transfers"] = to_json(plan.transfers);
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.system) document["system"] = *plan.system;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
@@ -467,7 +483,8 @@ Json lasting_part_of(const Plan& plan)
   return document;
 }
 
-/// The line of the stage that a fault "stages[1]…: …" names, else that of the schedule.
+/// The line of the stage or of the rules of transfers that a fault "stages[1]…: …" or "transfers: …" names, else that
+/// of the schedule.
 int line_of(const std::string& fault, const DocumentNode& document, FaultList& faults)
 {
   constexpr std::string_view place = "stages[";
@@ -478,7 +495,8 @@ int line_of(const std::string& fault, const DocumentNode& document, FaultList& f
     const auto& stages = plan.required("stages")->items;
     if (stage < stages.size()) return stages[stage].line;
   }
-  return plan.required("schedule")->line;
+  const bool is_of_transfers = fault.starts_with("transfers:") && plan.has("transfers");
+  return plan.required(is_of_transfers ? "transfers" : "schedule")->line;
 }
 
 /// Adds each line of a fault that names no file.
@@ -553,7 +571,10 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   plan.stages = is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, faults);
   plan.goal.schedule =
       is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan.stages, plan.goal.microbatches, faults);
-  if (!is_1) plan.sync = read_sync_2(reader, plan.stages, faults);
+  if (!is_1) {
+    plan.sync = read_sync_2(reader, plan.stages, faults);
+    plan.transfers = read_transfers_2(reader, plan.stages, faults);
+  }
   if (reader.optional("recompute")) {
     plan.recompute =
         read_list<std::size_t>(reader, "recompute", faults,

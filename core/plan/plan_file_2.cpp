@@ -2,6 +2,7 @@
 
 #include "core/base/document.hpp"
 #include "core/base/quantity_text.hpp"
+#include "core/model/dtype.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/order_text.hpp"
@@ -427,6 +428,9 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
   }
   if (!has_replicas(stages)) plan.add_fault("sync", "no stage has several replicas; leave it out");
   return read_mapping<Sync>(plan, "sync", faults, [&](MappingReader& reader) {
+    const auto refuse_unless_parameters = [&reader](const char* key) {
+      reader.add_fault(key, "is for replicas that divide parameters; write sharded: parameters, or leave it out");
+    };
     Sync sync;
     sync.algorithm = read_algorithm(reader);
     if (const auto sharded = reader.optional_choice("sharded", sharding_names())) {
@@ -445,12 +449,40 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
       reader.add_fault("bucket_bytes", fmt::format("with sharded {} each part is added up by itself; leave one out",
                                                    name_of(sync.sharded)));
     }
+    if (const auto dtype = reader.optional_choice("gradient_dtype", dtype_names())) {
+      sync.summed = dtype_from_name(*dtype).value();
+    }
+    if (const auto dtype = reader.optional_choice("gather_dtype", dtype_names())) {
+      sync.gathered = dtype_from_name(*dtype).value();
+      if (sync.sharded != Sharding::Parameters) refuse_unless_parameters("gather_dtype");
+    }
+    sync.each_microbatch = reader.optional_boolean("each_microbatch").value_or(false);
+    if (sync.each_microbatch && sync.sharded != Sharding::Parameters) {
+      refuse_unless_parameters("each_microbatch");
+    } else if (sync.each_microbatch && has_shards(stages)) {
+      reader.add_fault("each_microbatch",
+                       "a stage has several shards; this version plays it with one for each replica");
+    }
     for (const char* key : {"bucket_ends", "adds_replicas"}) {
       if (reader.optional(key) == nullptr) continue;
       reader.add_fault(key, "is for devices that divide operators; leave it out");
     }
     refuse(reader, {"every", "fragments", "delay", "reduction", "codec", "server"});
     return sync;
+  });
+}
+
+TransferRules read_transfers_2(MappingReader& plan, const std::vector<Stage>& stages, FaultList& faults)
+{
+  if (!plan.has("transfers")) return {};
+  if (!stages.empty() && divides_operators(stages.front())) {
+    plan.add_fault("transfers", "the shards divide each operator and pass whole results; leave it out");
+  }
+  return read_mapping<TransferRules>(plan, "transfers", faults, [&](MappingReader& reader) {
+    TransferRules rules;
+    rules.blocking = reader.optional_boolean("blocking").value_or(false);
+    rules.sliced = reader.optional_boolean("sliced").value_or(false);
+    return rules;
   });
 }
 

@@ -24,4 +24,7 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
 /// version does not run.
 Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultList& faults);
 
+/// Reads "transfers", which a plan whose devices divide no operators may have.
+TransferRules read_transfers_2(MappingReader& plan, const std::vector<Stage>& stages, FaultList& faults);
+
 }  // namespace isobar

@@ -86,6 +86,13 @@ struct End {
   bool operator==(const End&) const = default;
 };
 
+/// The ends of a collective in a folded program (schedules/lowering/fold.hpp), in which one of several equal ranks acts
+/// for all: those that act are Channel::ends.
+struct FoldedEnds {
+  std::vector<std::size_t> ranks;   ///< of all ends, in the order of the ring
+  std::vector<std::size_t> places;  ///< of Channel::ends among them, ascending
+};
+
 /// The way in which ranks meet: instruction k of the lane at one end happens together with instruction k of the lane at
 /// every other end.
 ///
@@ -96,7 +103,8 @@ struct End {
 struct Channel {
   std::vector<End> ends;
   Algorithm algorithm = Algorithm::Ring;  ///< of collectives
-  std::vector<std::string> sites = {};    ///< of the ends of a hierarchical collective, "" where a plan has none
+  std::vector<std::string> sites = {};    ///< of all ends of a hierarchical collective, "" where a plan has none
+  std::optional<FoldedEnds> folded = {};  ///< none: all ends act
 };
 
 /// The condition that the same rank has completed at least `count` instructions of `lane` in the period that lies

@@ -5,6 +5,7 @@
 #include "core/model/dtype.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
+#include "core/program/collective.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,11 +19,19 @@
 
 namespace isobar::schedules {
 
+Algorithm algorithm_of_shards(Algorithm of_replicas, const std::vector<std::string>& sites)
+{
+  const std::set<std::string> all(sites.begin(), sites.end());
+  const bool has_several = all.size() > 1 && all.size() < sites.size();
+  return of_replicas == Algorithm::Hierarchical && has_several && are_equal_sites(sites) ? of_replicas
+                                                                                         : Algorithm::Ring;
+}
+
 void PipelineProgram::divide_memory(const Workload& workload)
 {
   const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
   for (auto& work : works_) {
-    const std::size_t replicas = patterns_[work.index].replicas();
+    const std::size_t replicas = replicas_of(work.index);
     if (replicas == 1) continue;
     work.is_divided = true;
     work.update = work.update / static_cast<double>(replicas);
@@ -118,7 +127,10 @@ std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, std
         const std::size_t rank = works_[i + shard].rank;
         lanes[rank] = add_lane(rank, {name, Engine::Network, channels_.size(), role}, record_of_rank(rank));
         channel.ends.push_back({rank, lanes[rank]});
+        channel.sites.push_back(site_of_rank_[rank]);
       }
+      channel.algorithm = algorithm_of_shards(algorithm_, channel.sites);
+      if (channel.algorithm != Algorithm::Hierarchical) channel.sites.clear();
       channels_.push_back(std::move(channel));
     }
   }
@@ -156,9 +168,11 @@ void PipelineProgram::add_shared_gradient_sums()
 {
   last_gradients_.resize(orders_.size());
   summed_.resize(orders_.size());
+  const bool has_shared =
+      std::any_of(works_.begin(), works_.end(), [](const StageWork& work) { return work.shared_parameters > 0; });
   for (std::size_t i = works_.size(); i-- > 0;) {
     const auto& work = works_[i];
-    const bool has_copies = shared_axis(grids_[work.index]).has_value();
+    const bool has_copies = has_shared && shared_axis(grids_[work.index]).has_value();
     if (work.shards > 1 && is_divided_alike_[work.index] && has_copies) summed_[work.rank].push_back(i);
   }
   const auto grid_of = [&](std::size_t rank) { return grids_[works_[parts_of_rank_[rank].front()].index]; };
@@ -225,8 +239,8 @@ void PipelineProgram::add_collectives(const Plan& plan, std::size_t stage, const
 std::string PipelineProgram::lane_of_replicas(std::size_t rank, const std::string& name, std::size_t stage) const
 {
   const auto& parts = parts_of_rank_[rank];
-  const auto alike = std::count_if(
-      parts.begin(), parts.end(), [&](const std::size_t part) { return patterns_[works_[part].index].replicas() > 1; });
+  const auto alike = std::count_if(parts.begin(), parts.end(),
+                                   [&](const std::size_t part) { return replicas_of(works_[part].index) > 1; });
   return alike > 1 ? fmt::format("{} {}", name, stage) : name;
 }
 
@@ -236,7 +250,7 @@ std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& pl
   std::vector<std::vector<std::size_t>> buckets;
   Bytes filled;
   for (std::size_t stage = patterns_.size(); stage-- > 0;) {
-    if (patterns_[stage].replicas() == 1) continue;
+    if (replicas_of(stage) == 1) continue;
     const bool continues = !buckets.empty() && filled < plan.sync.bucket && buckets.back().back() == stage + 1 &&
                            devices_of_stage[stage] == devices_of_stage[stage + 1];
     if (!continues) {
@@ -256,7 +270,7 @@ std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& pl
 std::vector<PipelineProgram::GradientSync> PipelineProgram::syncs_of(const Plan& plan, const Workload& workload,
                                                                      const std::vector<std::size_t>& bucket) const
 {
-  constexpr double bytes_of_a_value = 4;
+  const double bytes_of_a_value = size_of(plan.sync.summed);
   const std::size_t first = bucket.back();
   const bool is_alike = is_divided_alike_[first];
   std::map<std::vector<std::size_t>, Bytes> sizes;  // by the shard of each replica
@@ -266,7 +280,8 @@ std::vector<PipelineProgram::GradientSync> PipelineProgram::syncs_of(const Plan&
     if (is_alike) {
       const std::size_t shards = works_[first_of_stage_[stage]].shards;
       for (std::size_t shard = 0; shard < shards; ++shard) {
-        sizes[std::vector(patterns_[stage].replicas(), shard)] += synced_bytes(works_[work_at(stage, 0, shard)]);
+        sizes[std::vector(patterns_[stage].replicas(), shard)] +=
+            synced_bytes(works_[work_at(stage, 0, shard)], plan.sync.summed);
       }
       continue;
     }
@@ -305,6 +320,18 @@ void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workl
           for (const Wait& wait : part.sync_waits) await(wait);
           await(after_gradients(part));
         }
+        if (is_blocking_) {
+          const Task last = gradient_task(work, work.microbatches - 1);
+          const ShardLane* const sums = work.sharded(ShardPass::InputGradient).last;
+          if (last.opcode != Opcode::Backward) {
+            // Gradients of inputs have been sent long before.
+          } else if (!work.sends[1].empty()) {
+            awaited.erase(compute_lane);  // before the sends
+            for (const LaneId send : work.sends[1]) await({send, 0, work.backwards.length()});
+          } else if (sums != nullptr) {
+            await(sums->at(orders_[work.rank].position_of(last)));
+          }
+        }
         Waits& waits = sync_waits_.emplace_back();
         for (const auto& [awaited_lane, count] : awaited) waits.add({awaited_lane, 0, count});
         waits.add(last_sync_[work.rank]);
@@ -322,11 +349,35 @@ void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workl
   }
 }
 
+void PipelineProgram::add_microbatch_syncs(const Plan& plan)
+{
+  last_sync_.resize(orders_.size());
+  for (std::size_t stage = patterns_.size(); stage-- > 0;) {
+    if (replicas_of(stage) == 1) continue;
+    add_collectives(plan, stage, "sync gradients", LaneKind::MicrobatchSync, [&](StageWork& work, LaneId lane) {
+      LaneRecord& record = records_[work.rank][lane];
+      record.size = synced_bytes(work, plan.sync.summed);
+      record.length = work.microbatches;
+      work.synced = {lane, 0, record.length};
+      work.update_waits.add(work.synced);
+    });
+  }
+  for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
+    const auto& parts = parts_of_rank_[rank];
+    const auto& tasks = synced_tasks_.emplace_back(orders_[rank], [&](const Task& task) {
+      const StageWork& work = works_[parts[task.part]];
+      return work.synced.count > 0 && task.opcode == gradient_task(work, 0).opcode;
+    });
+    if (tasks.length() == 0) continue;
+    last_sync_[rank] = works_[parts[tasks.place_of(tasks.length() - 1).task.part]].synced;
+  }
+}
+
 void PipelineProgram::add_parameter_gathers(const Plan& plan)
 {
   std::vector<Wait> last_gather(orders_.size());
   for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
-    const std::size_t replicas = patterns_[stage].replicas();
+    const std::size_t replicas = replicas_of(stage);
     if (replicas == 1) continue;
     add_collectives(plan, stage, "gather parameters", LaneKind::ParameterGather, [&](StageWork& work, LaneId lane) {
       records_[work.rank][lane].size = synced_bytes(work) / static_cast<double>(replicas);
@@ -342,24 +393,29 @@ void PipelineProgram::add_gathers_for_tasks(const Plan& plan, const char* name, 
                                             std::optional<LaneId> StageWork::*lane_of)
 {
   for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
-    const std::size_t replicas = patterns_[stage].replicas();
+    const std::size_t replicas = replicas_of(stage);
     const bool has_tasks = !(works_[first_of_stage_[stage]].*series).empty();
     if (replicas == 1 || !has_tasks) continue;
     add_collectives(plan, stage, name, LaneKind::ParameterGather, [&](StageWork& work, LaneId lane) {
       work.*lane_of = lane;
       LaneRecord& record = records_[work.rank][lane];
-      record.size = synced_bytes(work) / static_cast<double>(replicas);
+      record.size = synced_bytes(work, plan.sync.gathered) / static_cast<double>(replicas);
       record.series = &(work.*series);
       record.length = record.series->length();
     });
   }
 }
 
-Wait PipelineProgram::after_gradients(const StageWork& work) const
+Task PipelineProgram::gradient_task(const StageWork& work, std::uint64_t index) const
 {
   const Order& order = orders_[work.rank];
   const auto opcode = order.count(Opcode::Backward, work.part) > 0 ? Opcode::Backward : Opcode::BackwardWeight;
-  const std::uint64_t last = order.position_of(order.nth(opcode, work.part, work.microbatches - 1));
+  return order.nth(opcode, work.part, index);
+}
+
+Wait PipelineProgram::after_gradients(const StageWork& work) const
+{
+  const std::uint64_t last = orders_[work.rank].position_of(gradient_task(work, work.microbatches - 1));
   const ShardLane* const sums = work.sharded(ShardPass::WeightGradient).last;
   return sums != nullptr ? sums->at(last) : Wait{compute_lane, 0, last + 1};
 }
@@ -392,7 +448,8 @@ void PipelineProgram::divide(const StageWork& stage, const Task& task, std::uint
     instruction.waits.add({*gather, 0, series.index_of(task) + 1});
     instruction.releases.size += stage.gathered;
   }
-  if (is_backward && position == stage.first_backward) instruction.acquires.size = stage.unsummed_gradients;
+  const bool begins_a_sum = syncs_each_microbatch_ || position == stage.first_backward;
+  if (is_backward && begins_a_sum) instruction.acquires.size = stage.unsummed_gradients;
 }
 
 Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecord& record) const
@@ -411,6 +468,29 @@ Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecor
     for (const Wait& wait : last_gradients_[rank]) instruction.waits.add(wait);
   }
   if (is_divided) instruction.releases.size = work.unsummed_gradients;
+  return instruction;
+}
+
+Instruction PipelineProgram::microbatch_sync(std::size_t rank, LaneId lane, const LaneRecord& record,
+                                             std::uint64_t position) const
+{
+  const StageWork& work = works_[record.work];
+  const Task task = gradient_task(work, position);
+  Instruction instruction = work.make(Opcode::ReduceScatter);
+  instruction.payload = Payload::ParameterGradient;
+  instruction.lane = lane;
+  instruction.microbatch = work.forwards.of_step(task.microbatch);
+  instruction.size = record.size;
+  instruction.releases.size = work.unsummed_gradients;
+  const std::uint64_t at = orders_[rank].position_of(task);
+  instruction.waits = Wait{compute_lane, 0, at + 1};
+  // The syncs of a rank come one after another, since they share its network.
+  const TaskSubset& tasks = synced_tasks_[rank];
+  const std::uint64_t number = tasks.index_at(at);
+  if (number == 0) return instruction;
+  const Task before = tasks.place_of(number - 1).task;
+  const Wait& synced = works_[parts_of_rank_[rank][before.part]].synced;
+  instruction.waits.add({synced.lane, 0, orders_[rank].index_of(before) + 1});
   return instruction;
 }
 

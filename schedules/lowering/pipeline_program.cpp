@@ -5,6 +5,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "schedules/lowering/replicas.hpp"
+#include "schedules/lowering/transfer_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -33,10 +34,22 @@ bool passes(const Plan& plan, std::size_t layer)
 
 }  // namespace
 
-PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders)
-    : orders_(std::move(orders)), patterns_(microbatch_patterns(plan)), parts_of_rank_(orders_.size())
+PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders,
+                                 std::optional<std::size_t> replicas)
+    : orders_(std::move(orders)),
+      patterns_(microbatch_patterns(plan)),
+      parts_of_rank_(orders_.size()),
+      is_blocking_(plan.transfers.blocking),
+      is_sliced_(plan.transfers.sliced),
+      replicas_(replicas)
 {
+  if (const auto fault = fault_of_transfers(plan)) throw InputError("transfers", *fault);
   ensure(orders_.size() == devices_of(plan).size(), "a program needs an order for each device of its plan");
+  algorithm_ = plan.sync.algorithm;
+  site_of_rank_.resize(orders_.size());
+  for (const auto& placed : placed_shards(plan)) {
+    site_of_rank_.at(placed.rank) = shard_of(plan, placed).site.value_or("");
+  }
   add_works(plan, workload);
   find_tasks();
   is_training_ = !works_.front().backwards.empty();
@@ -67,9 +80,10 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
 
 void PipelineProgram::add_syncs(const Plan& plan, const Workload& workload)
 {
-  const bool has_facts = needs_gradient_sync(workload) && orders_.size() > 1;
+  const bool has_facts = needs_gradient_sync(workload) && (orders_.size() > 1 || replicas_of(0) > 1);
   add_shared_gradient_sums();
-  add_gradient_syncs(plan, workload);
+  syncs_each_microbatch_ = plan.sync.each_microbatch;
+  syncs_each_microbatch_ ? add_microbatch_syncs(plan) : add_gradient_syncs(plan, workload);
   if (has_facts) add_facts_sync();
   if (sharded_ == Sharding::Optimizer || sharded_ == Sharding::Gradients) add_parameter_gathers(plan);
 }
@@ -101,6 +115,8 @@ Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
     case LaneKind::GradientSync:
     case LaneKind::FactsSync:
       return sync(rank, lane, record);
+    case LaneKind::MicrobatchSync:
+      return microbatch_sync(rank, lane, record, position);
     case LaneKind::ParameterGather:
       return gather(rank, lane, record, position);
     case LaneKind::Tier:
@@ -214,9 +230,9 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
         const bool goes_back = works_[to].shard == works_[from].shard % works_[to].shards && is_training_;
         if (!goes_there && !goes_back) continue;
         if (!is_alike && !do_meet(from, to)) continue;
-        const auto blocks = static_cast<double>(grids_[stage].blocks());  // each shard has one
-        if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer) / blocks, is_alike);
-        if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer) / blocks, is_alike);
+        const auto parts = static_cast<double>(parts_between(works_[from], works_[to]));
+        if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer) / parts, is_alike);
+        if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer) / parts, is_alike);
       }
     }
   }
@@ -303,6 +319,7 @@ void PipelineProgram::add_lanes(const char* name, Payload payload, bool is_send,
     }
     const LaneId lane = add_lane(rank, {lane_name, Engine::Network, i}, record);
     channels_[i].ends.push_back({rank, lane});
+    if (is_send && !is_input) works_[own].sends[payload == Payload::Activation ? 0 : 1].push_back(lane);
     if (!is_send) source_of(payload, hop.from, hop.to) = {hop.series, lane};
   }
 }
@@ -366,6 +383,7 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
       break;
   }
   if (stage.is_divided) divide(stage, task, position, instruction);
+  if (is_blocking_ && position > 0 && position <= order.length()) add_sends(rank, position, instruction);
   if (tiers != nullptr && !is_update) {
     for (const Wait& wait : tiers->waits_of(position)) instruction.waits.add(wait);
     instruction.acquires.size += stage.workspace;
@@ -376,6 +394,19 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
     }
   }
   return instruction;
+}
+
+void PipelineProgram::add_sends(std::size_t rank, std::uint64_t position, Instruction& instruction) const
+{
+  const Task made = orders_[rank].at(position - 1);
+  if (made.opcode == Opcode::BackwardWeight) return;
+  const StageWork& stage = works_[parts_of_rank_[rank][made.part]];
+  const bool is_forward = made.opcode == Opcode::Forward;
+  const Series& series = is_forward ? stage.forwards : stage.backwards;
+  const auto& sends = stage.sends[is_forward ? 0 : 1];
+  for (const LaneId lane : sends) instruction.waits.add({lane, 0, series.index_of(made) + 1});
+  const ShardLane* const sums = stage.sharded(is_forward ? ShardPass::Forward : ShardPass::InputGradient).last;
+  if (sends.empty() && sums != nullptr) instruction.waits.add(sums->at(position - 1));
 }
 
 Instruction PipelineProgram::tier(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const

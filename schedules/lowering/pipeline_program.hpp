@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/errors.hpp"
+#include "core/model/dtype.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/microbatch_pattern.hpp"
 #include "core/plan/order.hpp"
@@ -117,7 +118,8 @@ struct StageWork {
   std::optional<LaneId> forward_gather;
   std::optional<LaneId> backward_gather;
   Waits gather_waits;
-  Bytes gathered;  // held from a gather for a task to the end of the task
+  std::array<std::vector<LaneId>, 2> sends;  // of its outputs, and of gradients of its inputs, to other stages
+  Bytes gathered;                            // held from a gather for a task to the end of the task
 
   ShardedPass& sharded(ShardPass pass) { return sharded_passes[static_cast<std::size_t>(pass)]; }
   const ShardedPass& sharded(ShardPass pass) const { return sharded_passes[static_cast<std::size_t>(pass)]; }
@@ -154,6 +156,7 @@ enum class LaneKind : std::uint8_t {
   Recv,
   RecvOfInputs,
   GradientSync,
+  MicrobatchSync,
   FactsSync,
   ParameterGather,
   Tier,
@@ -173,10 +176,18 @@ struct LaneRecord {
   Bytes size;                         // of transfers and syncs
 };
 
+/// How shards in these sites do what they do together: as replicas do over sites, where several of them are in each, or
+/// in a ring.
+Algorithm algorithm_of_shards(Algorithm of_replicas, const std::vector<std::string>& sites);
+
 /// Pipelines of stages: the compute lanes follow the orders, and all other lanes follow from those.
 class PipelineProgram : public Program {
  public:
-  PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders);
+  /// `replicas`: how many equal ones each stage has, of which the plan has the first; none: those of the plan are all.
+  /// The first ones have their parts of what all divide; their collectives have no ends for the others.
+  /// @throws InputError for rules of transfers that it cannot keep (fault_of_transfers).
+  PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders,
+                  std::optional<std::size_t> replicas = {});
 
   std::size_t ranks() const override { return lanes_.size(); }
   const std::vector<Lane>& lanes(std::size_t rank) const override;
@@ -224,6 +235,13 @@ class PipelineProgram : public Program {
   /// The transfers between ranks. Also sets the inputs that come from the same rank.
   std::vector<Hop> hops_of(const Boundaries& boundaries, bool has_data_server);
 
+  /// Into how many parts the data of a transfer between two shards are divided: each sends one of them.
+  std::size_t parts_between(const StageWork& from, const StageWork& to) const
+  {
+    const std::size_t blocks = grids_[to.index].blocks();
+    return blocks == 1 && is_sliced_ && from.shards == to.shards ? to.shards : blocks;
+  }
+
   /// Whether a micro-batch of one replica is one of another's, a stage before or after.
   bool do_meet(std::size_t from, std::size_t to) const;
 
@@ -245,6 +263,9 @@ class PipelineProgram : public Program {
   /// Lets the replicas of the stages that have several add up their gradients once a step. The last stage comes first,
   /// since its gradients are complete first. The syncs of a rank come one after another, since they share its network.
   void add_gradient_syncs(const Plan& plan, const Workload& workload);
+
+  /// Lets them add up the gradients of each micro-batch in place of that (Sync::each_microbatch).
+  void add_microbatch_syncs(const Plan& plan);
 
   /// The stages whose replicas add up their gradients together, the last first (Sync::bucket).
   std::vector<std::vector<std::size_t>> buckets_of(const Plan& plan) const;
@@ -285,14 +306,19 @@ class PipelineProgram : public Program {
     return first_of_replica_[stage][replica] + shard;
   }
 
-  /// The size of a replica's gradients or parameters in float32.
-  static Bytes synced_bytes(const StageWork& work)
+  /// The replicas of a stage, with those that the plan leaves out.
+  std::size_t replicas_of(std::size_t stage) const { return replicas_.value_or(patterns_[stage].replicas()); }
+
+  /// The size of a replica's gradients or parameters in a format.
+  static Bytes synced_bytes(const StageWork& work, DType dtype = DType::Float32)
   {
-    constexpr double bytes_of_a_value = 4;
-    return Bytes(work.parameters * bytes_of_a_value);
+    return Bytes(work.parameters * size_of(dtype));
   }
 
-  /// The wait for the last task, or collective of shards, that adds to the gradients of a replica's parameters.
+  /// The task that adds the gradients of a replica's parameters for the `index`-th time.
+  Task gradient_task(const StageWork& work, std::uint64_t index) const;
+
+  /// The wait for the last of those, or for its collective of shards.
   Wait after_gradients(const StageWork& work) const;
 
   /// Adds a lane for each rank, on which all agree on what clipping and loss scaling need to know once a step.
@@ -350,6 +376,11 @@ class PipelineProgram : public Program {
 
   Instruction sync(std::size_t rank, LaneId lane, const LaneRecord& record) const;
 
+  Instruction microbatch_sync(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
+
+  /// Lets the computation at `position` wait until what the one before it made has been sent.
+  void add_sends(std::size_t rank, std::uint64_t position, Instruction& instruction) const;
+
   /// What a pass of the task at `position` waits for and releases where several shards compute it.
   static void add_sharded(const StageWork& stage, ShardPass pass, std::uint64_t position, Instruction& instruction);
 
@@ -388,8 +419,15 @@ class PipelineProgram : public Program {
   std::deque<Waits> sync_waits_;                            // of records
   std::deque<Series> parts_of_series_;                      // of hops between stages with other patterns
   std::deque<Route> routes_;
-  std::vector<Wait> last_sync_;  // of gradients, by rank; for no completion without one
+  std::vector<Wait> last_sync_;           // of gradients, by rank; for no completion without one
+  std::vector<TaskSubset> synced_tasks_;  // by rank: after each of which replicas add up gradients
   Sharding sharded_ = Sharding::None;
+  bool syncs_each_microbatch_ = false;
+  Algorithm algorithm_ = Algorithm::Ring;  // of replicas
+  std::vector<std::string> site_of_rank_;
+  bool is_blocking_ = false;
+  bool is_sliced_ = false;
+  std::optional<std::size_t> replicas_;  // of each stage; none: those of the plan
   bool is_training_ = true;
   std::vector<std::vector<Lane>> lanes_;          // by rank and LaneId
   std::vector<std::vector<LaneRecord>> records_;  // the same

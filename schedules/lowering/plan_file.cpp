@@ -5,6 +5,7 @@
 #include "core/plan/plan_file.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/tiers.hpp"
+#include "schedules/lowering/transfer_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -38,7 +39,9 @@ void require_residences(const Plan& plan, const std::vector<Order>& orders)
 Plan read_scheduled_plan(const std::filesystem::path& file)
 {
   return read_plan(file, [](const Plan& plan) {
-    if (!plan.stages.empty()) require_residences(plan, orders_of(plan));
+    if (plan.stages.empty()) return;
+    require_residences(plan, orders_of(plan));
+    if (const auto fault = fault_of_transfers(plan)) throw InputError("transfers", *fault);
   });
 }
 

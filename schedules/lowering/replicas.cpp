@@ -469,4 +469,9 @@ std::vector<Order> orders_of(const Plan& plan)
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
 }
 
+std::vector<Order> orders_of_first(const Plan& plan)
+{
+  return ReplicaOrders(plan).orders();
+}
+
 }  // namespace isobar::schedules

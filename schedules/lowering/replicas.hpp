@@ -29,4 +29,7 @@ std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan);
 /// each device.
 std::vector<Order> orders_of(const Plan& plan);
 
+/// The same of a plan that has only the first replicas of another one, maybe one of each stage (fold.hpp).
+std::vector<Order> orders_of_first(const Plan& plan);
+
 }  // namespace isobar::schedules

@@ -6,6 +6,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "schedules/lowering/schedule.hpp"
+#include "schedules/lowering/transfer_rules.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
@@ -69,6 +70,9 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
       plan.outcome = Outcome::Feasible;
       if (round % 5 == 0) plan.goal.communication = Communication::None;
       if (is_chain(plan)) continue;
+      plan.transfers.sliced = random() % 2 == 0;
+      plan.transfers.blocking = random() % 2 == 0;
+      if (schedules::fault_of_transfers(plan)) plan.transfers.blocking = false;
       price_by_playing(plan, workload, cluster);
       ++(has_shards(plan) ? priced_with_shards : priced);
       const double step = plan.predicted->step_time.value;

@@ -233,6 +233,37 @@ TEST(PlanFile2, KeepsReplicasAndHowTheyAgree)
   EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
 }
 
+TEST(PlanFile2, KeepsTheRulesOfTransfersAndOfDividedParameters)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"gpipe"};
+  const std::vector<Replica> replicas = {{1, {Shard{"d0"}}}, {1, {Shard{"d1"}}}};
+  plan.goal.microbatches = 2;
+  plan.stages = {{0, 0, replicas}, {1, 2, replicas}};
+  EXPECT_THAT(plan_to_json(plan), testing::Not(testing::HasSubstr("transfers")));
+  plan.transfers = {.blocking = true, .sliced = false};
+  plan.sync.sharded = Sharding::Parameters;
+  plan.sync.gathered = DType::BFloat16;
+  plan.sync.each_microbatch = true;
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("\"transfers\": {\n    \"blocking\": true\n  }"));
+  EXPECT_THAT(json, testing::HasSubstr("\"gather_dtype\": \"bf16\",\n    \"each_microbatch\": true"));
+  const auto again = plan_from_json(json, "plan.json");
+  EXPECT_EQ(plan_to_json(again), json);
+  EXPECT_EQ(again.transfers, plan.transfers);
+  EXPECT_EQ(again.sync, plan.sync);
+}
+
+TEST(PlanFile2, HasAChainWithRulesOfTransfers)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"1f1b"};
+  plan.stages = {stage_on("d1", 0, 0), stage_on("d0", 1, 2)};
+  plan.transfers.sliced = true;
+  EXPECT_FALSE(is_chain(plan));
+  EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").transfers, plan.transfers);
+}
+
 TEST(PlanFile2, JoinsTheLayersOfStagesWithSeveralShards)
 {
   Plan plan = some_plan_2();

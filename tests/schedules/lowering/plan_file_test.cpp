@@ -48,6 +48,17 @@ TEST(ReadScheduledPlan, ReadsPlansWhoseSchedulesHaveOrders)
   EXPECT_EQ(fault_of(plan_with({"interleaved", {{"chunks", {2}}}}, {0, 1, 0, 1})), "");
 }
 
+TEST(ReadScheduledPlan, NamesFileAndLineOfRulesThatAProgramCannotKeep)
+{
+  Plan plan = plan_with({"1f1b"});
+  plan.stages[1].replicas = {{1, {Shard{"d1"}}}, {1, {Shard{"d2"}}}};
+  plan.transfers.blocking = true;
+  EXPECT_EQ(
+      fault_of(plan),
+      "F:52: transfers: blocking needs neighbouring stages that divide the micro-batches alike, and stages[1] has "
+      "other replicas than stages[0]");
+}
+
 TEST(ReadScheduledPlan, NamesFileAndLineOfAScheduleThatDoesNotFitTheStages)
 {
   EXPECT_EQ(fault_of(plan_with({"interleavd"}, {0, 1, 0, 1})),

@@ -6,6 +6,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
+#include "schedules/lowering/transfer_rules.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/editable_program.hpp"
 
@@ -84,6 +85,7 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
                                               "zero-bubble-h1", "zero-bubble-h2", "",     ""};
   std::size_t with_other_counts = 0;
   std::size_t with_parameters = 0;
+  std::size_t with_blocking = 0;
   for (int round = 0; round < 400; ++round) {
     const std::size_t stages = 1 + random() % 4;
     const std::size_t replicas = 1 + random() % 3;
@@ -113,7 +115,14 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
       return !why_not_divided({.sharded = Sharding::Parameters}, stage, {});
     });
     plan.sync.sharded = static_cast<Sharding>(random() % (take_alike ? 4 : 3));
-    with_parameters += plan.sync.sharded == Sharding::Parameters ? 1U : 0U;
+    if (plan.sync.sharded == Sharding::Parameters) {
+      ++with_parameters;
+      plan.sync.gathered = random() % 2 == 0 ? DType::BFloat16 : DType::Float32;
+      plan.sync.each_microbatch = random() % 2 == 0;
+    }
+    plan.transfers.blocking = random() % 2 == 0;
+    if (fault_of_transfers(plan)) plan.transfers.blocking = false;
+    with_blocking += plan.transfers.blocking && stages > 1 ? 1U : 0U;
     Workload workload = unequal_chain(2 * stages);
     if (random() % 3 == 0) workload.training.clip_norm = 1;
     const auto program = make_program(plan, workload);
@@ -125,6 +134,7 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
   }
   EXPECT_GT(with_other_counts, 50U);
   EXPECT_GT(with_parameters, 10U);
+  EXPECT_GT(with_blocking, 50U);
 }
 
 TEST(Replicas, OfEqualPipelinesTakeAsLongAsOneOfThemAndTheSync)
