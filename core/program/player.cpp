@@ -1,6 +1,7 @@
 #include "core/program/player.hpp"
 
 #include "core/errors.hpp"
+#include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/round_time.hpp"
 #include "core/program/walk.hpp"
@@ -433,8 +434,7 @@ class ProgramPlayer : public WalkVisitor {
     }
     if (!channel.network) channel.network = network_of_channel(program_, number, network_);
     channel.collective_duration = 0;
-    for (const Round& round :
-         rounds_of(opcode, channel.sizes, program_.channels()[number].algorithm, sites, channel.results)) {
+    for (const Round& round : rounds_of(program_.channels()[number], opcode, channel.sizes, sites, channel.results)) {
       channel.collective_duration += round_time(round, *channel.network).value;
     }
     return channel.collective_duration;

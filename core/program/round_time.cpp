@@ -1,5 +1,7 @@
 #include "core/program/round_time.hpp"
 
+#include "core/program/channel_rounds.hpp"
+
 #include <algorithm>
 #include <limits>
 #include <string_view>
@@ -182,13 +184,6 @@ EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whol
 
 namespace {
 
-std::vector<std::size_t> ranks_of(const Channel& channel)
-{
-  std::vector<std::size_t> ranks;
-  for (const End& end : channel.ends) ranks.push_back(end.rank);
-  return ranks;
-}
-
 const Lane& lane_at(const Program& program, const End& end)
 {
   return program.lanes(end.rank)[end.lane];
@@ -203,13 +198,14 @@ std::vector<std::vector<std::size_t>> beside(const Program& program, std::size_t
   if (lane.role) return found;
   const auto& grids = program.grids();
   const auto holds_all = [](const std::vector<std::size_t>& grid, const Channel& each) {
-    return std::all_of(each.ends.begin(), each.ends.end(),
-                       [&](const End& end) { return std::find(grid.begin(), grid.end(), end.rank) != grid.end(); });
+    const auto ranks = ranks_of(each);
+    return std::all_of(ranks.begin(), ranks.end(),
+                       [&](std::size_t rank) { return std::find(grid.begin(), grid.end(), rank) != grid.end(); });
   };
   const auto grid = std::find_if(grids.begin(), grids.end(), [&](const auto& each) { return holds_all(each, own); });
   if (grid == grids.end()) return found;
   for (const Channel& other : program.channels()) {
-    const bool is_alike = &other != &own && other.ends.size() == own.ends.size() &&
+    const bool is_alike = &other != &own && ranks_of(other).size() == ranks_of(own).size() &&
                           lane_at(program, other.ends.front()).name == lane.name;
     if (is_alike && holds_all(*grid, other)) found.push_back(ranks_of(other));
   }

@@ -15,11 +15,15 @@ Collective& Collectives::collective_of(LaneState& lane)
   ensure(index.has_value(), "a collective over no channel");
   const Channel& channel = lane.job->program->channels().at(*index);
   Collective& collective = collectives_.emplace_back();
-  collective.algorithm = channel.algorithm;
-  for (const auto& end : channel.ends) {
+  collective.channel = &channel;
+  for (const std::size_t rank : ranks_of(channel)) collective.host_at.push_back(lane.job->ranks.at(rank).host);
+  collective.lane_at.resize(collective.host_at.size());
+  for (std::size_t i = 0; i < channel.ends.size(); ++i) {
+    const End& end = channel.ends[i];
     LaneState& lane_of_end = lane.job->ranks.at(end.rank).lanes.at(end.lane);
     lane_of_end.collective = &collective;
     collective.ends.push_back(&lane_of_end);
+    collective.lane_at.at(channel.folded ? channel.folded->places.at(i) : i) = &lane_of_end;
     if (channel.algorithm == Algorithm::Hierarchical) collective.sites.push_back(site_of(rank_of(lane_of_end)));
   }
   return collective;
@@ -58,7 +62,7 @@ void Collectives::start(Collective& collective)
   if (has_equal_parts(results)) results.clear();
   if (!is_same || collective.results != results) {
     collective.results = std::move(results);
-    collective.rounds = rounds_of(opcode, collective.sizes, collective.algorithm, collective.sites, collective.results);
+    collective.rounds = rounds_of(*collective.channel, opcode, collective.sizes, collective.sites, collective.results);
     if (turns_) find_links(collective);
   }
   if (!turns_) return begin(collective);
@@ -68,10 +72,9 @@ void Collectives::start(Collective& collective)
 void Collectives::find_links(Collective& collective)
 {
   std::set<LinkState*> links;
-  const auto host_of = [&](std::size_t end) { return rank_of(*collective.ends[end]).host; };
   for (const auto& round : collective.rounds) {
     for (const auto& flow : round) {
-      const Hop& hop = streams_.hop(*host_of(flow.from), *host_of(flow.to));
+      const Hop& hop = streams_.hop(*collective.host_at[flow.from], *collective.host_at[flow.to]);
       links.insert(hop.links.begin(), hop.links.end());
     }
   }
@@ -107,7 +110,9 @@ void Collectives::start_flows(Collective& collective, const Round& round)
   for (const auto& flow : round) {
     if (collective.flows_left == collective.streams.size()) collective.streams.push_back(&streams_.create());
     Stream& stream = *collective.streams[collective.flows_left];
-    streams_.connect(stream, *collective.ends[flow.from], collective.ends[flow.to]->rank);
+    LaneState* const sender = collective.lane_at[flow.from];
+    streams_.connect(stream, sender != nullptr ? *sender : *collective.lane_at[flow.to], *collective.host_at[flow.from],
+                     *collective.host_at[flow.to]);
     if (stream.hop->is_within_host) continue;
     streams_.send(stream, flow.messages, flow.size());
     ++collective.flows_left;

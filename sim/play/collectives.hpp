@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/program.hpp"
 #include "sim/play/computations.hpp"
@@ -18,13 +19,15 @@ namespace isobar::sim {
 
 /// The collectives of a channel: one at a time.
 struct Collective {
+  const Channel* channel = nullptr;
   std::vector<LaneState*> ends;
-  Algorithm algorithm = Algorithm::Ring;
-  std::vector<std::string> sites;  // of the ends; only of hierarchical ones
-  std::size_t joined = 0;          // ends
-  std::optional<Opcode> opcode;    // of the last one; rounds are found again only if it differs
-  std::vector<Bytes> sizes;        // the same
-  std::vector<Bytes> results;      // the same; empty if the parts are equal
+  std::vector<LaneState*> lane_at;  // by place of the rounds' flows; null where no end acts
+  std::vector<sg4::Host*> host_at;  // likewise, of all
+  std::vector<std::string> sites;   // of the ends; only of hierarchical ones
+  std::size_t joined = 0;           // ends
+  std::optional<Opcode> opcode;     // of the last one; rounds are found again only if it differs
+  std::vector<Bytes> sizes;         // the same
+  std::vector<Bytes> results;       // the same; empty if the parts are equal
   std::vector<Round> rounds;
   std::vector<LinkState*> links;  // of all rounds, where they take turns
   std::size_t next_round = 0;

@@ -13,8 +13,6 @@ namespace isobar::sim {
 
 namespace {
 
-constexpr BytesPerSecond unlimited{std::numeric_limits<double>::infinity()};
-
 /// The current bandwidth of the narrowest link; infinite without links.
 BytesPerSecond narrowest_now(const Route& route)
 {
@@ -45,7 +43,7 @@ const Hop& Streams::hop(sg4::Host& from, sg4::Host& to)
 
 void Streams::connect(Stream& stream, LaneState& sender, std::size_t to)
 {
-  connect(stream, sender, *rank_of(sender).host, *sender.job->ranks[to].host, unlimited);
+  connect(stream, sender, *rank_of(sender).host, *sender.job->ranks[to].host);
 }
 
 void Streams::connect(Stream& stream, LaneState& sender, sg4::Host& from, sg4::Host& to, BytesPerSecond most)

@@ -5,8 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 namespace isobar::sim {
+
+/// No limit of a hop but that of its route.
+inline constexpr BytesPerSecond unlimited{std::numeric_limits<double>::infinity()};
 
 /// Messages between ranks: their latency passes first, then their data flow in SimGrid, one message of a stream after
 /// the other.
@@ -21,8 +25,8 @@ class Streams {
   /// Sets the lane that sends and the rank of its job that receives. Call while the stream has no messages.
   /// @throws InputError without a route.
   void connect(Stream& stream, LaneState& sender, std::size_t to);
-  /// Sets the lane that copies and the hosts between which it does, at `most` at the rate given (see Links::hop).
-  void connect(Stream& stream, LaneState& sender, sg4::Host& from, sg4::Host& to, BytesPerSecond most);
+  /// Sets the lane for which data go and the hosts between which they do, at `most` at the rate given (see Links::hop).
+  void connect(Stream& stream, LaneState& sender, sg4::Host& from, sg4::Host& to, BytesPerSecond most = unlimited);
 
   /// Sends data for the turn of the sender: `size` in all, as `messages` messages that each pay the latency, after a
   /// delay. For a hop between different hosts. @throws InputError when a host or a link of the hop is off.

@@ -1,0 +1,565 @@
+#include "schedules/lowering/fold.hpp"
+
+#include "core/errors.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "core/program/channel_rounds.hpp"
+#include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
+#include "schedules/lowering/merged_shards.hpp"
+#include "schedules/lowering/pipeline_program.hpp"
+#include "schedules/lowering/places.hpp"
+#include "schedules/lowering/replicas.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+#include <utility>
+
+namespace isobar::schedules {
+
+namespace {
+
+/// The time of a ring of all endpoints on which each has `size` bytes to add up, alone.
+Seconds ring_time(const Ranks& endpoints, Bytes size, const EndNetwork& network)
+{
+  const EndNetwork own = network_between(endpoints, network);
+  Seconds time;
+  for (const Round& round : rounds_of(Opcode::AllReduce, std::vector<Bytes>(endpoints.size(), size), Algorithm::Ring)) {
+    time += round_time(round, own);
+  }
+  return time;
+}
+
+/// Which replicas and shards act: the first ones.
+struct Acting {
+  std::size_t replicas = 1;
+  bool only_first_shard = false;
+  bool merges_shards = false;     ///< what shards do for a layer is one computation, their collectives included
+  bool ignores_meetings = false;  ///< of collectives of merged shards with other flows
+};
+
+/// The plan of the first replicas, which take as many micro-batches as before.
+Plan plan_of_first(const Plan& plan, std::size_t replicas, const Places& places)
+{
+  Plan first;
+  first.goal = plan.goal;
+  first.sync = plan.sync;
+  first.transfers = plan.transfers;
+  first.system = plan.system;
+  first.data_server = plan.data_server;
+  for (const auto& stage : plan.stages) {
+    Stage& own = first.stages.emplace_back();
+    own.first_layer = stage.first_layer;
+    own.last_layer = stage.last_layer;
+    own.grid = stage.grid;
+    own.replicas.assign(stage.replicas.begin(), stage.replicas.begin() + static_cast<std::ptrdiff_t>(replicas));
+  }
+  const std::uint64_t each = plan.stages.front().replicas.front().microbatches;
+  if (each > 0) first.goal.microbatches = each * replicas;
+  const auto warm_up = first.goal.schedule.numbers.find("warm_up");
+  if (warm_up != first.goal.schedule.numbers.end() && warm_up->second.size() == places.devices()) {
+    std::vector<std::uint64_t> kept;
+    for (std::size_t rank = 0; rank < places.devices(); ++rank) {
+      if (places.replica_of(rank) < replicas) kept.push_back(warm_up->second[rank]);
+    }
+    warm_up->second = std::move(kept);
+  }
+  return first;
+}
+
+/// The program of the ranks that act among all of a plan.
+class FoldedProgram : public Program {
+ public:
+  /// `inner`: of the first replicas; `ranks`: those of the plan, by rank of `inner`.
+  FoldedProgram(std::unique_ptr<const PipelineProgram> inner, const Ranks& ranks, const Places& places,
+                const Acting& acting)
+      : inner_(std::move(inner)), inner_of_(places.devices() + (ranks.size() - inner_devices(ranks, places)))
+  {
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+      const bool acts = !places.is_device(ranks[rank]) || !acting.only_first_shard || places.shard_of(ranks[rank]) == 0;
+      if (acts) inner_of_[ranks[rank]] = rank;
+    }
+    lanes_.assign(inner_of_.size(), {{"compute", Engine::Device, {}}});
+    first_update_.assign(inner_of_.size(), 0);
+    for (std::size_t rank = 0; rank < inner_of_.size(); ++rank) {
+      if (!inner_of_[rank]) continue;
+      lanes_[rank] = inner_->lanes(*inner_of_[rank]);
+      std::uint64_t& position = first_update_[rank];
+      position = inner_->length(*inner_of_[rank], compute_lane);
+      while (position > 0 && inner_->at(*inner_of_[rank], compute_lane, position - 1).opcode == Opcode::Update) {
+        --position;
+      }
+    }
+    extra_.assign(inner_of_.size(), Flops(0));
+    if (acting.only_first_shard) return;
+    for (const auto& grid : inner_->grids()) {
+      auto& own = grids_.emplace_back();
+      for (const std::size_t rank : grid) own.push_back(ranks[rank]);
+    }
+  }
+
+  /// Adds a channel of `inner` between ranks that act; `folded`: if those are not all ends.
+  void add_channel(const Channel& channel, const Ranks& ranks, std::optional<FoldedEnds> folded,
+                   std::vector<std::string> sites)
+  {
+    Channel& own = channels_.emplace_back();
+    own.algorithm = channel.algorithm;
+    own.sites = std::move(sites);
+    own.folded = std::move(folded);
+    for (const End& end : channel.ends) {
+      if (inner_of_[ranks[end.rank]] != end.rank) continue;
+      own.ends.push_back({ranks[end.rank], end.lane});
+      lanes_[ranks[end.rank]][end.lane].channel = channels_.size() - 1;
+    }
+  }
+  /// Adds work to the first update of each rank that acts.
+  void add_to_updates(Seconds time, const Places& places, DType dtype)
+  {
+    for (std::size_t rank = 0; rank < places.devices(); ++rank) {
+      if (inner_of_[rank]) extra_[rank] = places.device(rank).speed_at(dtype) * time;
+    }
+  }
+
+  std::size_t ranks() const override { return lanes_.size(); }
+  const std::vector<Lane>& lanes(std::size_t rank) const override
+  {
+    ensure(rank < ranks(), "a rank beyond the program's");
+    return lanes_[rank];
+  }
+  const std::vector<Channel>& channels() const override { return channels_; }
+  const std::vector<Ranks>& grids() const override { return grids_; }
+  Bytes resident(std::size_t rank, Tier tier) const override
+  {
+    const auto inner = inner_of_.at(rank);
+    return inner ? inner_->resident(*inner, tier) : Bytes(0);
+  }
+  std::uint64_t length(std::size_t rank, LaneId lane) const override
+  {
+    const auto inner = inner_of_.at(rank);
+    return inner ? inner_->length(*inner, lane) : 0;
+  }
+  Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override
+  {
+    const auto inner = inner_of_.at(rank);
+    ensure(inner.has_value(), "a position beyond the end of its lane");
+    Instruction instruction = inner_->at(*inner, lane, position);
+    // The time of their data is in the first update.
+    const bool is_of_facts = is_collective(instruction.opcode) && instruction.payload == Payload::GradientFacts;
+    if (is_of_facts) instruction.size = Bytes(0);
+    if (lane == compute_lane && position == first_update_[rank]) instruction.work += extra_[rank];
+    return instruction;
+  }
+
+ private:
+  static std::size_t inner_devices(const Ranks& ranks, const Places& places)
+  {
+    return static_cast<std::size_t>(
+        std::count_if(ranks.begin(), ranks.end(), [&](std::size_t rank) { return places.is_device(rank); }));
+  }
+
+  std::unique_ptr<const PipelineProgram> inner_;
+  std::vector<std::optional<std::size_t>> inner_of_;  // by rank; none: it does not act
+  std::vector<std::vector<Lane>> lanes_;              // by rank
+  std::vector<std::uint64_t> first_update_;           // by rank: its position in the compute lane
+  std::vector<Flops> extra_;                          // by rank: work of that update
+  std::vector<Channel> channels_;
+  std::vector<Ranks> grids_;
+};
+
+/// Folds a plan in one way.
+class Folder {
+ public:
+  Folder(const Plan& plan, const Workload& workload, const Cluster& cluster, const Places& places, KnownPaths& paths,
+         const Acting& acting)
+      : workload_(workload),
+        cluster_(cluster),
+        places_(places),
+        paths_(paths),
+        acting_(acting),
+        sharded_(plan.sync.sharded)
+  {
+    const bool is_divided = acting.replicas < places.replicas();
+    const Plan first = is_divided ? plan_of_first(plan, acting.replicas, places) : Plan{};
+    std::optional<MergedShards> merged;
+    if (acting.merges_shards)
+      merged = merged_shards(is_divided ? first : plan, workload, cluster, places.replicas() > 1);
+    const Plan& own = merged ? merged->plan : is_divided ? first : plan;
+    inner_ = std::make_unique<PipelineProgram>(own, merged ? merged->workload : workload, orders_of_first(own),
+                                               is_divided ? std::optional(places.replicas()) : std::nullopt);
+    for (std::size_t rank = 0; rank < places.devices(); ++rank) {
+      const bool is_merged = acting.merges_shards && places.shard_of(rank) > 0;
+      if (places.replica_of(rank) < acting.replicas && !is_merged) ranks_.push_back(rank);
+    }
+    if (plan.data_server) ranks_.push_back(places.devices());
+    ensure(ranks_.size() == inner_->ranks(), "the first replicas have the first ranks of their stages");
+  }
+
+  /// The program and the links, or why they are not those of the whole plan.
+  std::variant<std::pair<std::unique_ptr<Program>, std::vector<LinkUsers>>, std::string> fold() &&
+  {
+    group_channels();
+    std::vector<FlowKind> kinds;
+    std::vector<std::string> names;  // of kinds
+    std::size_t number = 0;
+    for (const auto& [pattern, flows] : flows_) {
+      ++number;
+      for (const auto& round : flows.rounds) {
+        kinds.push_back(round);
+        kinds.back().lanes = flows.lanes;
+        kinds.back().collective = number;
+        names.push_back(flows.name);
+      }
+    }
+    if (acting_.merges_shards && !acting_.ignores_meetings && shards_meet_others())
+      return "collectives of shards meet other flows on their links";
+    FoldedLinks links = compare_flows(kinds, paths_);
+    if (links.unlike) return fmt::format("flows of {} meet others on their links in unlike ways", names[*links.unlike]);
+    auto program = std::make_unique<FoldedProgram>(std::move(inner_), ranks_, places_, acting_);
+    for (auto& channel : channels_) {
+      program->add_channel(*channel.inner, ranks_, std::move(channel.folded), std::move(channel.sites));
+    }
+    if (facts_ > Bytes(0)) {
+      const Seconds extra = time_of_facts();
+      if (extra < Seconds(0)) return "the devices that act are further from each other than from others";
+      program->add_to_updates(extra, places_, workload_.dtype);
+    }
+    return std::pair<std::unique_ptr<Program>, std::vector<LinkUsers>>(std::move(program), std::move(links.links));
+  }
+
+ private:
+  /// A channel of the folded program.
+  struct FoldedChannel {
+    const Channel* inner = nullptr;
+    std::optional<FoldedEnds> folded;
+    std::vector<std::string> sites;
+  };
+  /// The flows of channels among the same ranks, by round.
+  struct Flows {
+    std::string name;
+    bool is_after_passes = false;
+    std::size_t lanes = 0;
+    std::vector<FlowKind> rounds;
+  };
+
+  bool acts(std::size_t rank) const
+  {
+    return !places_.is_device(rank) ||
+           (places_.replica_of(rank) < acting_.replicas && (!acting_.only_first_shard || places_.shard_of(rank) == 0));
+  }
+
+  Ranks outer_ranks(const Channel& channel) const
+  {
+    Ranks ranks;
+    for (const End& end : channel.ends) ranks.push_back(ranks_[end.rank]);
+    return ranks;
+  }
+
+  bool is_divided() const { return acting_.replicas < places_.replicas(); }
+
+  /// Whether replicas meet on a channel, of which the first ones are its ends.
+  bool joins_replicas(const Ranks& ranks) const
+  {
+    if (ranks.size() == 1) return true;
+    return places_.replica_of(ranks[0]) && places_.replica_of(ranks[1]) &&
+           *places_.replica_of(ranks[0]) != *places_.replica_of(ranks[1]);
+  }
+
+  /// All ends of a channel of the first replicas.
+  Ranks all_ends(const Ranks& ranks) const
+  {
+    if (!is_divided() || !joins_replicas(ranks)) return ranks;
+    Ranks all;
+    for (std::size_t replica = 0; replica < places_.replicas(); ++replica) {
+      all.push_back(places_.counterpart(ranks.front(), replica));
+    }
+    return all;
+  }
+
+  std::vector<std::string> sites_of(const Ranks& ranks) const
+  {
+    std::vector<std::string> sites;
+    for (const std::size_t rank : ranks) sites.push_back(places_.device(rank).site);
+    return sites;
+  }
+
+  /// Whether flows of collectives among shards pass links that others use while shards compute. Sums of gradients that
+  /// come after all passes of a rank do not.
+  bool shards_meet_others()
+  {
+    std::set<std::size_t> links;  // of collectives among shards
+    const auto add = [&](std::size_t from, std::size_t to, auto each) {
+      for (const auto& [link, bytes] : paths_.between(from, to).links) each(link);
+    };
+    for (const Ranks& group : places_.groups_of_shards()) {
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        add(places_.endpoint_of(group[i]), places_.endpoint_of(group[(i + 1) % group.size()]),
+            [&](std::size_t link) { links.insert(link); });
+      }
+    }
+    const bool sums_once =
+        std::all_of(sums_of_.begin(), sums_of_.end(), [](const auto& sums) { return sums.second <= 1; });
+    bool meet = false;
+    for (const auto& [pattern, flows] : flows_) {
+      if (flows.is_after_passes && sums_once) continue;
+      for (const auto& round : flows.rounds) {
+        for (const auto& group : round.whole) {
+          for (const auto& [from, to] : group) add(from, to, [&](std::size_t link) { meet |= links.contains(link); });
+        }
+      }
+    }
+    return meet;
+  }
+
+  /// Finds which channels do the same, and lets those of ranks that act stand for all.
+  void group_channels()
+  {
+    using Key = std::vector<std::pair<std::size_t, LaneId>>;
+    std::map<Key, std::vector<const Channel*>> alike;
+    std::vector<Key> keys;  // in the order of the channels
+    for (const Channel& channel : inner_->channels()) {
+      const End& end = channel.ends.front();
+      const Instruction first = inner_->at(end.rank, end.lane, 0);
+      if (first.payload == Payload::GradientFacts && is_collective(first.opcode)) {
+        facts_ = first.size;
+        channels_.push_back({&channel, std::nullopt, {}});
+        continue;
+      }
+      Key key;
+      for (const End& each : channel.ends) {
+        key.emplace_back(places_.counterpart(ranks_[each.rank], 0, acting_.only_first_shard), each.lane);
+      }
+      auto& channels = alike[key];
+      if (channels.empty()) keys.push_back(std::move(key));
+      channels.push_back(&channel);
+    }
+    for (const Key& key : keys) add_group(alike.at(key));
+    // A rank that stands for all has nobody to tell.
+    if (inner_->ranks() == 1 && needs_gradient_sync(workload_)) facts_ = gradient_sync_size;
+  }
+
+  void add_group(const std::vector<const Channel*>& channels)
+  {
+    std::vector<const Channel*> acting;
+    for (const Channel* channel : channels) {
+      const Ranks ranks = outer_ranks(*channel);
+      if (std::any_of(ranks.begin(), ranks.end(), [&](std::size_t rank) { return acts(rank); })) {
+        acting.push_back(channel);
+      }
+    }
+    ensure(!acting.empty(), "each channel of equal ranks has its like among ranks that act");
+    const End& end = acting.front()->ends.front();
+    const Instruction first = inner_->at(end.rank, end.lane, 0);
+    std::vector<Channel> folded;
+    for (const Channel* channel : acting) {
+      FoldedChannel& own = channels_.emplace_back(folded_channel(*channel, first.opcode));
+      Channel& copy = folded.emplace_back();
+      copy.algorithm = channel->algorithm;
+      copy.sites = own.sites;
+      copy.folded = own.folded;
+      for (const End& each : channel->ends) {
+        if (acts(ranks_[each.rank])) copy.ends.push_back({ranks_[each.rank], each.lane});
+      }
+    }
+    // Under ring, all opcodes have the same flows.
+    const Opcode opcode = first.opcode;
+    const bool is_ring = is_collective(opcode) && folded.front().algorithm == Algorithm::Ring;
+    const auto pattern = std::tuple(outer_ranks(*acting.front()), folded.front().algorithm,
+                                    is_ring               ? Opcode::AllReduce
+                                    : is_transfer(opcode) ? Opcode::Send
+                                                          : opcode);
+    const auto [found, is_new] = flows_.try_emplace(pattern);
+    Flows& flows = found->second;
+    // Syncs and gathers of updated parameters come one after another.
+    const bool is_chained = first.payload == Payload::ParameterGradient ||
+                            (first.payload == Payload::Parameter && sharded_ != Sharding::Parameters);
+    if (first.payload == Payload::ParameterGradient) ++sums_of_[outer_ranks(*acting.front()).front()];
+    if (is_new) flows.is_after_passes = is_chained;
+    flows.is_after_passes = flows.is_after_passes && is_chained;
+    if (is_new || !is_chained) ++flows.lanes;
+    if (!is_new) return;
+    const Lane& lane = inner_->lanes(end.rank)[end.lane];
+    flows.name = fmt::format("lane {} of {}", shown(lane.name), shown(places_.names()[some_device(*acting.front())]));
+    const auto add = [&](const Channel& channel, std::vector<std::vector<FlowEnds>> FlowKind::*system) {
+      const Ranks ranks = ranks_of(channel);
+      std::vector<Round> rounds = {{{0, 1, first.size, 1}}};
+      if (is_collective(opcode)) {
+        rounds = rounds_of(channel, opcode, std::vector<Bytes>(channel.ends.size(), first.size), channel.sites);
+      }
+      if (flows.rounds.empty()) flows.rounds.resize(rounds.size());
+      ensure(flows.rounds.size() == rounds.size(), "equal ranks have equal rounds");
+      for (std::size_t i = 0; i < rounds.size(); ++i) {
+        auto& group = (flows.rounds[i].*system).emplace_back();
+        for (const Flow& flow : rounds[i]) {
+          group.push_back({places_.endpoint_of(ranks[flow.from]), places_.endpoint_of(ranks[flow.to])});
+        }
+      }
+    };
+    for (const Channel& channel : folded) add(channel, &FlowKind::folded);
+    for (const Channel* channel : channels) {
+      for (const Ranks& ranks : with_merged_shards(whole_of(outer_ranks(*channel)))) {
+        Channel whole;
+        whole.algorithm = channel->algorithm;
+        for (const std::size_t rank : ranks) whole.ends.push_back({rank, 0});
+        if (is_collective(opcode)) whole.sites = sites_of(ranks);
+        add(whole, &FlowKind::whole);
+      }
+    }
+  }
+
+  std::size_t some_device(const Channel& channel) const
+  {
+    const Ranks ranks = outer_ranks(channel);
+    return places_.is_device(ranks.front()) ? ranks.front() : ranks.back();
+  }
+
+  /// The ranks of all channels of the whole plan for which one of the first replicas stands.
+  std::vector<Ranks> whole_of(const Ranks& ranks) const
+  {
+    if (!is_divided() || joins_replicas(ranks)) return {all_ends(ranks)};
+    const std::size_t device = places_.is_device(ranks.front()) ? ranks.front() : ranks.back();
+    if (places_.replica_of(device) != 0) return {};
+    std::vector<Ranks> all(places_.replicas());
+    for (std::size_t replica = 0; replica < all.size(); ++replica) {
+      for (const std::size_t rank : ranks) all[replica].push_back(places_.counterpart(rank, replica));
+    }
+    return all;
+  }
+
+  /// The same for each of the shards that were merged.
+  std::vector<Ranks> with_merged_shards(std::vector<Ranks> channels) const
+  {
+    if (!acting_.merges_shards) return channels;
+    std::vector<Ranks> all;
+    for (const Ranks& ranks : channels) {
+      for (std::size_t shard = 0; shard < places_.shards(); ++shard) {
+        Ranks& own = all.emplace_back();
+        for (const std::size_t rank : ranks) own.push_back(places_.other_shard(rank, shard));
+      }
+    }
+    return all;
+  }
+
+  FoldedChannel folded_channel(const Channel& channel, Opcode opcode) const
+  {
+    FoldedChannel own;
+    own.inner = &channel;
+    if (!is_collective(opcode)) return own;
+    const Ranks ranks = outer_ranks(channel);
+    const Ranks all = all_ends(ranks);
+    own.sites = sites_of(all);
+    FoldedEnds folded;
+    folded.ranks = all;
+    const bool stands_for_others = all.size() > ranks.size() && acting_.replicas > 1;
+    for (std::size_t place = 0; place < all.size(); ++place) {
+      if (stands_for_others) folded.ranks[place] = ranks[place % ranks.size()];
+      if (place < ranks.size() && acts(all[place])) folded.places.push_back(place);
+    }
+    if (folded.places.size() < all.size()) own.folded = std::move(folded);
+    return own;
+  }
+
+  /// What the sync of facts takes beyond that of the ranks that act, without data.
+  Seconds time_of_facts() const
+  {
+    Ranks all;
+    Ranks acting;
+    for (std::size_t rank = 0; rank < places_.devices(); ++rank) {
+      all.push_back(places_.endpoint_of(rank));
+      if (acts(rank)) acting.push_back(places_.endpoint_of(rank));
+    }
+    const EndNetwork network = network_of(cluster_);
+    return ring_time(all, facts_, network) - ring_time(acting, Bytes(0), network);
+  }
+
+  const Workload& workload_;
+  const Cluster& cluster_;
+  const Places& places_;
+  KnownPaths& paths_;
+  Acting acting_;
+  Sharding sharded_;
+  std::unique_ptr<const PipelineProgram> inner_;
+  Ranks ranks_;  // of the plan, by rank of the inner program
+  std::vector<FoldedChannel> channels_;
+  std::map<std::tuple<Ranks, Algorithm, Opcode>, Flows> flows_;
+  std::map<std::size_t, std::size_t> sums_of_;  // sums of gradients, by the first rank of each
+  Bytes facts_;
+};
+
+/// Above that many, a step of shards whose collectives meet other flows is folded as if they did not.
+constexpr double most_instructions_of_shards = 1e6;
+
+/// About how many computations and collectives the shards of one replica have in a step.
+double instructions_of(const Plan& plan, const Places& places)
+{
+  const std::uint64_t each = plan.goal.microbatches / places.replicas();
+  const auto microbatches = static_cast<double>(each);
+  return 4 * microbatches * static_cast<double>(plan.stages.size() * places.shards());
+}
+
+/// The ways to fold, those with the fewest devices that act first.
+std::vector<Acting> ways_to_fold(const Places& places, bool may_fold_shards, bool may_merge_shards)
+{
+  const std::size_t all = places.replicas();
+  std::set<std::size_t> replicas = {all};
+  for (const std::size_t few : {std::size_t{1}, std::size_t{2}, 2 * places.replicas_in_site()}) {
+    if (few < all) replicas.insert(few);
+  }
+  std::vector<Acting> ways;
+  for (const std::size_t few : replicas) {
+    if (may_fold_shards) {
+      if (may_merge_shards) ways.push_back({few, true, true});
+      ways.push_back({few, true, false});
+    }
+    if (few < all) ways.push_back({few, false});
+  }
+  const auto acting = [&](const Acting& way) { return way.replicas * (way.only_first_shard ? 1 : places.shards()); };
+  std::stable_sort(ways.begin(), ways.end(), [&](const Acting& a, const Acting& b) { return acting(a) < acting(b); });
+  return ways;
+}
+
+}  // namespace
+
+std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  ensure(!plan.stages.empty() && plan.goal.microbatches > 0, "a program needs a feasible plan");
+  const Places places(plan, workload, cluster);
+  if (auto why_not = places.why_not()) return std::move(*why_not);
+  auto why_not = places.why_not_shards();
+  // Other collectives of shards run beside computations: those after a pass, unless devices wait for them, gathers of a
+  // divided sequence, and sums of gradients of what several shards have.
+  const bool may_merge =
+      plan.transfers.blocking && std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+        return stage.grid.blocks() == 1 && shared_parameters(workload.layers[stage.first_layer], stage.grid) == 0;
+      });
+  const auto ways = ways_to_fold(places, !why_not, may_merge);
+  if (ways.empty()) return fmt::format("its stages have one replica, and {}", *why_not);
+  KnownPaths paths(*cluster.network);
+  std::optional<std::string> first_reason;
+  for (const Acting& way : ways) {
+    auto folded = Folder(plan, workload, cluster, places, paths, way).fold();
+    if (const auto* reason = std::get_if<std::string>(&folded)) {
+      if (!first_reason) first_reason = *reason;
+      continue;
+    }
+    auto& [program, links] = std::get<0>(folded);
+    return FoldedStep{plan, workload, std::move(program), std::move(links)};
+  }
+  if (!may_merge || why_not || instructions_of(plan, places) < most_instructions_of_shards) return *first_reason;
+  for (const Acting& way : ways) {
+    if (!way.merges_shards) continue;
+    Acting approximate = way;
+    approximate.ignores_meetings = true;
+    auto folded = Folder(plan, workload, cluster, places, paths, approximate).fold();
+    if (std::get_if<std::string>(&folded) != nullptr) continue;
+    auto& [program, links] = std::get<0>(folded);
+    return FoldedStep{plan, workload, std::move(program), std::move(links),
+                      "transfers do not slow down what shards add up"};
+  }
+  return *first_reason;
+}
+
+}  // namespace isobar::schedules
