@@ -20,8 +20,9 @@ struct LayerSizes {
   double multiply_adds = 0;
   /// The multiply_adds of products without parameters of the layer: the scores of attention and their use.
   double score_multiply_adds = 0;
-  double activations = 0;  ///< bytes
-  double output = 0;       ///< bytes
+  double recomputed_multiply_adds = 0;  ///< forward ones that the backward pass repeats
+  double activations = 0;               ///< bytes
+  double output = 0;                    ///< bytes
   /// Bytes that the executor's kernels keep from forward until backward, and, beyond these and the gradients of input
   /// and output, the most that a pass holds at once. Plans count them where they exceed `activations`
   /// (Layer::workspace).
@@ -80,7 +81,7 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
   Layer layer;
   layer.name = std::move(sizes.name);
   layer.forward = Flops(2 * sizes.multiply_adds);
-  layer.backward = 2 * layer.forward;
+  layer.backward = 2 * layer.forward + Flops(2 * sizes.recomputed_multiply_adds);
   layer.backward_weight = Flops(2 * (sizes.multiply_adds - sizes.score_multiply_adds));
   layer.parameters = sizes.parameters;
   layer.activations = Bytes(sizes.activations);
@@ -128,6 +129,7 @@ inline void append_blocks(Workload& workload, std::uint64_t blocks, Unit unit, c
   both.parameters += attention.parameters;
   both.multiply_adds += attention.multiply_adds;
   both.score_multiply_adds += attention.score_multiply_adds;
+  both.recomputed_multiply_adds += attention.recomputed_multiply_adds;
   both.activations += attention.activations;
   // When the backward pass comes to the attention, the gradient of its output is the only one left of the other part.
   both.passing = std::max(both.passing, attention.passing + attention.output - both.kept);

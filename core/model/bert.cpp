@@ -52,7 +52,9 @@ void build_bert(const BertSizes& sizes, Workload& workload)
                            kernels.mask(4 * z * e), 8 * e + kernels.cast(e) + 4 * S * H}) +
                  5 * token * T};
   append(embedding, 6 * e + T, 3 * T).output += mask;
-  const double probabilities = is_fused ? 4 * a : z * a * S + kernels.mask((z + 1) * a * S);
+  const bool is_recomputed = attention == Attention::Recomputed;
+  const double all_probabilities = z * a * S + kernels.mask((z + 1) * a * S);
+  const double probabilities = is_fused ? 4 * a : is_recomputed ? 0 : all_probabilities;
   const double scores = is_fused ? 4 * z * e + kernels.fused_attention()
                                  : std::max(2 * z * a * S - z * e, (kernels.casts() ? 7 : 4) * z * e);
   const double output_weights = z * e + 4 * (squares + H) + kernels.cast(squares / 2) + kernels.mask((z - 1) * e);
@@ -61,10 +63,14 @@ void build_bert(const BertSizes& sizes, Workload& workload)
             .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden,
             .multiply_adds = 4 * T * H * H + 2 * B * S * S * H,
             .score_multiply_adds = 2 * B * S * S * H,
-            .activations = z * 6 * e + e + (is_fused ? 4 * a : (2 * z + 1) * a * S),
+            .recomputed_multiply_adds = is_recomputed ? 2 * B * S * S * H : 0,
+            .activations = z * 6 * e + e +
+                           (is_fused        ? 4 * a
+                            : is_recomputed ? 0
+                                            : (2 * z + 1) * a * S),
             .output = z * e,
             .kept = z * 5 * e + norm + probabilities + mask.value + kernels.cast(4 * squares),
-            .passing = std::max(scores, output_weights) + 3 * token * T},
+            .passing = std::max(scores, output_weights) + (is_recomputed ? all_probabilities : 0) + 3 * token * T},
            10 * e + a * S + T, e + T)
         .output += mask;
     append({.name = fmt::format("encoder{}.up", i),

@@ -45,7 +45,9 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                                                     kernels.drops() ? 4 * z * e : 0),
                                 .split = words};
   append_layer(workload, embedding);
-  const double kept_scores = attention == Attention::Fused ? 4 * a : (2 * z + 1) * a * S;
+  const double scores = (2 * z + 1) * a * S;
+  const bool is_recomputed = attention == Attention::Recomputed;
+  const double kept_scores = attention == Attention::Fused ? 4 * a : is_recomputed ? 0 : scores;
   // Scores, or their gradients, twice; of one sample, heads are views of the product that makes queries, keys and
   // values, and else copies.
   const double probabilities = z * a * S + kernels.mask((z + 1) * a * S);
@@ -63,11 +65,12 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                              .parameters = 4 * (hidden * hidden + hidden) + 2 * hidden,
                              .multiply_adds = 4 * T * H * H + 2 * B * S * S * H,
                              .score_multiply_adds = 2 * B * S * S * H,
+                             .recomputed_multiply_adds = is_recomputed ? 2 * B * S * S * H : 0,
                              .activations = z * 6 * e + e + kept_scores,
                              .output = z * e,
                              .kept = z * 6 * e + mask + norm + kernels.cast(4 * squares) +
-                                     (is_fused ? kept_scores : probabilities + z * e - copies),
-                             .passing = is_fused ? fused : unfused,
+                                     (is_fused ? kept_scores : (is_recomputed ? 0 : probabilities) + z * e - copies),
+                             .passing = is_fused ? fused : unfused + (is_recomputed ? scores : 0),
                              .split = Split{.name = "heads",
                                             .units = heads,
                                             .parameters = 4 * hidden * hidden + 3 * hidden,

@@ -44,7 +44,8 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                                 .passing = z * e + kernels.in_float32(e) + 4 * V * H,
                                 .split = words};
   append_layer(workload, embedding);
-  const double kept_scores = attention == Attention::Fused ? 4 * a : z * a * S;
+  const bool is_recomputed = attention == Attention::Recomputed;
+  const double kept_scores = attention == Attention::Fused ? 4 * a : is_recomputed ? 0 : z * a * S;
   const bool is_fused = attention == Attention::Fused;
   const double repeated = kv_heads < heads ? 2 * z * (e - T * K) : 0;  // keys and values, once for each head
   const double rotation = 4 * S * H / static_cast<double>(heads);      // sines and cosines
@@ -57,11 +58,12 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                              .parameters = 2 * hidden * hidden + 2 * hidden * kv_width + hidden,
                              .multiply_adds = T * (2 * H * H + 2 * H * K) + 2 * B * S * S * H,
                              .score_multiply_adds = 2 * B * S * S * H,
+                             .recomputed_multiply_adds = is_recomputed ? 2 * B * S * S * H : 0,
                              .activations = z * (4 * e + 2 * T * K) + kept_scores,
                              .output = z * e,
                              .kept = z * (4 * e + 2 * T * K) + kept_scores + norm + rotation +
                                      kernels.cast(2 * H * (H + K)) + (is_fused ? z * e : repeated),
-                             .passing = is_fused ? fused : unfused,
+                             .passing = is_fused ? fused : unfused + (is_recomputed ? z * a * S : 0),
                              .split = Split{.name = "heads",
                                             .units = kv_heads,
                                             .parameters = 2 * hidden * hidden + 2 * hidden * kv_width,

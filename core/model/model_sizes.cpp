@@ -6,7 +6,11 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<Attention, 2> attentions = {{{Attention::Unfused, "unfused"}, {Attention::Fused, "fused"}}};
+/// "flash" is another word for fused.
+constexpr NameTable<Attention, 4> attentions = {{{Attention::Unfused, "unfused"},
+                                                 {Attention::Recomputed, "recomputed"},
+                                                 {Attention::Fused, "fused"},
+                                                 {Attention::Fused, "flash"}}};
 
 constexpr NameTable<Unit, 2> units = {{{Unit::Block, "block"}, {Unit::Operator, "operator"}}};
 

@@ -17,7 +17,9 @@ namespace isobar {
 /// How the attention of a sample is computed.
 enum class Attention {
   Unfused,  ///< computes the S x S probabilities for each head and keeps them for the backward pass
-  Fused     ///< one kernel (Dao et al. 2022, arXiv 2205.14135) that keeps a number for each token and head instead
+  /// Computes them again in the backward pass (Korthikanti et al. 2022: selective recomputation).
+  Recomputed,
+  Fused  ///< one kernel (Dao et al. 2022, arXiv 2205.14135) that keeps a number for each token and head instead
 };
 std::string_view name_of(Attention attention);
 std::optional<Attention> attention_from_name(std::string_view name);

@@ -36,6 +36,8 @@ constexpr NameTable<Optimizer, 4> optimizers = {{{Optimizer::Sgd, "sgd"},
                                                  {Optimizer::Adam, "adam"},
                                                  {Optimizer::AdamW, "adamw"}}};
 constexpr NameTable<MemoryModel, 2> memory_models = {{{MemoryModel::Training, "training"}, {MemoryModel::Sky, "sky"}}};
+constexpr NameTable<ComputeModel, 2> compute_models = {
+    {{ComputeModel::Rate, "rate"}, {ComputeModel::Operators, "operators"}}};
 
 }  // namespace
 
@@ -64,6 +66,21 @@ std::vector<std::string> memory_model_names()
   return names_in(memory_models);
 }
 
+std::string_view name_of(ComputeModel model)
+{
+  return name_in(compute_models, model);
+}
+
+std::optional<ComputeModel> compute_model_from_name(std::string_view name)
+{
+  return value_in(compute_models, name);
+}
+
+std::vector<std::string> compute_model_names()
+{
+  return names_in(compute_models);
+}
+
 bool needs_gradient_sync(const Workload& workload)
 {
   return workload.training.clip_norm.has_value() || workload.dtype == DType::Float16;
@@ -89,6 +106,7 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
     if (layer.split) layer.split->activations = Bytes(0);  // each device keeps the whole input
     layer.backward += layer.forward;
   }
+  if (result.prices != nullptr) result.prices->apply(result);
   return result;
 }
 
@@ -118,7 +136,9 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
   if (workload.memory_model != MemoryModel::Sky) {
     for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
   }
-  return workload.recompute.empty() ? result : with_recomputation(result, workload.recompute);
+  if (!workload.recompute.empty()) return with_recomputation(result, workload.recompute);
+  if (result.prices != nullptr) result.prices->apply(result);
+  return result;
 }
 
 std::optional<spmd::Routing> routing_of(const Workload& workload)

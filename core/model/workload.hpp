@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,6 +34,15 @@ std::optional<MemoryModel> memory_model_from_name(std::string_view name);
 std::vector<std::string> optimizer_names();
 std::vector<std::string> memory_model_names();
 
+/// How long layers take on devices.
+enum class ComputeModel {
+  Rate,      ///< their FLOPs over the device's rate
+  Operators  ///< as their operators do on the device's type, by measured constants (core/compute)
+};
+std::string_view name_of(ComputeModel model);
+std::optional<ComputeModel> compute_model_from_name(std::string_view name);
+std::vector<std::string> compute_model_names();
+
 /// A product of a layer with a matrix of parameters: of each token, `inputs` numbers become `outputs`.
 struct MatrixProduct {
   std::uint64_t inputs = 0;
@@ -55,6 +65,13 @@ struct Split {
   std::uint64_t norm_sums = 0;               ///< numbers of each token that the layer's norm sums up over all inputs
 };
 
+/// What one of several equal shards computes of a layer.
+struct ShardWork {
+  Flops forward;
+  Flops backward;
+  Flops backward_weight;  ///< of `backward`
+};
+
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
 struct Layer {
   std::string name;
@@ -69,6 +86,8 @@ struct Layer {
   Bytes sky_memory;                 ///< by Sky's estimator; 0 if the workload does not use it
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
   std::optional<Split> split;       ///< none: one device computes it
+  /// What one of N equal shards computes, by N, where that is known; elsewhere its part of the layer's work.
+  std::map<std::size_t, ShardWork> work_of_shards = {};
   /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
   /// only, and one device has both layers and all between them.
   std::optional<std::size_t> tied_to = {};
@@ -85,6 +104,19 @@ struct Training {
   std::optional<double> clip_norm;  ///< largest norm of the gradients of all stages together; none: not clipped
 };
 
+struct Workload;
+
+/// Gives the layers of a workload the work that their devices take for them, in place of their FLOPs.
+class LayerPrices {
+ public:
+  LayerPrices() = default;
+  LayerPrices(const LayerPrices&) = delete;
+  LayerPrices& operator=(const LayerPrices&) = delete;
+  virtual ~LayerPrices() = default;
+  /// With the recomputation that the workload asks for. May be called again.
+  virtual void apply(Workload& workload) const = 0;
+};
+
 /// A model as a graph of layers, each listed after its inputs, and how it is trained.
 struct Workload {
   std::string name;
@@ -92,6 +124,9 @@ struct Workload {
   std::uint64_t micro_batch = 1;  ///< samples of one forward pass
   std::uint64_t sequence = 1;     ///< tokens per sample; 1 for models without sequences
   DType dtype = DType::Float32;
+  bool has_tf32_products = false;  ///< matrix products of float32 numbers round them to TF32
+  ComputeModel compute = ComputeModel::Rate;
+  std::string framework;  ///< the software that trains, whose constants ComputeModel::Operators takes; "": none named
   Optimizer optimizer = Optimizer::Sgd;
   MemoryModel memory_model = MemoryModel::Training;
   Training training;
@@ -103,6 +138,8 @@ struct Workload {
   Bytes workspace;  ///< of every stage that lives on its device: the largest of a layer, measured or recomputed
   /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
   std::map<std::string, spmd::DeviceRates> operator_rates = {};
+  /// The prices of ComputeModel::Operators; null: FLOPs count. Other micro-batches and recomputation keep it.
+  std::shared_ptr<const LayerPrices> prices = {};
 };
 
 /// True if the stages all-reduce statistics of their gradients before the update: the norm is clipped, or the loss is

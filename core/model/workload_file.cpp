@@ -372,6 +372,22 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     workload.sequence = file.required_count("sequence", 1, longest_sequence);
   }
   if (const auto dtype = file.optional_choice("dtype", dtype_names())) workload.dtype = *dtype_from_name(*dtype);
+  if (const auto products = file.optional_choice("matmul_dtype", {"tf32", "float32"})) {
+    workload.has_tf32_products = *products == "tf32";
+    if (workload.has_tf32_products && workload.dtype != DType::Float32) {
+      file.add_fault("matmul_dtype",
+                     fmt::format("tf32 is for float32, not for {}; leave it out", name_of(workload.dtype)));
+    }
+  }
+  if (const auto compute = file.optional_choice("compute", compute_model_names())) {
+    workload.compute = *compute_model_from_name(*compute);
+  }
+  workload.framework = file.optional_text("framework").value_or("");
+  if (workload.compute == ComputeModel::Operators && model != "bert" && model != "gpt" && model != "llama") {
+    file.add_fault("compute", fmt::format("operators is for bert, gpt and llama, not for {}; write rate", model));
+  } else if (workload.compute == ComputeModel::Rate && !workload.framework.empty()) {
+    file.add_fault("framework", "goes with compute: operators; leave it out, or write that");
+  }
   if (const auto optimizer = file.optional_choice("optimizer", optimizer_names())) {
     workload.optimizer = *optimizer_from_name(*optimizer);
   }

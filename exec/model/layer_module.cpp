@@ -35,10 +35,32 @@ void refuse_without_modules(const Workload& workload)
                    "llama, resnet or moe");
 }
 
+namespace {
+
+void require_executable(const Workload& workload)
+{
+  const auto refuse = [&](const char* what) {
+    throw InputError(fmt::format("workload {}", shown(workload.name)), what);
+  };
+  const auto recomputes = [](const auto& sizes) {
+    if constexpr (requires { sizes.attention; }) return sizes.attention == Attention::Recomputed;
+    return false;
+  };
+  if (std::visit(recomputes, workload.model)) {
+    refuse("attention: recomputed is only simulated; write unfused or fused to execute, or recompute whole layers");
+  }
+  if (workload.has_tf32_products) {
+    refuse("matmul_dtype: tf32 is only simulated; leave it out to execute in float32");
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units,
                                                const LayerModule* tied)
 {
+  require_executable(workload);
   ensure(layer < workload.layers.size(), "a layer module needs one of the workload's layers");
   const LayerSetup setup{workload, layer, seed, device, units, tied};
   auto module = std::visit([&](const auto& sizes) { return make_layer(setup, sizes); }, workload.model);

@@ -638,9 +638,12 @@ TEST(Workload, ListsEveryFaultByLine)
   EXPECT_EQ(
       fault_of(head + "hiden: 3\nencoders: 1000000000000000\nclasses: two\nvocabulary: 30522\ndtype: float64\n"),
       "x.yaml:1: intermediate: missing; write a whole number from 1 to 4194304\n"
-      "x.yaml:6: hiden: unknown key; the keys here are attention, classes, clip_norm, dropout, dtype, encoders, heads, "
+      "x.yaml:6: hiden: unknown key; the keys here are attention, classes, clip_norm, compute, dropout, dtype, "
+      "encoders, "
+      "framework, heads, "
       "hidden, "
-      "intermediate, learning_rate, memory_model, micro_batch, model, optimizer, positions, sequence, vocabulary, "
+      "intermediate, learning_rate, matmul_dtype, memory_model, micro_batch, model, optimizer, positions, sequence, "
+      "vocabulary, "
       "weight_decay\n"
       "x.yaml:7: encoders: \"1000000000000000\" is out of range; write a whole number from 1 to 333332\n"
       "x.yaml:8: classes: \"two\" is not a whole number; write a whole number from 1 to 1048576\n"

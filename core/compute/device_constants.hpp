@@ -1,0 +1,61 @@
+#pragma once
+
+#include "core/model/dtype.hpp"
+#include "core/units.hpp"
+
+#include <optional>
+#include <string>
+#include <vector>
+
+/// How long operators take on real devices under real training software, and the memory that they need there.
+/// Model, constants and sources: docs/fidelity.md.
+namespace isobar::compute {
+
+struct OperatorTable;
+
+/// A product of an m x k and a k x n matrix takes 2 m n k / (peak x efficiency) x (1 + size_loss (1/m + 1/n + 1/k)).
+struct ProductConstants {
+  double efficiency = 1;  ///< part of the peak that large products reach
+  double size_loss = 0;   ///< an extent of this size costs as much again
+};
+
+/// What is known of a type of device.
+struct DeviceConstants {
+  std::string type;  ///< as in Device::type, such as "A100-SXM4-80GB"
+  // From the vendor's data sheet: dense peaks.
+  FlopsPerSecond fp16;                 ///< also of bf16, where the device has it
+  bool has_bf16 = false;               ///< a device without it computes bf16 at the rate of float32
+  std::optional<FlopsPerSecond> tf32;  ///< none: the device computes TF32 at the rate of float32
+  FlopsPerSecond fp32;                 ///< without tensor cores
+  Bytes memory;
+  BytesPerSecond memory_bandwidth;
+  // Measured, as fractions.
+  ProductConstants products;   ///< on tensor cores
+  double fused_attention = 0;  ///< of the peak, over the FLOPs of causal attention, with kernels of 2023
+  double core_bandwidth = 0;   ///< of the bandwidth, of operators on the scores of unfused attention
+  std::string source;          ///< where the measured constants come from
+
+  /// Dense peak of products of numbers of this type. `tf32`: products of float32 numbers round them to TF32.
+  FlopsPerSecond peak(DType dtype, bool tf32) const;
+  /// True if these products run on tensor cores.
+  bool uses_tensor_cores(DType dtype, bool tf32) const;
+  /// Time of a product of an m x k and a k x n matrix.
+  Seconds product_time(DType dtype, bool tf32, double m, double n, double k) const;
+};
+
+/// Constants of a device type. A name with fewer or more details, such as "V100" or "L4-24GB", means the first type
+/// that agrees as far as both go.
+/// @throws InputError "device TYPE: has no constants; …" that lists the known types.
+const DeviceConstants& device_constants(const std::string& type);
+/// The same; null if it has none.
+const DeviceConstants* find_device_constants(const std::string& type);
+/// All known device types, in the order in which names with fewer details find them.
+std::vector<std::string> device_constant_types();
+
+/// Constants of the device of a table: those of its type, or for a type without them what the table says. Then every
+/// peak is the rate of its fastest product, and the bandwidth follows from that of copies; what the table lacks of
+/// attention is as on A100-SXM4-80GB.
+/// @throws InputError "operators of TYPE: …" for a type without constants and a table without copies.
+DeviceConstants constants_of(const OperatorTable& table);
+
+}  // namespace isobar::compute

@@ -1,0 +1,315 @@
+#include "core/compute/layer_time.hpp"
+
+#include "core/compute/transformer.hpp"
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+namespace isobar::compute {
+
+namespace {
+
+/// Least bytes per element of 16 bits that an operator moves, and the part of the nominal bandwidth that it reaches.
+struct BoundCost {
+  BoundOperator which;
+  BytesPerElement bytes;
+  double forward_fraction;
+  double backward_fraction;
+};
+
+// Fractions: tools/fit_operators.py on results/fidelity/operators/memory_bound.csv, medians of four GPUs; of copies and
+// additions, data sheets of STREAM-like kernels (0.8).
+constexpr BoundCost norm_cost = {BoundOperator::Norm, {4, 6}, 0.53, 0.24};
+constexpr BoundCost activation_cost = {BoundOperator::Activation, {4, 6}, 0.76, 0.60};
+constexpr BoundCost gated_cost = {BoundOperator::Activation, {6, 10}, 0.76, 0.60};
+constexpr BoundCost dropout_residual_cost = {BoundOperator::Residual, {7, 5}, 0.36, 0.46};
+constexpr BoundCost residual_cost = {BoundOperator::Residual, {6, 6}, 0.8, 0.8};
+constexpr BoundCost rotation_cost = {BoundOperator::Copy, {4, 4}, 0.8, 0.8};
+constexpr BoundCost lookup_cost = {BoundOperator::Copy, {30, 30}, 0.8, 0.8};  // operators: embedding, per number
+constexpr BoundCost table_cost = {BoundOperator::Copy, {0, 10}, 0.8, 0.8};    // and per parameter: its gradient
+// Of 16-bit scores. Megatron's kernel of causal softmax reads half of them and writes all; backward, it reads half of
+// the result and of its gradient. Elsewhere a mask and a softmax are kernels of their own.
+constexpr BytesPerElement causal_softmax = {3, 4};
+constexpr BytesPerElement masked_softmax = {8, 10};
+constexpr BytesPerElement score_dropout = {5, 5};
+constexpr double copy_fraction = 0.8;
+constexpr double hidden_part = 0.8;  // of the shorter of two operators that run together, as of gathers: operators/
+constexpr double backward_attention = 2.5;  // of the FLOPs of fused attention; five products in place of two
+
+// Operators that the host issues for a block.
+constexpr double operators_forward = 28;
+constexpr double operators_backward = 40;
+
+enum class Pass { Forward, Backward };
+
+class Pricing {
+ public:
+  Pricing(const Workload& workload, const TransformerLayer& layer, const DeviceConstants& device,
+          const Framework& framework, const LayerDivision& division, const OperatorTable* table)
+      : workload_(workload),
+        layer_(layer),
+        device_(device),
+        framework_(framework),
+        shards_(static_cast<double>(division.shards)),
+        repeats_(division.divides_sequence ? shards_ : 1),
+        table_(table),
+        width_(size_of(workload.dtype) / 2)
+  {
+  }
+
+  /// Products with parameters in one direction: forward, the gradient of inputs, or the gradient of parameters.
+  Seconds products(ProductLayout layout) const
+  {
+    Seconds total;
+    for (const auto& linear : layer_.linears) total += product(linear, layout);
+    return total;
+  }
+  /// Gradients of the parameters of linears that sum up the gradients of their input over the shards.
+  Seconds products_before_sums() const
+  {
+    Seconds total;
+    for (const auto& linear : layer_.linears) {
+      if (!linear.divides_inputs) total += product(linear, ProductLayout::NT);
+    }
+    return total;
+  }
+
+  /// Of the forward pass.
+  Seconds last_product() const { return product(layer_.linears.back(), ProductLayout::TN); }
+
+  Seconds attention(Pass pass) const
+  {
+    if (layer_.scores == 0) return {};
+    return layer_.attention == Attention::Fused ? fused(pass) : unfused(pass);
+  }
+
+  Seconds memory_bound(Pass pass) const
+  {
+    const double numbers = layer_.tokens * layer_.hidden;
+    const double repeated = numbers / repeats_;
+    const bool drops = workload_.training.dropout > 0;
+    Seconds total = layer_.norms * bound(norm_cost, repeated, pass);
+    total += layer_.residuals * bound(drops ? dropout_residual_cost : residual_cost, repeated, pass);
+    total += bound(layer_.is_gated ? gated_cost : activation_cost, layer_.tokens * layer_.inner / shards_, pass);
+    total += bound(rotation_cost, layer_.tokens * layer_.rotated / shards_, pass);
+    if (layer_.looked_up > 0) {
+      total += bound(lookup_cost, repeated, pass);
+      total += bound(table_cost, layer_.looked_up - layer_.divided_table * (1 - 1 / shards_), pass);
+    }
+    const double logits = layer_.tokens * layer_.vocabulary / shards_;
+    total += Bytes(logits * of(framework_.logit, pass)) / (device_.memory_bandwidth * copy_fraction);
+    return total;
+  }
+
+  Seconds host(Pass pass) const
+  {
+    const bool forward = pass == Pass::Forward;
+    Seconds block = forward ? framework_.host_forward : framework_.host_backward;
+    // The framework may add its own time, of Python, to what it takes to issue operators.
+    if (table_ != nullptr && table_->launch)
+      block = std::max(block, *table_->launch * (forward ? operators_forward : operators_backward));
+    if (shards_ > 1) block += framework_.host_shards;
+    return block * layer_.host_share;
+  }
+
+ private:
+  static double of(const BytesPerElement& bytes, Pass pass)
+  {
+    return pass == Pass::Forward ? bytes.forward : bytes.backward;
+  }
+
+  Seconds product(const TransformerLayer::Linear& linear, ProductLayout layout) const
+  {
+    const double m = linear.rows;
+    const double n = linear.outputs / (linear.divides_inputs ? 1 : shards_);
+    const double k = linear.inputs / (linear.divides_inputs ? shards_ : 1);
+    switch (layout) {
+      case ProductLayout::TN:
+        return product(m, n, k, layout);
+      case ProductLayout::NN:
+        return product(m, k, n, layout);
+      case ProductLayout::NT:
+        return product(n, k, m, layout);
+    }
+    return {};
+  }
+
+  Seconds product(double m, double n, double k, ProductLayout layout) const
+  {
+    if (table_ == nullptr)
+      return device_.product_time(workload_.dtype, workload_.has_tf32_products, m, n, k) / framework_.product_speed;
+    const auto whole = [](double extent) { return static_cast<std::uint64_t>(std::max(1.0, std::round(extent))); };
+    return table_->time_of({1, whole(m), whole(n), whole(k), layout});
+  }
+
+  /// Bandwidth that an operator reaches.
+  BytesPerSecond bandwidth(BoundOperator which, double fraction, Pass pass) const
+  {
+    if (table_ != nullptr) {
+      if (const auto found = table_->memory_bound.find(which); found != table_->memory_bound.end()) {
+        return pass == Pass::Forward ? found->second.forward : found->second.backward;
+      }
+    }
+    return device_.memory_bandwidth * fraction;
+  }
+
+  Seconds bound(const BoundCost& cost, double elements, Pass pass) const
+  {
+    const double fraction = pass == Pass::Forward ? cost.forward_fraction : cost.backward_fraction;
+    return Bytes(elements * of(cost.bytes, pass) * width_) / bandwidth(cost.which, fraction, pass);
+  }
+
+  /// Scores x width: of half of them where attention is causal.
+  Seconds fused(Pass pass) const
+  {
+    const double part = layer_.is_causal ? 0.5 : 1;
+    const Flops forward(4 * layer_.scores * layer_.width * part / shards_);
+    if (table_ != nullptr && !table_->attention.empty()) return measured_attention(forward, pass);
+    const auto rate = device_.peak(workload_.dtype, workload_.has_tf32_products) *
+                      (device_.fused_attention * framework_.attention_speed);
+    return forward * (pass == Pass::Forward ? 1 : backward_attention) / rate;
+  }
+
+  /// By the rate of the measured attention whose sequence and width are the nearest.
+  Seconds measured_attention(Flops forward, Pass pass) const
+  {
+    const auto distance = [&](const MeasuredAttention& measured) {
+      return std::abs(std::log(static_cast<double>(measured.sequence) / static_cast<double>(workload_.sequence))) +
+             std::abs(std::log(static_cast<double>(measured.width) / layer_.width));
+    };
+    const auto nearest =
+        std::min_element(table_->attention.begin(), table_->attention.end(),
+                         [&](const auto& one, const auto& other) { return distance(one) < distance(other); });
+    const double sequence = static_cast<double>(nearest->sequence);
+    const Flops work(2 * static_cast<double>(nearest->batch * nearest->heads * nearest->width) * sequence * sequence);
+    return (pass == Pass::Forward ? nearest->forward : nearest->backward) * (forward / work);
+  }
+
+  /// Two batched products forward and four backward, each by its work or the scores that it moves, and the operators on
+  /// the scores.
+  Seconds unfused(Pass pass) const
+  {
+    const double scores = layer_.scores / shards_;
+    const double passes = pass == Pass::Forward ? 1 : 2;
+    const auto reached = bandwidth(BoundOperator::Softmax, device_.core_bandwidth, pass);
+    const auto rate = device_.peak(workload_.dtype, workload_.has_tf32_products) * device_.products.efficiency;
+    const Seconds computed = Flops(4 * scores * layer_.width) / rate;
+    const Seconds moved = Bytes(2 * size_of(workload_.dtype) * scores) / reached;
+    const bool has_kernel = framework_.has_causal_softmax && layer_.is_causal && size_of(workload_.dtype) == 2;
+    double bytes = of(has_kernel ? causal_softmax : masked_softmax, pass);
+    if (workload_.training.dropout > 0) bytes += of(score_dropout, pass);
+    return std::max(computed, moved) * passes + Bytes(bytes * scores * width_) / reached;
+  }
+
+  const Workload& workload_;
+  const TransformerLayer& layer_;
+  const DeviceConstants& device_;
+  const Framework& framework_;
+  double shards_;
+  double repeats_;  ///< what divides that which shards would repeat
+  const OperatorTable* table_;
+  double width_;  ///< of an element, in units of 16 bits
+};
+
+bool is_recomputed(const Workload& workload, std::size_t layer)
+{
+  return std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer);
+}
+
+}  // namespace
+
+LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceConstants& device,
+                     const Framework& framework, const LayerDivision& division, const OperatorTable* table)
+{
+  ensure(division.shards >= 1, "a layer has a shard");
+  if (table != nullptr && (table->dtype != workload.dtype || table->tf32 != workload.has_tf32_products)) {
+    throw InputError("operators of " + table->device,
+                     fmt::format("are measured in {}{}, and the workload computes in {}{}; measure them again",
+                                 name_of(table->dtype), table->tf32 ? " with TF32" : "", name_of(workload.dtype),
+                                 workload.has_tf32_products ? " with TF32" : ""));
+  }
+  const auto of_layer = transformer_layer(workload, layer, division.shards, framework);
+  const Pricing price(workload, of_layer, device, framework, division, table);
+  LayerTime time;
+  time.forward.products = price.products(ProductLayout::TN);
+  time.forward.attention = price.attention(Pass::Forward);
+  time.forward.memory_bound = price.memory_bound(Pass::Forward);
+  time.backward_weight = price.products(ProductLayout::NT);
+  time.backward.products = price.products(ProductLayout::NN) + time.backward_weight;
+  time.backward.attention = price.attention(Pass::Backward);
+  time.backward.memory_bound = price.memory_bound(Pass::Backward);
+  Seconds host_backward = price.host(Pass::Backward);
+  if (is_recomputed(workload, layer)) {
+    time.backward.products += time.forward.products;
+    if (framework.stops_recomputation && of_layer.inner > 0) time.backward.products -= price.last_product();
+    time.backward.attention += time.forward.attention;
+    time.backward.memory_bound += time.forward.memory_bound;
+    host_backward += price.host(Pass::Forward);
+  } else if (of_layer.attention == Attention::Recomputed) {
+    time.backward.attention += time.forward.attention;
+  }
+  if (framework.hides_shard_sums && !division.divides_sequence) {
+    // As many collectives as forward ones; beside them the products of the linears whose outputs are divided.
+    time.hidden_backward = hidden_part * std::min(division.forward_collectives, price.products_before_sums());
+  }
+  if (framework.hides_shard_collectives) {
+    time.hidden_forward = hidden_part * std::min(division.forward_collectives, time.forward.products);
+    time.hidden_backward = hidden_part * std::min(division.backward_collectives, time.backward.products);
+  }
+  const auto waits = [](Seconds host, const PassTime& pass, Seconds collectives) {
+    return std::max(Seconds(0), host - pass.device() - collectives);
+  };
+  time.forward.launch = waits(price.host(Pass::Forward), time.forward, division.forward_collectives);
+  time.backward.launch = waits(host_backward, time.backward, division.backward_collectives);
+  return time;
+}
+
+Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework)
+{
+  return Bytes(parameters_of_device * framework.update) / (device.memory_bandwidth * copy_fraction);
+}
+
+BytesPerElement least_bytes(BoundOperator which, const Workload& workload)
+{
+  const bool drops = workload.training.dropout > 0;
+  switch (which) {
+    case BoundOperator::Norm:
+      return norm_cost.bytes;
+    case BoundOperator::Activation:
+      return std::holds_alternative<LlamaSizes>(workload.model) ? gated_cost.bytes : activation_cost.bytes;
+    case BoundOperator::Residual:
+      return drops ? dropout_residual_cost.bytes : residual_cost.bytes;
+    case BoundOperator::Softmax:
+      if (!drops) return masked_softmax;
+      return {masked_softmax.forward + score_dropout.forward, masked_softmax.backward + score_dropout.backward};
+    case BoundOperator::Copy:
+      break;
+  }
+  return rotation_cost.bytes;
+}
+
+std::uint64_t padded_vocabulary(std::uint64_t vocabulary, std::size_t shards)
+{
+  const std::uint64_t step = 128 * shards;
+  return (vocabulary + step - 1) / step * step;
+}
+
+double parameters_of_shard(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework)
+{
+  const auto of_layer = transformer_layer(workload, layer, shards, framework);
+  const auto t = static_cast<double>(shards);
+  double count = of_layer.looked_up - of_layer.divided_table * (1 - 1 / t);
+  for (const auto& linear : of_layer.linears) {
+    if (of_layer.has_tied_head) continue;
+    count += linear.inputs * linear.outputs / t;
+    if (linear.has_bias) count += linear.outputs / (linear.divides_inputs ? 1 : t);
+  }
+  const double of_norm = std::holds_alternative<LlamaSizes>(workload.model) ? 1 : 2;
+  return count + of_norm * of_layer.norms * of_layer.hidden;
+}
+
+}  // namespace isobar::compute

@@ -1,0 +1,66 @@
+#pragma once
+
+#include "core/compute/device_constants.hpp"
+#include "core/compute/framework.hpp"
+#include "core/compute/operator_table.hpp"
+#include "core/model/workload.hpp"
+#include "core/units.hpp"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace isobar::compute {
+
+/// What one pass of a micro-batch takes, by the resource that it needs.
+struct PassTime {
+  Seconds products;      ///< with parameters
+  Seconds attention;     ///< fused, or the batched products and operators on scores of unfused attention
+  Seconds memory_bound;  ///< all other operators
+  Seconds launch;        ///< what the host adds where it issues kernels slower than the device runs them
+
+  Seconds device() const { return products + attention + memory_bound; }
+  Seconds total() const { return device() + launch; }
+};
+struct LayerTime {
+  PassTime forward;
+  PassTime backward;        ///< with recomputation
+  Seconds backward_weight;  ///< of `backward`: the gradients of parameters
+  /// How much less a pass takes than its time and its collectives together, where the framework runs collectives among
+  /// shards beside products.
+  Seconds hidden_forward;
+  Seconds hidden_backward;
+};
+
+/// How equal shards divide a layer (tensor parallelism).
+struct LayerDivision {
+  std::size_t shards = 1;
+  bool divides_sequence = false;  ///< also what each shard would repeat (sequence parallelism)
+  /// Time that the device spends in collectives among the shards during a pass, while the host issues more kernels.
+  Seconds forward_collectives = {};
+  Seconds backward_collectives = {};
+};
+
+/// Time of one micro-batch of the workload in a layer, on one of the shards, without communication. Backward includes
+/// the recomputation for which the workload asks (Workload::recompute, Attention::Recomputed). `table` replaces the
+/// device's constants for what it has, if it was measured in the workload's dtype. O(1); O(products) with a table.
+/// @throws InputError when no generator of bert, gpt or llama made the layers, or the table has another dtype.
+LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceConstants& device,
+                     const Framework& framework, const LayerDivision& division = {},
+                     const OperatorTable* table = nullptr);
+
+/// Time of the optimizer's update of the parameters that a device holds and updates.
+Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework);
+
+/// Least bytes that an operator moves per number of 16 bits, and in proportion of wider ones, as the workload has it:
+/// with dropout, of a gated feed-forward network, and of scores with mask and softmax in kernels of their own. The
+/// rates of an OperatorTable are over these.
+BytesPerElement least_bytes(BoundOperator which, const Workload& workload);
+
+/// The next multiple of 128 x shards.
+std::uint64_t padded_vocabulary(std::uint64_t vocabulary, std::size_t shards);
+
+/// Parameters of a layer on one of the shards, with the vocabulary that the framework pads. A head that uses the
+/// embedding's matrix has none of its own. @throws InputError as layer_time does.
+double parameters_of_shard(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework);
+
+}  // namespace isobar::compute

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "core/cluster/cluster.hpp"
+#include "core/compute/operator_table.hpp"
+#include "core/model/workload.hpp"
+#include "core/units.hpp"
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace isobar::compute {
+
+/// The workload with the work that its layers take by the compute model of operators, on the devices of a cluster, and
+/// the speed of each of its device types. Layers then take `work / speed`, whole or by numbers of equal shards
+/// (Layer::work_of_shards).
+///
+/// A type's speed is the FLOPs of all layers over the time that they take on it; layers have the work that gives their
+/// own times on the type of the cluster's first device. So a stage on another type takes what the sum of all layers
+/// says, and not what its own layers would.
+///
+/// Devices of the type of a table take the times that it measured (layer_time).
+///
+/// Does nothing for ComputeModel::Rate. Call it last: with_recomputation and with_micro_batch make other layers.
+/// `set_speed` is called once for each device type. O(layers x types), and x products for the type of a table.
+/// @throws InputError naming the key framework if it is missing or unknown, and for a device type without constants
+/// and without a table; as layer_time does for a table of another dtype.
+void price(Workload& workload, const Cluster& cluster,
+           const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
+           const std::vector<OperatorTable>& tables = {});
+
+}  // namespace isobar::compute

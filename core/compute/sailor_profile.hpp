@@ -1,0 +1,67 @@
+#pragma once
+
+#include "core/compute/framework.hpp"
+#include "core/units.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+/// Measured layers as Sailor's profiler writes them (Strati et al., Sailor, SOSP 2025): embedding, blocks, head.
+namespace isobar::compute {
+
+/// Collectives among the layer's shards are inside these times.
+struct SailorTimes {
+  Seconds forward;
+  Seconds backward;
+};
+struct SailorRun {
+  std::vector<SailorTimes> layers;
+  Seconds update;  ///< of all layers together
+
+  /// The block that all blocks repeat.
+  const SailorTimes& block() const { return layers[1]; }
+};
+/// Times of layers: [micro_batch][tensor_parallel][layer] = [forward_s, backward_s, update_s].
+struct SailorProfile {
+  std::string name;                                                  ///< of the file, for messages
+  std::map<std::uint64_t, std::map<std::uint64_t, SailorRun>> runs;  ///< by micro-batch and number of shards
+
+  /// @throws InputError that lists what was measured.
+  const SailorRun& run(std::uint64_t micro_batch, std::uint64_t shards) const;
+};
+/// Parses a profile; `name` stands for the file in messages. All blocks take the times of the second one, since the
+/// first one's are those of a first call.
+/// @throws InputError naming file, line and key of every fault.
+SailorProfile sailor_profile_from_json(const std::string& text, const std::string& name);
+SailorProfile read_sailor_profile(const std::filesystem::path& file);
+
+/// A run as training shows it, where the host does not wait for the profiler's clock.
+///
+/// A pass takes no longer than with more samples. A block whose time grows by less than a third when the micro-batch
+/// doubles waits for the host: it takes the time in which the framework's host issues it, but no less than half of the
+/// time at twice the micro-batch, and no more than measured.
+/// @throws InputError as SailorProfile::run does.
+SailorRun in_training(const SailorProfile& profile, std::uint64_t micro_batch, std::uint64_t shards,
+                      const Framework& framework);
+
+/// Sizes of a layer on one shard, for one sample.
+struct SailorSize {
+  double parameters = 0;
+  Bytes activations;  ///< kept for the backward pass
+};
+/// Sizes of layers: [tensor_parallel][layer].
+struct SailorSizes {
+  std::string name;                                         ///< of the file, for messages
+  std::map<std::uint64_t, std::vector<SailorSize>> layers;  ///< by number of shards
+
+  /// @throws InputError that lists what was measured.
+  const std::vector<SailorSize>& of_shards(std::uint64_t shards) const;
+};
+/// Parses sizes; `name` stands for the file in messages. @throws InputError naming file, line and key of every fault.
+SailorSizes sailor_sizes_from_json(const std::string& text, const std::string& name);
+SailorSizes read_sailor_sizes(const std::filesystem::path& file);
+
+}  // namespace isobar::compute

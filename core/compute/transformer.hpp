@@ -1,0 +1,50 @@
+#pragma once
+
+#include "core/compute/framework.hpp"
+#include "core/model/model_sizes.hpp"
+#include "core/model/workload.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace isobar::compute {
+
+/// A layer of bert, gpt or llama as operators. Numbers are of the whole layer; shards divide heads, `inner` and the
+/// vocabulary.
+struct TransformerLayer {
+  /// A product of each token's (or sample's) numbers with parameters.
+  struct Linear {
+    double rows = 0;
+    double inputs = 0;
+    double outputs = 0;
+    bool divides_inputs = false;  ///< shards divide the inputs; otherwise the outputs
+    bool has_bias = true;
+  };
+
+  double tokens = 0;
+  double hidden = 0;
+  std::vector<Linear> linears = {};
+  // Attention
+  Attention attention = Attention::Unfused;
+  double scores = 0;      ///< of all heads; 0: none
+  double width = 0;       ///< of a head
+  double kept_heads = 0;  ///< numbers of a token in queries, keys, values and the weighted sum
+  bool is_causal = false;
+  double rotated = 0;  ///< numbers of a token that rotary positions turn
+  // Memory-bound
+  double norms = 0;  ///< of `hidden` numbers of each token
+  double residuals = 0;
+  double inner = 0;          ///< numbers of a token between the products of a feed-forward network
+  bool is_gated = false;     ///< of two such vectors, one gates the other
+  double looked_up = 0;      ///< parameters of the tables of an embedding
+  double divided_table = 0;  ///< of `looked_up`
+  double vocabulary = 0;     ///< of a head
+  bool has_tied_head = false;
+  double host_share = 1;  ///< of the kernels of a block
+};
+
+/// @throws InputError when no generator of bert, gpt or llama made the layers.
+TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, std::size_t shards,
+                                   const Framework& framework);
+
+}  // namespace isobar::compute

@@ -1,0 +1,206 @@
+#include "core/compute/pricing.hpp"
+
+#include "core/compute/device_constants.hpp"
+#include "core/compute/layer_time.hpp"
+#include "core/errors.hpp"
+#include "tests/support/thrown_message.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace isobar::compute {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double hidden = 1024;
+constexpr double tokens = 2 * 512;
+
+Workload gpt(const std::string& more = "")
+{
+  return workload_from_text(
+      "model: gpt\nlayers: 2\nhidden: 1024\nheads: 16\nvocabulary: 32768\nsequence: 512\nmicro_batch: 2\n"
+      "dtype: bf16\nunit: operator\nattention: fused\noptimizer: adam\ncompute: operators\nframework: "
+      "megatron-core-0.8\n" +
+          more,
+      "gpt.yaml");
+}
+
+constexpr FlopsPerSecond product_rate(1e13);
+constexpr BytesPerSecond bandwidth(8e10);
+constexpr Seconds attention_forward(2e-3);
+constexpr Seconds attention_backward(5e-3);
+
+/// All products at one rate, all memory-bound operators at one bandwidth, and a host that takes no time.
+OperatorTable table_of(const std::string& type)
+{
+  OperatorTable table;
+  table.device = type;
+  table.dtype = DType::BFloat16;
+  table.memory = Bytes(1e10);
+  for (const auto layout : {ProductLayout::TN, ProductLayout::NN, ProductLayout::NT}) {
+    for (const std::uint64_t extent : {256U, 4096U}) {
+      const Product product{1, extent, extent, extent, layout};
+      table.products.push_back({product, product.work() / product_rate});
+    }
+  }
+  for (const auto which : {BoundOperator::Norm, BoundOperator::Activation, BoundOperator::Residual,
+                           BoundOperator::Softmax, BoundOperator::Copy}) {
+    table.memory_bound[which] = {bandwidth, bandwidth / 2};
+  }
+  table.attention = {{1, 16, 512, 64, attention_forward, attention_backward}};
+  table.launch = Seconds(1e-9);
+  return table;
+}
+
+Cluster cluster_of(const std::vector<std::string>& types)
+{
+  Cluster cluster;
+  for (const auto& type : types) {
+    Device device;
+    device.name = "d" + std::to_string(cluster.devices.size());
+    device.type = type;
+    device.speed = FlopsPerSecond(1e12);
+    cluster.devices.push_back(device);
+  }
+  return cluster;
+}
+
+/// Prices the workload; returns the speeds by type.
+std::map<std::string, FlopsPerSecond> priced(Workload& workload, const Cluster& cluster,
+                                             const std::vector<OperatorTable>& tables)
+{
+  std::map<std::string, FlopsPerSecond> speeds;
+  price(
+      workload, cluster, [&](const std::string& type, FlopsPerSecond speed) { speeds[type] = speed; }, tables);
+  return speeds;
+}
+
+TEST(Price, TakesTheTimesOfATableForItsDeviceType)
+{
+  Workload workload = gpt();
+  const auto speeds = priced(workload, cluster_of({"mine", "mine"}), {table_of("mine")});
+  ASSERT_EQ(speeds.size(), 1U);
+  const FlopsPerSecond speed = speeds.at("mine");
+  const Layer& attention = workload.layers[1];
+  const double numbers = tokens * hidden;
+  const Seconds bound = Bytes(numbers * (4 + 6)) / bandwidth;  // norm and residual
+  const Seconds bound_backward = Bytes(numbers * (6 + 6)) / (bandwidth / 2);
+  const Seconds products = Flops(2 * tokens * 4 * hidden * hidden) / product_rate;
+  const Seconds forward = products + 2 * attention_forward + bound;  // of two samples
+  const Seconds backward = 2 * products + 2 * attention_backward + bound_backward;
+  EXPECT_NEAR((attention.forward / speed).value, forward.value, 1e-6 * forward.value);
+  EXPECT_NEAR((attention.backward / speed).value, backward.value, 1e-6 * backward.value);
+  EXPECT_NEAR((attention.backward_weight / speed).value, products.value, 1e-6 * products.value);
+  // Two shards have half of the heads and columns each, and all that norm and residual need.
+  const Seconds divided = 0.5 * (forward - bound) + bound;
+  EXPECT_NEAR((attention.work_of_shards.at(2).forward / speed).value, divided.value, 1e-6 * divided.value);
+  // The activation of four times the width.
+  const Seconds feed_forward = 2 * products + Bytes(numbers * (4 + 6 + 4 * 4)) / bandwidth;
+  EXPECT_NEAR((workload.layers[2].forward / speed).value, feed_forward.value, 1e-6 * feed_forward.value);
+}
+
+TEST(Price, TakesATableForItsTypeAloneBesideTypesWithConstants)
+{
+  Workload alone = gpt();
+  const auto expected = priced(alone, cluster_of({"A100-SXM4-80GB"}), {});
+  Workload workload = gpt();
+  const auto speeds = priced(workload, cluster_of({"A100-SXM4-80GB", "mine"}), {table_of("mine")});
+  EXPECT_EQ(speeds.at("A100-SXM4-80GB"), expected.at("A100-SXM4-80GB"));
+  EXPECT_EQ(workload.layers[1].forward, alone.layers[1].forward);
+  Workload own = gpt();
+  EXPECT_EQ(speeds.at("mine"), priced(own, cluster_of({"mine"}), {table_of("mine")}).at("mine"));
+}
+
+TEST(Price, MeasuredOperatorsTakeThePlaceOfConstants)
+{
+  Workload by_constants = gpt();
+  Workload by_table = gpt();
+  const auto cluster = cluster_of({"A100-SXM4-80GB"});
+  const auto constants = priced(by_constants, cluster, {}).at("A100-SXM4-80GB");
+  const auto table = priced(by_table, cluster, {table_of("A100-SXM4-80GB")}).at("A100-SXM4-80GB");
+  EXPECT_LT(table, constants);
+}
+
+TEST(Price, OtherMicroBatchesKeepTheTable)
+{
+  Workload workload = gpt();
+  const auto speed = priced(workload, cluster_of({"mine"}), {table_of("mine")}).at("mine");
+  const Workload doubled = with_micro_batch(workload, 4);
+  const Seconds once = workload.layers[1].forward / speed;
+  EXPECT_NEAR((doubled.layers[1].forward / speed).value, 2 * once.value, 1e-6 * once.value);
+}
+
+TEST(Price, RefusesATableOfAnotherDtypeAndTypesWithoutConstantsOrTable)
+{
+  Workload workload = gpt();
+  OperatorTable table = table_of("mine");
+  table.dtype = DType::Float16;
+  EXPECT_EQ(
+      message_of([&] { priced(workload, cluster_of({"mine"}), {table}); }),
+      "InputError operators of mine: are measured in fp16, and the workload computes in bf16; measure them again");
+  EXPECT_THAT(message_of([&] {
+                priced(workload, cluster_of({"mine", "other"}), {table_of("mine")});
+              }),
+              HasSubstr("device other: has no constants; "));
+}
+
+TEST(ConstantsOf, AreThoseOfTheTypeWhereItHasSome)
+{
+  EXPECT_EQ(constants_of(table_of("L4")).memory_bandwidth, device_constants("L4").memory_bandwidth);
+}
+
+TEST(ConstantsOf, FollowFromTheTableOfATypeWithoutConstants)
+{
+  OperatorTable table = table_of("mine");
+  table.products.push_back({{1, 512, 512, 512, ProductLayout::TN}, Flops(2.0 * 512 * 512 * 512) / (2 * product_rate)});
+  const DeviceConstants constants = constants_of(table);
+  EXPECT_EQ(constants.type, "mine");
+  EXPECT_EQ(constants.memory, Bytes(1e10));
+  EXPECT_NEAR(constants.memory_bandwidth.value, bandwidth.value / 0.8, 1);
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16})
+    EXPECT_NEAR(constants.peak(dtype, false).value, 2 * product_rate.value, 1);
+  EXPECT_NEAR(constants.peak(DType::Float32, true).value, 2 * product_rate.value, 1);
+}
+
+TEST(ConstantsOf, NeedTheBandwidthOfCopiesOfATypeWithoutConstants)
+{
+  OperatorTable table = table_of("mine");
+  table.memory_bound.erase(BoundOperator::Copy);
+  EXPECT_EQ(message_of([&] { constants_of(table); }),
+            "InputError operators of mine: have no memory_bound.copy, and Isobar no constants of this type; add the "
+            "bandwidth of "
+            "copies");
+  table.device = "L4";
+  EXPECT_EQ(constants_of(table).type, "L4");
+}
+
+TEST(LeastBytes, FollowDropoutAndGatesOfTheWorkload)
+{
+  const auto bytes = [](BoundOperator which, const Workload& workload) {
+    const auto both = least_bytes(which, workload);
+    return std::pair(both.forward, both.backward);
+  };
+  using Pair = std::pair<double, double>;
+  const Workload plain = gpt();
+  EXPECT_EQ(bytes(BoundOperator::Norm, plain), Pair(4, 6));
+  EXPECT_EQ(bytes(BoundOperator::Activation, plain), Pair(4, 6));
+  EXPECT_EQ(bytes(BoundOperator::Residual, plain), Pair(6, 6));
+  EXPECT_EQ(bytes(BoundOperator::Softmax, plain), Pair(8, 10));
+  EXPECT_EQ(bytes(BoundOperator::Copy, plain), Pair(4, 4));
+  Workload drops = gpt();
+  drops.training.dropout = 0.1;
+  EXPECT_EQ(bytes(BoundOperator::Residual, drops), Pair(7, 5));
+  EXPECT_EQ(bytes(BoundOperator::Softmax, drops), Pair(13, 15));
+  Workload gated = gpt();
+  gated.model = LlamaSizes{};
+  EXPECT_EQ(bytes(BoundOperator::Activation, gated), Pair(6, 10));
+}
+
+}  // namespace
+}  // namespace isobar::compute
