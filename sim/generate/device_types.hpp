@@ -15,6 +15,7 @@ namespace isobar::sim {
 /// Sustained rates are lower and depend on the model. A measured profile of the type takes precedence.
 struct DeviceType {
   std::string name;                    ///< such as "V100-SXM2-16GB"
+  std::string other_name;              ///< as data sets spell it; empty without one
   FlopsPerSecond float32;              ///< outside tensor cores
   FlopsPerSecond fp16;                 ///< on tensor cores if the type has them, accumulating in float32
   std::optional<FlopsPerSecond> bf16;  ///< on tensor cores; absent for types without it
@@ -27,6 +28,8 @@ struct DeviceType {
 const std::vector<DeviceType>& device_types();
 /// The type of a name that `device_groups_from_text` accepts. @throws std::logic_error for any other.
 const DeviceType& device_type(std::string_view name);
+/// Refuses a name that no type has. @throws std::invalid_argument that suggests similar types, or lists all types.
+void require_device_type(const std::string& name);
 
 /// A number of devices of one type. Without a type, speed and memory come from the generator's options.
 struct DeviceGroup {

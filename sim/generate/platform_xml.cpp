@@ -1,6 +1,5 @@
 #include "sim/generate/platform_xml.hpp"
 
-#include "core/base/xml_writer.hpp"
 #include "core/model/dtype.hpp"
 #include "sim/generate/platform_generator.hpp"
 
@@ -69,6 +68,8 @@ std::string router_of(const std::string& zone)
   return zone + ".router";
 }
 
+}  // namespace
+
 void open_platform(XmlWriter& xml, const std::vector<std::string>& notes)
 {
   xml.prolog("<?xml version=\"1.0\"?>");
@@ -81,6 +82,8 @@ void write_props(XmlWriter& xml, const WrittenProps& props)
 {
   for (const auto& [id, value] : props) xml.element("prop", {{"id", id}, {"value", value}});
 }
+
+namespace {
 
 void write_star(XmlWriter& xml, const Star& star)
 {
@@ -224,12 +227,12 @@ void write_wide_area_routes(XmlWriter& xml, const Sites& sites)
   });
 }
 
+}  // namespace
+
 WrittenProps made_by(const std::string& command)
 {
   return {{"made_by", command}};
 }
-
-}  // namespace
 
 std::string attribute_of(FlopsPerSecond speed)
 {
@@ -272,7 +275,7 @@ Device device_of(const std::string& type_name, const Device& plain)
   if (type_name.empty()) return plain;
   const auto& type = device_type(type_name);
   Device device;
-  device.type = type.name;
+  device.type = type_name;
   device.speed = type.float32;
   device.speed_in[DType::Float16] = type.fp16;
   if (type.bf16) device.speed_in[DType::BFloat16] = *type.bf16;
@@ -302,7 +305,7 @@ std::vector<std::string> notes_on(const std::vector<DeviceGroup>& groups)
           "Device types: dense peak rates and decimal GB of the vendor's data sheet; sustained rates are lower.");
     }
     const auto& type = device_type(group.type);
-    notes.push_back(fmt::format("{}: float32 {}, fp16 {}{}, {}: {}.", type.name, prop_of(type.float32),
+    notes.push_back(fmt::format("{}: float32 {}, fp16 {}{}, {}: {}.", group.type, prop_of(type.float32),
                                 prop_of(type.fp16), type.bf16 ? ", bf16 " + prop_of(*type.bf16) : "",
                                 prop_of(type.memory), type.source));
   }

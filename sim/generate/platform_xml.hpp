@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/base/xml_writer.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/units.hpp"
 #include "sim/generate/device_types.hpp"
@@ -32,6 +33,12 @@ std::string option_of(Seconds time);
 /// Names and values of props as a file has them (sim/scan/props.hpp reads them).
 using WrittenProps = std::vector<std::pair<std::string, std::string>>;
 
+/// Writes the declaration, the document type, a comment of `notes` and the start tag of the platform.
+void open_platform(XmlWriter& xml, const std::vector<std::string>& notes);
+void write_props(XmlWriter& xml, const WrittenProps& props);
+/// The prop of a root zone that holds the command which makes the file again.
+WrittenProps made_by(const std::string& command);
+
 /// A host with its own link to the switch of its star.
 struct StarHost {
   std::string name;
@@ -48,7 +55,8 @@ struct Star {
   std::vector<StarHost> hosts;
 };
 
-/// A device with the rates and memory of its type's data sheet; `plain` for an empty type.
+/// A device with the rates and memory of its type's data sheet, with the type's name as given; `plain` for an empty
+/// type.
 Device device_of(const std::string& type, const Device& plain);
 /// The host of a device, with the device's name.
 StarHost host_of(const Device& device, BytesPerSecond bandwidth, Seconds latency);
