@@ -6,8 +6,10 @@
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/base/threads.hpp"
+#include "core/compute/operator_table.hpp"
 #include "exec/commands.hpp"
 #include "exec/device/device.hpp"
+#include "exec/device/operator_times.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/launch/world_profile.hpp"
 #include "exec/net/network_options.hpp"
@@ -38,6 +40,7 @@ Example:
   isobar profile workloads/bert10.yaml --slowdowns 1,2,4 -o live
   isobar plan live.xml workloads/bert10.yaml --profile live.profile.json \
     --allocator exact -o plan.json
+  isobar profile workloads/bert10.yaml --operators -o mine
   isobar profile workloads/bert10.yaml --machine --scratch /var/tmp -o live
   isobar profile workloads/bert10.yaml --rank 0 \
     --ranks 10.0.0.1:29500,10.0.0.2:29500 --secret-file secret -o live
@@ -54,6 +57,7 @@ struct CommandOptions {
   std::size_t connections = 1;
   bool json = false;
   std::string device = "cpu";
+  bool operators = false;
   bool machine = false;
   std::optional<std::string> scratch;
   ProfileOptions profile;
@@ -80,6 +84,22 @@ std::string text_of_machine(const MachineProfile& machine)
   return text;
 }
 
+FlopsPerSecond rate_of(const compute::MeasuredProduct& measured)
+{
+  return measured.product.work() / measured.time;
+}
+
+/// A device of a platform, with the rate of its fastest product.
+DeviceProfile device_of(const compute::OperatorTable& operators)
+{
+  DeviceProfile device;
+  device.device = operators.device;
+  device.memory = operators.memory;
+  device.dtype = operators.dtype;
+  for (const auto& measured : operators.products) device.speed = std::max(device.speed, rate_of(measured));
+  return device;
+}
+
 /// The durations of each kind of layer, once.
 std::string table_of(const DeviceProfile& profile)
 {
@@ -99,6 +119,36 @@ std::string table_of(const DeviceProfile& profile)
                         text_of(layer.backward), text_of(layer.update), 100 * layer.spread_fraction,
                         text_of(layer.activations));
   }
+  return text;
+}
+
+/// The fastest product of each layout, and all other operators.
+std::string table_of(const compute::OperatorTable& operators)
+{
+  std::string text =
+      fmt::format("{}: {} in {}{}\n\n{:<20}  {:>14}\n", operators.device, counted(operators.products.size(), "product"),
+                  name_of(operators.dtype), operators.tf32 ? " with TF32" : "", "fastest product", "rate");
+  for (const auto layout : {compute::ProductLayout::TN, compute::ProductLayout::NN, compute::ProductLayout::NT}) {
+    const compute::MeasuredProduct* fastest = nullptr;
+    for (const auto& measured : operators.products) {
+      if (measured.product.layout != layout) continue;
+      if (fastest == nullptr || rate_of(measured) > rate_of(*fastest)) fastest = &measured;
+    }
+    if (fastest == nullptr) continue;
+    const auto& [batch, m, n, k, which] = fastest->product;
+    text += fmt::format("{:<20}  {:>14}\n", fmt::format("{} {} x {} x {}", name_of(layout), m, n, k),
+                        text_of(rate_of(*fastest)));
+  }
+  text += fmt::format("\n{:<20}  {:>14}  {:>14}\n", "operator", "forward", "backward");
+  for (const auto& [which, bandwidth] : operators.memory_bound) {
+    text += fmt::format("{:<20}  {:>14}  {:>14}\n", name_of(which), text_of(bandwidth.forward),
+                        text_of(bandwidth.backward));
+  }
+  for (const auto& attention : operators.attention) {
+    text += fmt::format("{:<20}  {:>14}  {:>14}\n", fmt::format("attention, {}", attention.sequence),
+                        text_of(attention.forward), text_of(attention.backward));
+  }
+  if (operators.launch) text += fmt::format("{:<20}  {:>14}\n", "launch", text_of(*operators.launch));
   return text;
 }
 
@@ -168,31 +218,44 @@ void require_writable(const std::string& file)
   const TemporaryFile unused(file);
 }
 
-/// Measures devices, machines and links; none on ranks other than 0. Sets `note` if this machine was busy, otherwise to
-/// "".
-std::optional<WorldProfile> measured(const Workload& workload, const CommandOptions& options, std::string& note)
+/// What the command has measured.
+struct Measured {
+  std::optional<WorldProfile> world;                ///< none on ranks other than 0
+  std::optional<compute::OperatorTable> operators;  ///< of this rank's device, in place of its layers
+  std::string note;                                 ///< "", or that this machine was busy
+};
+
+/// Measures devices, machines and links.
+Measured measured(const Workload& workload, const CommandOptions& options)
 {
+  Measured result;
   std::optional<ScratchFile> scratch;
   if (options.scratch) scratch.emplace(*options.scratch, disk_probe_size);
-  ProgressLine progress("profile", passes_of(workload, options.profile) + (options.machine ? machine_parts : 0));
+  const std::size_t passes = options.operators ? operator_parts(workload) : passes_of(workload, options.profile);
+  ProgressLine progress("profile", passes + (options.machine ? machine_parts : 0));
   const PromptInterrupt prompt(progress);
   ProfileOptions profile = options.profile;
   profile.on_pass = [&, done = std::size_t{0}]() mutable { progress.done(++done); };
   Measurements measure;
   measure.device = [&] {
     const ProcessorWait processor_wait;
-    DeviceProfile device_profile = measure_profile(workload, profile);
-    note = note_of_busy_machine("profile: the computation", processor_wait.fraction());
+    if (options.operators) result.operators = measure_operators(workload, profile);
+    DeviceProfile device_profile = result.operators ? device_of(*result.operators) : measure_profile(workload, profile);
+    result.note = note_of_busy_machine("profile: the computation", processor_wait.fraction());
     return device_profile;
   };
   if (options.machine) {
     measure.machine = [&] { return measure_machine(workload, profile, scratch ? &*scratch : nullptr); };
   }
-  if (!options.rank) return measure_this_machine(options.slowdowns.size(), options.connections, measure);
+  if (!options.rank) {
+    result.world = measure_this_machine(options.slowdowns.size(), options.connections, measure);
+    return result;
+  }
   std::vector<Endpoint> ranks;
   for (const auto& address : options.ranks) ranks.push_back(endpoint_from_text("--ranks", address));
-  return measure_world(*options.rank, ranks, options.connections, profile.device, measure,
-                       tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks));
+  result.world = measure_world(*options.rank, ranks, options.connections, profile.device, measure,
+                               tcp_options_of(options.network, secret_of(options.network), *options.rank, ranks));
+  return result;
 }
 
 ExitCode profile(CommandOptions options)
@@ -200,20 +263,20 @@ ExitCode profile(CommandOptions options)
   check_options(options);
   const Workload workload = workload_from_text(read_file(options.workload), options.workload, options.settings);
   if (options.slowdowns.empty()) options.slowdowns.assign(std::max<std::size_t>(1, options.ranks.size()), 1);
-  const std::array<std::string, 3> files = {options.output + ".profile.json", options.output + ".links.csv",
-                                            options.output + ".xml"};
+  const std::array<std::string, 3> files = {options.output + (options.operators ? ".operators.json" : ".profile.json"),
+                                            options.output + ".links.csv", options.output + ".xml"};
   if (options.rank.value_or(0) == 0) std::for_each(files.begin(), files.end(), require_writable);
-  std::string note;
-  const auto world = measured(workload, options, note);
+  const auto [world, operators, note] = measured(workload, options);
   if (!note.empty()) say(note);
   if (!world) return ExitCode::Done;  // rank 0 writes the measurements of all
-  const std::string json = profile_to_json(world->devices.front());
+  const std::string json = operators ? operator_table_to_json(*operators) : profile_to_json(world->devices.front());
   std::deque<TemporaryFile> written(files.begin(), files.end());
   written[0].write(json);
   written[1].write(links_to_csv(world->links));
   written[2].write(platform_of(*world, options.slowdowns, options.connections));
   for (auto& file : written) file.keep();
-  fmt::print("{}", options.json ? json : table_of(world->devices.front()) + table_of(world->links));
+  const std::string table = operators ? table_of(*operators) : table_of(world->devices.front());
+  fmt::print("{}", options.json ? json : table + table_of(world->links));
   return ExitCode::Done;
 }
 
@@ -222,15 +285,15 @@ ExitCode profile(CommandOptions options)
 void add_profile_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("profile",
-                                     "measure the time of every layer on a device, and the links between ranks; "
-                                     "writes NAME.profile.json, NAME.links.csv and NAME.xml");
+                                     "measure the time of every layer on a device, or of operators, and the links "
+                                     "between ranks; writes NAME.profile.json, NAME.links.csv and NAME.xml");
   auto options = std::make_shared<CommandOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
   add_settings(*command, options->settings);
   command->option_defaults()->group("Schedule");
   add_count(*command, "--repetitions", options->profile.repetitions,
-            "passes to time for each kind of layer, after 3 to warm up (default: 15)");
+            "passes to time for each kind of layer or operator, after some to warm up (default: 15)");
   add_count(*command, "--seed", options->profile.seed, "seed of parameters and data (default: 1)");
   command->option_defaults()->group("Launch");
   add_count(*command, "--rank", options->rank, "number of this process's rank; with --ranks");
@@ -241,6 +304,9 @@ void add_profile_command(CLI::App& app, Action& action)
   command->add_option("--device", options->device, "device to time: cpu, cuda or cuda:N (default: cpu)");
   add_count(*command, "--threads", options->profile.threads,
             "computing threads on a CPU, and threads that update with --machine (default: 1)");
+  command->add_flag("--operators", options->operators,
+                    "measure operators of transformers in the workload's dtype in place of its layers, for workloads "
+                    "with compute: operators; writes NAME.operators.json in place of NAME.profile.json");
   command->add_flag("--machine", options->machine,
                     "measure the machine that the device is in too: copies, updates by its processor, memory");
   add_folder(*command, "--scratch", options->scratch,

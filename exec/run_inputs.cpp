@@ -110,7 +110,8 @@ Workload as_planned(Workload workload, const Plan& plan, const std::string& plan
                                               "samples; other sizes need a generator, such as model: gpt",
                                               shown(workload.name), workload.micro_batch));
     }
-    if (plan.profile && !divides_operators(plan)) {  // operators have rates, which are for any micro-batch
+    // Operators have rates, which are for any micro-batch.
+    if (plan.profile && !divides_operators(plan) && workload.compute != ComputeModel::Operators) {
       throw InputError(plan_file, fmt::format("micro_batch: {}, but {} was measured with micro-batches of {} samples",
                                               *plan.micro_batch, shown(plan.profile->name), workload.micro_batch));
     }
@@ -164,6 +165,13 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
                     "they stay equal",
                     options.plan));
   }
+  const auto refuse = [&](bool has, const char* key, const char* does) {
+    if (has) lines.push_back(fmt::format("{}: {}, which isobar run does not execute: {}", options.plan, key, does));
+  };
+  refuse(plan.transfers.sliced, "transfers.sliced: true", "each shard sends all of what a stage passes on");
+  refuse(plan.sync.summed != DType::Float32, "sync.gradient_dtype", "gradients travel in float32");
+  refuse(plan.sync.gathered != DType::Float32, "sync.gather_dtype", "parameters travel in float32");
+  refuse(plan.sync.each_microbatch, "sync.each_microbatch: true", "replicas add up their gradients once a step");
   const auto stage_in_file = numbers_in_file(plan);
   for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {
     const auto fault = unknown_residence(plan.stages[i], plan, workload, !options.run.checkpoints.folder.empty());

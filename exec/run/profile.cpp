@@ -5,6 +5,7 @@
 #include "core/errors.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/memory_meter.hpp"
+#include "exec/device/operator_times.hpp"
 #include "exec/device/place.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
@@ -149,17 +150,24 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
   return kind;
 }
 
+/// Sets type and memory of a profile or a table.
+template <typename Measured>
+void describe_device(const ProfileOptions& options, Measured& measured)
+{
+  if (is_gpu(options.device)) {
+    const GpuFacts gpu = facts_of_gpu(options.device);
+    measured.device = gpu.name;
+    measured.memory = gpu.memory;
+  } else {
+    measured.device = processor_name(options.threads);
+    measured.memory = machine_memory();
+  }
+}
+
 DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOptions& options)
 {
   DeviceProfile profile;
-  if (is_gpu(options.device)) {
-    const GpuFacts gpu = facts_of_gpu(options.device);
-    profile.device = gpu.name;
-    profile.memory = gpu.memory;
-  } else {
-    profile.device = processor_name(options.threads);
-    profile.memory = machine_memory();
-  }
+  describe_device(options, profile);
   profile.dtype = workload.dtype;
   profile.micro_batch = workload.micro_batch;
   profile.sequence = workload.sequence;
@@ -185,18 +193,41 @@ DeviceProfile measure_on_open_device(const Workload& workload, const ProfileOpti
   return profile;
 }
 
-}  // namespace
-
-DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options)
+/// Opens the device and measures it.
+template <typename Measure>
+auto measure_on_device(const ProfileOptions& options, Measure measure)
 {
   meter_cpu_memory();
   open_device(options.device);
   at::set_num_threads(static_cast<int>(options.threads));
   try {
-    return measure_on_open_device(workload, options);
+    return measure();
   } catch (const c10::OutOfMemoryError& error) {
     throw EnvironmentError(fmt::format("out of memory: {}", shown(error.what_without_backtrace(), 300)));
   }
+}
+
+}  // namespace
+
+DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& options)
+{
+  return measure_on_device(options, [&] { return measure_on_open_device(workload, options); });
+}
+
+compute::OperatorTable measure_operators(const Workload& workload, const ProfileOptions& options)
+{
+  return measure_on_device(options, [&] {
+    compute::OperatorTable table;
+    describe_device(options, table);
+    OperatorTiming timing;
+    timing.device = options.device;
+    timing.memory = table.memory;
+    timing.seed = options.seed;
+    timing.repetitions = options.repetitions;
+    timing.on_part = options.on_pass;
+    time_operators(workload, timing, table);
+    return table;
+  });
 }
 
 std::vector<std::size_t> first_of_kind(const Workload& workload)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/compute/operator_table.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/model/workload.hpp"
 
@@ -35,5 +36,11 @@ DeviceProfile measure_profile(const Workload& workload, const ProfileOptions& op
 
 /// Number of passes that `measure_profile` makes.
 std::size_t passes_of(const Workload& workload, const ProfileOptions& options);
+
+/// Times operators of transformers on a device, as time_operators does; `warm_up` does not count there. Calls `on_pass`
+/// `operator_parts` times.
+/// @throws InputError when no generator of bert, gpt or llama made the layers; EnvironmentError as open_device does,
+/// and when an operator does not fit in the GPU's memory; Interrupted.
+compute::OperatorTable measure_operators(const Workload& workload, const ProfileOptions& options);
 
 }  // namespace isobar::exec

@@ -138,6 +138,29 @@ TEST_F(Gpu, HasTheCpusLossesOnAnyNumberOfStages)
   }
 }
 
+TEST_F(Gpu, MeasuresOperatorsOfEachDtype)
+{
+  for (const DType dtype : {DType::Float32, DType::BFloat16, DType::Float16}) {
+    ProfileOptions options;
+    options.device = "cuda:0";
+    options.repetitions = 3;
+    const auto table = measure_operators(model("gpt2_124m", dtype), options);
+    EXPECT_EQ(table.dtype, dtype);
+    EXPECT_EQ(table.device, facts_of_gpu("cuda:0").name);
+    FlopsPerSecond fastest;
+    for (const auto& [product, time] : table.products) fastest = std::max(fastest, product.work() / time);
+    EXPECT_GT(fastest, FlopsPerSecond(1e11));
+    EXPECT_LT(fastest, FlopsPerSecond(1e16));
+    for (const auto& [which, bandwidth] : table.memory_bound) {
+      EXPECT_GT(bandwidth.forward, BytesPerSecond(1e9)) << name_of(which);
+      EXPECT_LT(bandwidth.forward, BytesPerSecond(1e14)) << name_of(which);
+    }
+    EXPECT_FALSE(table.attention.empty());
+    EXPECT_GT(table.launch.value(), Seconds(0));
+    EXPECT_LT(table.launch.value(), Seconds(1e-3));
+  }
+}
+
 TEST_F(Gpu, HasTheLossesOfWholeBackwardPassesWhenItSplitsThem)
 {
   for (const char* name : {"bert24", "gpt2_124m"}) {

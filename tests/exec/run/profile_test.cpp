@@ -1,5 +1,6 @@
 #include "exec/run/profile.hpp"
 
+#include "exec/device/operator_times.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/launch/link_probe.hpp"
@@ -49,6 +50,19 @@ TEST(FirstOfKind, IsTheFirstLayerThatIsEqualButForDigitsInItsName)
   const std::vector<std::size_t> first = first_of_kind(workload);
   EXPECT_EQ((std::vector<std::size_t>(first.begin(), first.begin() + 7)),
             (std::vector<std::size_t>{0, 1, 2, 3, 1, 2, 3}));
+}
+
+TEST(MeasureOperators, NamesTheDeviceAsAProfileOfLayersDoes)
+{
+  Workload workload = testing_support::small_model(testing_support::shipped_workload("gpt2_124m"));
+  ProfileOptions options;
+  options.repetitions = 1;
+  std::size_t parts = 0;
+  options.on_pass = [&] { ++parts; };
+  const auto table = measure_operators(workload, options);
+  EXPECT_EQ(table.device, processor_name(1));
+  EXPECT_EQ(table.memory, machine_memory());
+  EXPECT_EQ(parts, operator_parts(workload));
 }
 
 TEST(MeasureMachine, MeasuresCopiesUpdatesMemoryAndTheDisk)
