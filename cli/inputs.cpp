@@ -5,16 +5,48 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/compute/operator_table.hpp"
+#include "core/compute/pricing.hpp"
 #include "core/model/device_profile.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstddef>
 #include <map>
+#include <set>
 
 namespace isobar::cli {
 
 namespace {
+
+/// Refuses a table of operators that does not go with the workload and the platform.
+void require_table_of(const Inputs& inputs, const compute::OperatorTable& table, const std::string& file)
+{
+  const Workload& workload = inputs.workload;
+  if (workload.compute != ComputeModel::Operators) {
+    throw InputError(file,
+                     fmt::format("is a table of operators, and workload {} has compute: {}; write compute: operators "
+                                 "and a framework in it, or --set compute=operators --set framework=NAME",
+                                 shown(workload.name), name_of(workload.compute)));
+  }
+  const auto precision = [](DType dtype, bool tf32) {
+    return fmt::format("{}{}", name_of(dtype), tf32 ? " with TF32" : "");
+  };
+  const std::string measured = precision(table.dtype, table.tf32);
+  const std::string needed = precision(workload.dtype, workload.has_tf32_products);
+  if (measured != needed) {
+    throw InputError(file, fmt::format("dtype: measured in {}; the workload is in {}; measure it with isobar profile "
+                                       "--operators",
+                                       measured, needed));
+  }
+  std::set<std::string> types;
+  for (const auto& device : inputs.platform.cluster().devices) types.insert(in_quotes(device.type));
+  if (!types.contains(in_quotes(table.device))) {
+    throw InputError(file, fmt::format("device: measured on {}; the platform has devices {}; write one of them",
+                                       in_quotes(table.device), fmt::join(types, ", ")));
+  }
+}
 
 /// Reads all but the platform, which `platform` loads after the workload. `place` precedes the keys of settings in
 /// messages.
@@ -32,8 +64,22 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                 {options.workload, workload_fingerprint(workload_text, settings), settings},
                 {},
                 options.devices.empty() ? std::nullopt : std::optional(options.devices)};
+  const std::string measured = options.profile.empty() ? "" : read_file(options.profile);
+  if (compute::is_operator_table(measured)) {
+    const auto table = compute::operator_table_from_json(measured, options.profile);
+    require_table_of(inputs, table, options.profile);
+    price(inputs, {table});
+    inputs.profile_fingerprint = Fingerprint{options.profile, fingerprint(measured)};
+    return inputs;
+  }
+  price(inputs, {});
   if (options.profile.empty()) return inputs;
-  const DeviceProfile profile = read_profile(options.profile);
+  if (inputs.workload.compute == ComputeModel::Operators) {
+    throw InputError(options.profile,
+                     "has no table of operators, which compute: operators takes; write one with isobar profile "
+                     "--operators, or --set compute=rate");
+  }
+  const DeviceProfile profile = profile_from_json(measured, options.profile);
   apply_profile(profile, options.profile, inputs.workload);
   take_speeds(profile, options.profile, inputs);
   return inputs;
@@ -66,8 +112,14 @@ void InputOptions::add_to(CLI::App& command)
   add_file(command, "--devices", devices,
            "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
   add_file(command, "--profile", profile,
-           "measured times of the workload's layers, or rates of its operators (JSON; isobar profile writes it; "
-           "default: work over nominal speed)");
+           "measured times of the workload's layers, rates of its operators, or with compute: operators a table of "
+           "operators (JSON; isobar profile writes it; default: work over nominal speed)");
+}
+
+void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables)
+{
+  const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) { inputs.platform.set_speed(type, speed); };
+  compute::price(inputs.workload, inputs.platform.cluster(), set_speed, tables);
 }
 
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/compute/operator_table.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
@@ -57,6 +58,9 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 /// The same with a platform that was loaded already, with all its devices.
 Inputs load(const InputOptions& options, const sim::Platform& platform, const Plan& plan, const std::string& plan_file);
 
+/// Gives the layers of a workload with compute: operators their work, and the platform's devices their speeds; does
+/// nothing for other workloads.
+void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables = {});
 /// Gives the platform the speeds of a profile that the workload has (apply_profile), and the inputs its name.
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs);
 

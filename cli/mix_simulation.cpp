@@ -252,6 +252,11 @@ MixInputs load_mix(const std::string& platform, const std::string& devices_file,
     options.workload = mix.jobs[job].workload;
     options.profile = profile;
     Inputs own = load(options, inputs.platform, plan, file);
+    if (own.workload.prices != nullptr) {
+      throw InputError(options.workload,
+                       "compute: operators gives devices other speeds for each job; jobs of a mix "
+                       "share them, so write rate");
+    }
     check_plan(plan, file, own);
     if (plan.stages.empty()) {
       throw InputError(

@@ -70,6 +70,7 @@ std::string result_to_json(const Result& result)
                    {"step_times_s", std::move(steps)},
                    {"stages", std::move(stages)},
                    {"links", std::move(links)},
+                   {"compute", result.compute},
                    {"activities", result.activities},
                    {"network", std::move(network)},
                    {"simgrid_version", result.simgrid_version},

@@ -67,6 +67,9 @@ struct Result {
   std::vector<StageMetrics> stages;
   std::vector<DeviceOverlap> overlaps;  ///< by rank, of plans whose devices divide operators
   std::vector<LinkMetrics> links;
+  /// How long layers took: "rate", FLOPs over the device's rate; "operators" (ComputeModel), or "profile", as measured.
+  /// Empty in results of older versions.
+  std::string compute;
   std::uint64_t activities = 0;
   std::vector<std::pair<std::string, std::string>> network;  ///< SimGrid's network model and every factor
   std::string simgrid_version;

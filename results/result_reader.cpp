@@ -149,6 +149,7 @@ Result result_from_json(const std::string& text, const std::string& name)
     result.overlaps = read_objects<DeviceOverlap>(reader, "devices", faults, read_overlap);
   }
   result.links = read_objects<LinkMetrics>(reader, "links", faults, read_link);
+  result.compute = reader.optional_text("compute").value_or("");
   result.activities = reader.required_count("activities");
   read_object(reader, "network", faults, [&result](MappingReader& network) {
     for (const auto& option : network.keys()) result.network.emplace_back(option, network.required_text(option));

@@ -56,9 +56,12 @@ struct Fit {
 
 class FitSearch {
  public:
-  FitSearch(const FitOptions& options, const Cluster& cluster, const std::string& allocator, ProgressLine& progress)
+  /// `prices`: of the layers (Workload::prices).
+  FitSearch(const FitOptions& options, const Cluster& cluster, std::shared_ptr<const LayerPrices> prices,
+            const std::string& allocator, ProgressLine& progress)
       : options_(options),
         cluster_(cluster),
+        prices_(std::move(prices)),
         allocator_(allocator),
         progress_(progress),
         text_(read_file(options.inputs.workload)),
@@ -96,7 +99,10 @@ class FitSearch {
   {
     WorkloadSettings settings = options_.inputs.settings;
     settings[options_.vary] = fmt::to_string(value);
-    return workload_from_text(text_, options_.inputs.workload, settings, place);
+    Workload workload = workload_from_text(text_, options_.inputs.workload, settings, place);
+    workload.prices = prices_;
+    if (prices_ != nullptr) prices_->apply(workload);
+    return workload;
   }
 
   std::optional<InputError> found_fault(std::uint64_t value) const
@@ -182,6 +188,7 @@ class FitSearch {
 
   const FitOptions& options_;
   const Cluster& cluster_;
+  std::shared_ptr<const LayerPrices> prices_;
   const std::string& allocator_;
   ProgressLine& progress_;
   std::string text_;
@@ -275,9 +282,9 @@ ExitCode fit(const FitOptions& options)
   for (const auto& allocator : options.allocators) {
     FitRow& row = rows.emplace_back();
     row.allocator = allocator;
-    row.fit = FitSearch(options, cluster, allocator, progress).largest();
+    row.fit = FitSearch(options, cluster, inputs.workload.prices, allocator, progress).largest();
     if (!cluster.systems.contains(allocator)) continue;
-    row.unmeasured = FitSearch(options, unmeasured, allocator, progress).largest();
+    row.unmeasured = FitSearch(options, unmeasured, inputs.workload.prices, allocator, progress).largest();
   }
   progress.clear();
   print(options.json ? to_json(rows, options.vary).dump(2) + "\n" : table_of_rows(rows, options.vary));

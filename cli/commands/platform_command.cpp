@@ -5,10 +5,12 @@
 #include "cli/table_options.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/quantity_text.hpp"
+#include "sim/generate/machine_file.hpp"
 #include "sim/generate/platform_generator.hpp"
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
 
 namespace isobar::cli {
@@ -23,6 +25,13 @@ constexpr auto generate_footer = R"(isobar platform generate GENERATOR --help de
 
 Example:
   isobar platform generate sky --nodes 64 -o sky64.xml
+)";
+
+constexpr auto machine_footer = R"(docs/formats/machine.md describes the file.
+
+Example:
+  isobar platform generate machine examples/machine.yaml --set nodes=4 \
+    -o machine.xml
 )";
 
 constexpr auto import_footer = R"(docs/platforms.md describes the columns of both files.
@@ -55,6 +64,31 @@ void add_generator(CLI::App& parent, Action& action, const Generator& generator)
   output->add_to(*command);
   command->footer(std::string(generator.example));
   command->callback([=, &action] { action = [=] { return output->write(make()); }; });
+}
+
+struct MachineCommand {
+  std::string file;
+  std::map<std::string, std::string> settings;
+  Output output;
+};
+
+void add_machine(CLI::App& parent, Action& action)
+{
+  auto* command = parent.add_subcommand("machine", "a real machine: nodes of GPUs, as a machine file describes it");
+  auto options = std::make_shared<MachineCommand>();
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "FILE", options->file, "machine file (YAML)")->required();
+  add_settings(*command, options->settings)
+      ->description("replace a count of the file: nodes, gpus_per_node or count_DEVICE");
+  options->output.add_to(*command);
+  command->footer(machine_footer);
+  command->callback([options, &action] {
+    action = [options] {
+      refuse_overwriting({options->file}, {options->output.file});
+      const sim::MachineOverrides overrides(options->settings.begin(), options->settings.end());
+      return options->output.write(sim::machine_to_xml(sim::read_machine(options->file, overrides, "--set")));
+    };
+  });
 }
 
 struct ImportCommand {
@@ -197,6 +231,7 @@ void add_platform_command(CLI::App& app, Action& action)
   generate->require_subcommand(1);
   generate->footer(generate_footer);
   for (const auto& generator : generators()) add_generator(*generate, action, generator);
+  add_machine(*generate, action);
   add_import(*command, action);
 }
 

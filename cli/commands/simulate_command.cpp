@@ -73,13 +73,13 @@ std::string summary_of(const std::string& result_json)
   const auto part = [&result](const char* key, const char* format, double unit) {
     return result[key].is_null() ? "" : fmt::format(fmt::runtime(format), result[key].get<double>() * unit);
   };
-  return fmt::format("{}\n{}{}{}\n{} activities in {:.3g} s (SimGrid {}, network {}; --json lists every setting)\n\n{}",
-                     step_text(result), part("tokens_per_s", "{:.1f} tokens/s, ", 1),
-                     part("mfu_fraction", "MFU {:.1f} %, ", 100), part("bubble_fraction", "bubble {:.1f} %", 100),
-                     result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
-                     result["simgrid_version"].get<std::string>(),
-                     result["network"]["network/model"].get<std::string>(),
-                     results::table_of({"device", "compute", "send", "idle", "peak memory"}, devices));
+  return fmt::format(
+      "{}\n{}{}{}layers by {}\n{} activities in {:.3g} s (SimGrid {}, network {}; --json lists every setting)\n\n{}",
+      step_text(result), part("tokens_per_s", "{:.1f} tokens/s, ", 1), part("mfu_fraction", "MFU {:.1f} %, ", 100),
+      part("bubble_fraction", "bubble {:.1f} %, ", 100), result["compute"].get<std::string>(),
+      result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
+      result["simgrid_version"].get<std::string>(), result["network"]["network/model"].get<std::string>(),
+      results::table_of({"device", "compute", "send", "idle", "peak memory"}, devices));
 }
 
 std::string summary_of_mix(const std::string& result_json)

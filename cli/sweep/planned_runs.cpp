@@ -263,6 +263,7 @@ SweepRow PlannedRuns::row_of(std::size_t run, const std::optional<sim::Platform>
                 {}};
   const std::string profile = sweep().text(run, "profile");
   if (!profile.empty()) take_speeds(profiles_.at(profile), profile, inputs);
+  price(inputs);
   change(inputs.platform, sweep(), run);
   ComparisonRow row = empty_row(run);
   const GoalOptions options = options_of(sweep(), run);

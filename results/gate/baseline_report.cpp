@@ -1,7 +1,7 @@
 #include "core/base/quantity_text.hpp"
 #include "core/base/xml_writer.hpp"
 #include "results/gate/baseline.hpp"
-#include "results/table.hpp"
+#include "results/markdown_table.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -48,17 +48,6 @@ std::string plan_time_text(const PlanTime& time)
 {
   return fmt::format("planning takes {:.3g} times as long as even", time.ratio_to_even) +
          (time.limit ? fmt::format("; the limit is {:.3g}", *time.limit) : "");
-}
-
-/// A cell of a table in Markdown.
-std::string cell(const std::string& text)
-{
-  std::string safe;
-  for (const char c : xml_escaped(text)) {
-    if (c == '|' || c == '*' || c == '_' || c == '`') safe += '\\';
-    safe += c;
-  }
-  return safe;
 }
 
 Json value_of(const DocumentNode& value)
@@ -118,17 +107,18 @@ std::string check_to_markdown(const BaselineCheck& check, const std::string& aga
   constexpr std::size_t most_shown = 100;  // a comment holds 65,536 characters
   std::string text =
       fmt::format("### Quality of {}: {}\n\n{}; {}.\n", check.schedules ? "schedules" : "plans",
-                  check.holds() ? "unchanged" : "changed", cell(summary_of(check, against)), mean_text(check));
+                  check.holds() ? "unchanged" : "changed", markdown_cell(summary_of(check, against)), mean_text(check));
   if (!check.changes.empty()) text += "\n| change | row | what |\n|---|---|---|\n";
   for (std::size_t i = 0; i < std::min(check.changes.size(), most_shown); ++i) {
     const Change& change = check.changes[i];
-    text += fmt::format("| {} | {} | {} |\n", name_of(change.kind), cell(change.row.text()), cell(change.what));
+    text += fmt::format("| {} | {} | {} |\n", name_of(change.kind), markdown_cell(change.row.text()),
+                        markdown_cell(change.what));
   }
   if (check.changes.size() > most_shown) text += fmt::format("\nAnd {} more.\n", check.changes.size() - most_shown);
   if (check.schedules) {
     text += "\n| scheduling policy | mean completion times, new / old |\n|---|---|\n";
     for (const auto& [policy, ratio] : check.times_by_maker) {
-      text += fmt::format("| {} | {:.6f} |\n", cell(policy), ratio.geometric_mean.value());
+      text += fmt::format("| {} | {:.6f} |\n", markdown_cell(policy), ratio.geometric_mean.value());
     }
     return text;
   }
@@ -138,7 +128,7 @@ std::string check_to_markdown(const BaselineCheck& check, const std::string& aga
                                    [&name = allocator](const PlanTime& one) { return one.allocator == name; });
     const bool is_timed = time != check.plan_times.end();
     text +=
-        fmt::format("| {} | {:.6f} | {} | {} |\n", cell(allocator), ratio.geometric_mean.value(),
+        fmt::format("| {} | {:.6f} | {} | {} |\n", markdown_cell(allocator), ratio.geometric_mean.value(),
                     is_timed ? fmt::format("{:.3g}{}", time->ratio_to_even, time->is_over() ? ", too slow" : "") : "–",
                     is_timed && time->limit ? fmt::format("{:.3g}", *time->limit) : "–");
   }

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program", "core/check",
+CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program", "core/compute", "core/check",
         "core/certificates"}
 EXECUTION = {"exec/control", "exec/device", "exec/files", "exec/launch", "exec/model", "exec/net", "exec/transport"}
 MOST_ROOMS = 11
@@ -27,6 +27,7 @@ ROOMS = {
     "core/jobs": ({"core", "core/base"}, ("fmt/",), ("nlohmann/",)),
     "core/plan": ({"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
+    "core/compute": ({"core", "core/base", "core/model", "core/cluster", "core/plan", "core/program"}, ("fmt/",), ("nlohmann/",)),
     "core/check": (CORE - {"core/check", "core/certificates"}, ("fmt/",), ()),
     "core/certificates": (CORE - {"core/certificates"}, ("fmt/",), ()),
     "allocators": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ("nlohmann/",)),
@@ -57,6 +58,7 @@ ROOMS = {
     "sim/play": (CORE | {"schedules", "sim/platform"}, ("fmt/",), ("simgrid/", "xbt/")),
     "results": (CORE, ("fmt/",), ("nlohmann/",)),
     "results/trace": (CORE | {"results"}, ("fmt/",), ("nlohmann/", "zlib.h")),
+    "results/fidelity": (CORE | {"results"}, ("fmt/",), ("nlohmann/",)),
     "results/gate": (CORE | {"results"}, ("fmt/",), ("nlohmann/",)),
     "results/sweep": (CORE | {"results"}, ("fmt/",), ("nlohmann/", "sqlite3.h")),
     "results/report": (CORE | {"results", "results/trace"}, ("fmt/",), ("nlohmann/",)),
@@ -80,10 +82,11 @@ ROOMS = {
 }
 COMMANDS = CORE | {"allocators", "allocators/mix", "allocators/sky", "allocators/spmd", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
                    "sim/generate", "sim/play", "results", "results/trace", "results/gate", "results/sweep",
-                   "results/report"}
+                   "results/report", "results/fidelity"}
 ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/commands": (COMMANDS | {"cli", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/fidelity": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/share": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/sweep": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),

@@ -4,7 +4,7 @@ import pathlib
 import subprocess
 
 from tests.cli.support import PLATFORM, ROOT, CommandTest
-from tools import hidup_platforms
+from tools import fit_collectives, hidup_platforms
 
 
 class Platform(CommandTest):
@@ -74,6 +74,43 @@ class Platform(CommandTest):
             output = self.folder / f"sky{nodes}.xml"
             self.run_isobar("platform", "generate", "sky", "--nodes", nodes, "-o", output)
             self.assertEqual(output.read_text(), (ROOT / f"platforms/sky{nodes}.xml").read_text())
+
+    def machine(self, text, *options):
+        platform = self.folder / "machine.xml"
+        self.run_isobar("platform", "generate", "machine", self.write("machine.yaml", text), *options, "-o", platform)
+        return platform.read_text()
+
+    def test_links_of_machines_attain_what_their_tool_fits(self):
+        machines = {"NVSwitch of A100-SXM4": ("A100-SXM4-40GB", "switch", 8),
+                    "NVSwitch of H100-SXM5": ("H100-SXM5-80GB", "switch", 8),
+                    "NVLink cube of V100-SXM2": ("V100-SXM2-16GB", "switch", 8),
+                    "NVLink pairs of V100-SXM2": ("V100-SXM2-16GB", "mesh", 7),
+                    "PCI Express of A10G": ("A10G", "pcie", 2), "PCI Express of L4": ("L4", "pcie", 2)}
+        self.assertEqual(list(machines), list(fit_collectives.FABRICS))
+        for fabric, (device, topology, gpus) in machines.items():
+            fraction, latency_us = fit_collectives.fit(fabric)
+            nominal = fit_collectives.FABRICS[fabric][0]
+            key = "bandwidth_per_pair" if topology == "mesh" else "bandwidth_per_gpu"
+            xml = self.machine(f"nodes: 1\ngpus_per_node: {gpus}\ndevice: {device}\n"
+                               f"inside: {{topology: {topology}, {key}: {nominal} GB/s}}\n")
+            links = 1 if topology == "mesh" else 2
+            self.assertRegex(xml, rf'bandwidth="{fraction * nominal:.6g}GBps" latency="{latency_us / links:.6g}us"')
+            xml = self.machine(f"nodes: 1\ngpus_per_node: {gpus}\ndevice: {device}\n"
+                               f"inside: {{topology: {topology}, measured_send_recv: 1 GB/s}}\n")
+            gain = fit_collectives.ring_gain(fabric)
+            self.assertRegex(xml, rf'id="\w+\.n0g0[.g1]*" bandwidth="{gain:.6g}GBps"')
+
+    def test_makes_a_platform_of_a_machine_with_other_counts(self):
+        text = (ROOT / "examples/machine.yaml").read_text()
+        self.assertEqual(self.machine(text).count("<host "), 16)
+        xml = self.machine(text, "--set", "nodes=3", "--set", "gpus_per_node=2")
+        self.assertEqual(xml.count("<host "), 6)
+        self.assertRegex(xml, r'"isobar platform generate machine \S+machine.yaml --set gpus_per_node=2 --set nodes=3"/>')
+        generate = "platform", "generate", "machine", self.folder / "machine.yaml"
+        self.assertEqual(self.fault_of(*generate, "--set", "node=3"),
+                         "--set: node: unknown; write nodes, gpus_per_node or count_A100-SXM4-80GB")
+        file = self.folder / "machine.yaml"
+        self.assertEqual(self.fault_of(*generate, "-o", file), f"{file}: is an input; name another file to write")
 
     def test_an_import_does_not_overwrite_its_inputs(self):
         for name in ("matrix", "sites"):

@@ -1,4 +1,4 @@
-"""isobar profile --machine: what it measures of a machine, and a plan of a model that is larger than its device."""
+"""isobar profile --machine and --operators: what they measure, and plans by it."""
 
 import json
 import pathlib
@@ -122,3 +122,34 @@ class ProfileOfAMachine(CommandTest):
         process.send_signal(signal.SIGINT)
         self.assertEqual((*process.communicate(timeout=HANG_S), process.returncode), ("", "isobar: interrupted\n", 130))
         self.assertEqual([path.name for path in self.folder.iterdir()], ["model.yaml"])
+
+
+class ProfileOfOperators(CommandTest):
+    def test_a_profiled_device_is_planned_and_simulated_by_its_own_operators(self):
+        workload, live = self.write("model.yaml", MODEL), self.folder / "live"
+        printed = self.run_isobar("profile", workload, "--operators", "--repetitions", 1, "-o", live).stdout
+        self.assertEqual(sorted(path.name for path in self.folder.iterdir()),
+                         ["live.links.csv", "live.operators.json", "live.xml", "model.yaml"])
+        profile = f"{live}.operators.json"
+        table = json.loads(pathlib.Path(profile).read_text())
+        self.assertEqual((table["schema"], table["dtype"], table["tf32"]), ("isobar-operators/1", "float32", False))
+        self.assertTrue(table["device"].endswith(", 1 thread"))
+        self.assertEqual({product["layout"] for product in table["products"]}, {"TN", "NN", "NT"})
+        self.assertEqual(set(table["memory_bound"]), {"norm", "activation", "residual", "softmax", "copy"})
+        self.assertIn(f"{table['device']}: {len(table['products'])} products in float32\n", printed)
+        self.assertRegex(printed, r"\nlaunch +\d")
+        # The platform's device is the table's.
+        host, = xml.etree.ElementTree.parse(f"{live}.xml").getroot().iter("host")
+        self.assertIn(table["device"], [prop.get("value") for prop in host.findall("prop")])
+        inputs = (f"{live}.xml", workload, "--profile", profile, "--set", "compute=operators", "--set",
+                  "framework=megatron-core-0.8")
+        plan = self.make_plan(*inputs)
+        self.run_isobar("verify", f"{live}.xml", workload, plan, "--profile", profile)
+        predicted = json.loads(pathlib.Path(plan).read_text())["predicted"]["step_time_s"]
+        self.assertAlmostEqual(self.json_of("simulate", *inputs, "--plan", plan)["step_time_s"] / predicted, 1, delta=1e-3)
+
+    def test_operators_of_models_that_are_not_transformers_are_refused_before_any_file_is_written(self):
+        workload = self.write("net.yaml", "model: resnet\ndepth: 50\nimage: 224\nclasses: 1000\n")
+        self.assertIn("compute: operators takes models bert, gpt and llama; use compute: rate",
+                      self.fault_of("profile", workload, "--operators", "-o", self.folder / "x"))
+        self.assertEqual([path.name for path in self.folder.iterdir()], ["net.yaml"])

@@ -534,6 +534,19 @@ class Run(CommandTest):
         self.assertIn(f"{plan}: sync.adds_replicas: false; isobar run adds up the gradients of replicas, so that they stay "
                       "equal", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
 
+    def test_what_other_systems_send_is_simulated_only(self):
+        platform, workload = self.small_inputs()
+        plan = json.loads(open(self.make_plan(platform, workload, "--pipeline", 1, "--replicas", 2,
+                                              allocator="grid")).read())
+        plan["sync"] = {"algorithm": "ring", "sharded": "parameters", "gather_dtype": "bf16", "each_microbatch": True}
+        plan["transfers"] = {"sliced": True}
+        file = self.write("others.json", json.dumps(plan))
+        fault = self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated")
+        for key, does in (("transfers.sliced: true", "each shard sends all of what a stage passes on"),
+                          ("sync.gather_dtype", "parameters travel in float32"),
+                          ("sync.each_microbatch: true", "replicas add up their gradients once a step")):
+            self.assertIn(f"{file}: {key}, which isobar run does not execute: {does}", fault)
+
     def started(self):
         workload, plan = self.stamped_plan()
         process = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--steps", "1000000",

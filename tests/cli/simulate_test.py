@@ -29,7 +29,7 @@ class Simulate(CommandTest):
         self.assertAlmostEqual(result["bubble_fraction"], 1 - 7.5 / (2 * 7.72), places=6)
         self.assertIsNone(result["tokens_per_s"])
         text = self.run_isobar("simulate", *inputs, "--plan", plan).stdout
-        self.assertEqual(text.splitlines()[1], "MFU 38.9 %, bubble 51.4 %")
+        self.assertEqual(text.splitlines()[1], "MFU 38.9 %, bubble 51.4 %, layers by rate")
 
     def test_counts_the_tokens_of_a_model_of_sequences(self):
         platform, workload = self.gpt_inputs()

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// A plan of Aceso (Liu et al., EuroSys 2024), as its search writes it, for a model of transformer blocks: an
+/// embedding, 13 operators a block, the last normalisation and the head.
+struct AcesoPlan {
+  std::vector<std::size_t> tensor;  ///< devices that divide most operators of a stage, by stage
+  std::vector<std::size_t> data;    ///< replicas of most operators of a stage
+  std::vector<double> blocks;       ///< of each stage; decimals where a block is cut
+  std::vector<bool> recomputes;     ///< by half of a block: attention, then the two products after it
+};
+
+/// Reads a plan: `num_ops_in_each_stage`, `num_gpus`, `model_parallel_size_of_each_op`,
+/// `data_parallel_size_of_each_op` and `recompute_ops`, lists by stage, the last three of lists by operator.
+/// A half of a block is recomputed where most of its operators are.
+/// @throws InputError naming file and key of every fault, among them a plan for another number of blocks.
+AcesoPlan read_aceso_plan(const std::string& file, double blocks);
+
+}  // namespace isobar::cli

@@ -1,0 +1,250 @@
+#include "cli/commands.hpp"
+#include "cli/fidelity/prediction.hpp"
+#include "cli/output_file.hpp"
+#include "cli/rows.hpp"
+#include "cli/table_options.hpp"
+#include "core/base/child_process.hpp"
+#include "core/base/command_options.hpp"
+#include "core/base/interrupt.hpp"
+#include "core/base/progress_line.hpp"
+#include "core/base/quantity_text.hpp"
+#include "core/base/standard_streams.hpp"
+#include "results/fidelity/figures.hpp"
+#include "results/fidelity/limits.hpp"
+#include "results/fidelity/report.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <set>
+#include <thread>
+
+namespace isobar::cli {
+
+namespace {
+
+using results::FidelityLimits;
+using results::MeasuredRow;
+using results::PredictedRow;
+
+constexpr auto footer = R"(Errors are predicted / measured - 1; their means count them without sign.
+docs/formats/fidelity.md has the columns of FILE, and the keys of --limits.
+Exit codes: 0 done · 2 a wrong file · 3 predictions failed, and none ended
+            4 every row is unsupported · 5 a figure is beyond its limit
+
+Example:
+  isobar fidelity results/fidelity/measured/mpt_h100.csv \
+    --explain 7b-s2048-n8-b48
+)";
+
+struct FidelityOptions {
+  std::vector<std::string> files;
+  bool unfolded = false;
+  std::string row_time_limit = "10min";
+  std::string explain;
+  std::string limits;
+  std::string csv;
+  std::string markdown;
+  TableOptions table;
+  bool json = false;
+};
+
+/// Adds a fault for each file that a row names and that does not exist.
+void require_files(const MeasuredRow& row, FaultList& faults)
+{
+  const auto require = [&](const char* column, const std::string& file) {
+    std::error_code unknown;
+    if (!file.empty() && !std::filesystem::exists(file, unknown)) {
+      faults.add(row.line, column, shown(file, 200) + ": no such file; name one relative to the folder of the table");
+    }
+  };
+  require("platform", row.platform);
+  require("workload", row.workload);
+  require("plan", row.plan);
+  for (const auto& profile : row.profiles) require("profiles", profile);
+}
+
+/// The rows of all files, in their order.
+std::vector<MeasuredRow> rows_of(const std::vector<std::string>& files)
+{
+  std::vector<MeasuredRow> rows;
+  std::set<std::filesystem::path> read;
+  for (const auto& file : files) {
+    if (!read.insert(std::filesystem::path(file).lexically_normal()).second) {
+      throw InputError(file, "is given twice; name each file once");
+    }
+    FaultList faults(file);
+    for (auto& row : results::read_measured_rows(file)) {
+      if (row.role != results::RowRole::Excluded) require_files(row, faults);
+      rows.push_back(std::move(row));
+    }
+    faults.throw_if_any();
+  }
+  return rows;
+}
+
+std::vector<std::string> inputs_of(const FidelityOptions& options, const std::vector<MeasuredRow>& rows)
+{
+  std::set<std::string> inputs(options.files.begin(), options.files.end());
+  inputs.insert(options.limits);
+  for (const auto& row : rows) {
+    inputs.insert({row.platform, row.workload, row.plan});
+    inputs.insert(row.profiles.begin(), row.profiles.end());
+  }
+  return {inputs.begin(), inputs.end()};
+}
+
+std::optional<FidelityLimits> limits_of(const FidelityOptions& options, const std::vector<MeasuredRow>& rows)
+{
+  if (options.limits.empty()) return std::nullopt;
+  std::vector<std::string> sets;
+  for (const auto& row : rows) {
+    if (std::ranges::count(sets, row.set) == 0) sets.push_back(row.set);
+  }
+  return results::read_fidelity_limits(options.limits, sets);
+}
+
+/// The row that --explain names: ROW, or SET/ROW.
+const MeasuredRow& explained_row(const std::string& name, const std::vector<MeasuredRow>& rows)
+{
+  const auto full_name = [](const MeasuredRow& row) { return row.set + "/" + row.name; };
+  std::vector<const MeasuredRow*> found;
+  std::vector<std::string> names;
+  for (const auto& row : rows) {
+    if (row.name == name || full_name(row) == name) found.push_back(&row);
+    names.push_back(row.name);
+  }
+  if (found.empty()) {
+    const std::string nearest = nearest_word(name, names);
+    throw InputError("--explain", fmt::format("{} is not a row of the files; {}", in_quotes(name),
+                                              nearest.empty() ? "--csv - lists them"
+                                                              : fmt::format("did you mean {}?", shown(nearest))));
+  }
+  if (found.size() > 1) {
+    throw InputError("--explain", fmt::format("{} is a row of several sets or files; name one file, and {}",
+                                              in_quotes(name), shown(full_name(*found.front()))));
+  }
+  if (found.front()->role == results::RowRole::Excluded) {
+    throw InputError("--explain", fmt::format("{} is excluded from predictions; name another row", in_quotes(name)));
+  }
+  return *found.front();
+}
+
+/// Fills in what the child of a row answered. A row that the models cannot express costs no other row.
+void fill(PredictedRow& row, const ChildResult& result)
+{
+  if (!result.failure) {
+    row.prediction = results::prediction_from_json(result.output);
+    row.failure.clear();
+  } else if (result.failure->code == ExitCode::InputError || result.failure->code == ExitCode::Infeasible) {
+    row.prediction.unsupported = result.failure->text;
+    row.failure.clear();
+  } else {
+    row.failure = result.failure->text;
+  }
+}
+
+/// Predicts each row in a child process, since a process simulates once. Rows whose child did not end have failed.
+std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, bool unfolded, Seconds row_time_limit)
+{
+  std::vector<PredictedRow> all;
+  std::vector<std::size_t> places;  // in `all`, of each piece of work
+  std::vector<std::function<std::string()>> work;
+  for (const auto& row : rows) {
+    all.push_back({row, {}, ""});
+    if (row.role == results::RowRole::Excluded) continue;
+    all.back().failure = "interrupted";
+    places.push_back(all.size() - 1);
+    work.emplace_back([&row, unfolded] { return prediction_to_json(predict(row, unfolded)); });
+  }
+  ProgressLine progress("fidelity", work.size());
+  std::size_t ended = 0;
+  try {
+    run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
+                    [&](std::size_t index, const ChildResult& result) {
+                      fill(all[places[index]], result);
+                      progress.done(++ended);
+                    });
+  } catch (const Interrupted&) {
+    // The rows that have ended are written; the others failed with "interrupted".
+  }
+  return all;
+}
+
+/// Done when a row was predicted; otherwise EnvironmentError when a prediction failed, else Infeasible.
+ExitCode exit_code_of(const std::vector<PredictedRow>& rows)
+{
+  const auto any = [&rows](std::string_view status) {
+    return std::ranges::any_of(rows, [status](const PredictedRow& row) { return row.status() == status; });
+  };
+  if (any("predicted")) return ExitCode::Done;
+  return any("failed") ? ExitCode::EnvironmentError : ExitCode::Infeasible;
+}
+
+ExitCode explain(const FidelityOptions& options, const std::vector<MeasuredRow>& rows, Seconds row_time_limit)
+{
+  const auto row = predicted({explained_row(options.explain, rows)}, options.unfolded, row_time_limit);
+  throw_if_interrupted();
+  print(options.json ? explanation_to_json(row.front()) : explanation_to_text(row.front()));
+  return exit_code_of(row);
+}
+
+ExitCode fidelity(const FidelityOptions& options)
+{
+  const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
+  const std::vector<MeasuredRow> measured = rows_of(options.files);
+  if (!options.explain.empty()) return explain(options, measured, row_time_limit);
+  const auto limits = limits_of(options, measured);
+  refuse_overwriting(inputs_of(options, measured), {options.csv, options.markdown});
+  OutputFile csv(options.csv);
+  OutputFile markdown(options.markdown);
+
+  std::vector<PredictedRow> rows = predicted(measured, options.unfolded, row_time_limit);
+  add_floors(rows);
+  const auto figures = fidelity_figures(rows);
+  const auto beyond = limits ? beyond_limits(*limits, figures) : std::vector<std::string>();
+  csv.write(fidelity_to_csv(rows));
+  markdown.write(fidelity_to_markdown(rows, figures));
+  if (!csv.is_standard_output() && !markdown.is_standard_output()) {
+    print(options.json ? fidelity_to_json(rows, figures, beyond)
+                       : fidelity_to_text(rows, figures, options.table.width()));
+  }
+  throw_if_interrupted();
+  for (const auto& line : beyond) say(line);
+  return beyond.empty() ? exit_code_of(rows) : ExitCode::CheckFailed;
+}
+
+}  // namespace
+
+void add_fidelity_command(CLI::App& app, Action& action)
+{
+  auto* command =
+      app.add_subcommand("fidelity", "predict published training runs, and how far off the predictions are");
+  auto options = std::make_shared<FidelityOptions>();
+  command->option_defaults()->group("Inputs");
+  add_file(*command, "FILE", options->files, "measured runs (CSV, docs/formats/fidelity.md)")->required();
+  command->option_defaults()->group("Search");
+  command->add_flag("--unfolded", options->unfolded,
+                    "simulate every rank (default: equal replicas and shards are simulated once where that is exact)");
+  add_row_time_limit(*command, options->row_time_limit);
+  command->option_defaults()->group("Output");
+  auto* limits = add_file(*command, "--limits", options->limits,
+                          "worst figures of sets (YAML or JSON); exit with 5 if a figure is beyond its limit");
+  auto* csv = add_output(*command, "--csv", options->csv, "write a line for each row, with its parts (CSV)");
+  auto* markdown = add_output(*command, "--markdown", options->markdown, "write the tables in Markdown");
+  command
+      ->add_option("--explain", options->explain,
+                   "predict only this row, ROW or SET/ROW, and print its parts, machine, plan and constants")
+      ->excludes(limits)
+      ->excludes(csv)
+      ->excludes(markdown);
+  options->table.add_to(*command);
+  command->add_flag("--json", options->json, "print figures and rows as JSON");
+  command->footer(footer);
+  command->callback([options, &action] { action = [options] { return fidelity(*options); }; });
+}
+
+}  // namespace isobar::cli

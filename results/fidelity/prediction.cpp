@@ -1,0 +1,61 @@
+#include "results/fidelity/prediction.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <utility>
+
+namespace isobar::results {
+
+namespace {
+
+using Json = nlohmann::json;
+
+template <typename Quantity>
+Json json_of(const std::optional<Quantity>& quantity)
+{
+  return quantity ? Json(quantity->value) : Json(nullptr);
+}
+
+template <typename Quantity>
+std::optional<Quantity> quantity_in(const Json& json)
+{
+  return json.is_null() ? std::nullopt : std::optional(Quantity(json.get<double>()));
+}
+
+}  // namespace
+
+std::string prediction_to_json(const RowPrediction& prediction)
+{
+  Json parts = Json::object();
+  for (const auto& part : row_parts) parts[part.key] = (prediction.parts.*part.time).value;
+  const Json json = {{"step", json_of(prediction.step)},
+                     {"unsupported", prediction.unsupported},
+                     {"memory", json_of(prediction.memory)},
+                     {"parts", std::move(parts)},
+                     {"at_peak", json_of(prediction.at_peak)},
+                     {"folded", prediction.folded},
+                     {"fits", prediction.fits},
+                     {"notes", prediction.notes},
+                     {"device", prediction.device}};
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+RowPrediction prediction_from_json(const std::string& text)
+{
+  const Json json = Json::parse(text);
+  RowPrediction prediction;
+  prediction.step = quantity_in<Seconds>(json.at("step"));
+  prediction.unsupported = json.at("unsupported").get<std::string>();
+  prediction.memory = quantity_in<Bytes>(json.at("memory"));
+  for (const auto& part : row_parts) {
+    prediction.parts.*part.time = Seconds(json.at("parts").at(part.key).get<double>());
+  }
+  prediction.at_peak = quantity_in<Seconds>(json.at("at_peak"));
+  prediction.folded = json.at("folded").get<bool>();
+  prediction.fits = json.at("fits").get<bool>();
+  prediction.notes = json.at("notes").get<std::vector<std::string>>();
+  prediction.device = json.at("device").get<std::string>();
+  return prediction;
+}
+
+}  // namespace isobar::results
