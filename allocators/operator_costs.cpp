@@ -34,13 +34,9 @@ Seconds time_alone(const Program& program, const PlayerRates& rates, const Chann
     if (!rates.sites.empty()) sites.push_back(rates.sites.at(end.rank));
   }
   if (has_equal_parts(results)) results.clear();
-  const EndNetwork whole = {rates.transfer, rates.shared_links};
+  const EndNetwork whole = network_between_ranks(rates);
   const EndNetwork network = network_between(std::move(ranks), whole);
-  Seconds time;
-  for (const Round& round : rounds_of(opcode, sizes, channel.algorithm, sites, results)) {
-    time += round_time(round, network);
-  }
-  return time;
+  return collective_time(rounds_of(opcode, sizes, channel.algorithm, sites, results), network);
 }
 
 }  // namespace

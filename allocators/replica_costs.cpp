@@ -16,15 +16,17 @@ namespace {
 
 constexpr Seconds never(std::numeric_limits<double>::infinity());
 
-/// The time of a ring in which each device passes on `messages` messages of `size` together.
+/// The time of a collective in a ring in which each device passes on `messages` messages of `size` together.
 Seconds ring_time(const std::vector<std::size_t>& devices, double messages, Bytes size, const Cluster& cluster)
 {
+  Seconds start;
   Seconds slowest;
   for (std::size_t i = 0; i < devices.size(); ++i) {
     const Path path = cluster.path(devices[i], devices[(i + 1) % devices.size()]);
+    start = std::max(start, cluster.devices[devices[i]].collective_start);
     slowest = std::max(slowest, messages * path.latency + size / path.bandwidth);
   }
-  return slowest;
+  return start + slowest;
 }
 
 /// The number of a step's micro-batches that each pair of replicas of two neighbouring stages takes.

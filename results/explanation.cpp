@@ -494,6 +494,7 @@ Explanation explain_by_playing(const Plan& plan, const Program& program, const W
   const PlayedProgram played = play_program(program, rates);
   const Seconds step_time = played.periods.front().step_time;
   PlayerRates without_latency = rates;
+  without_latency.collective_starts.clear();
   if (rates.transfer) {
     without_latency.transfer = [&rates](std::size_t from, std::size_t to, Bytes size) {
       return TransferTimes{Seconds(0), rates.transfer(from, to, size).data};

@@ -148,7 +148,9 @@ class PathFinder {
     }
     if (has_equal_parts(results)) results.clear();
     const EndNetwork network = network_of_channel(program_, number, network_);
-    for (const Round& round : rounds_of(at.opcode, sizes, channel.algorithm, sites, results)) {
+    const auto rounds = rounds_of(at.opcode, sizes, channel.algorithm, sites, results);
+    Seconds start = collective_start(rounds, network);
+    for (const Round& round : rounds) {
       const auto ends = ends_of_flows(round, network);
       const auto last = std::max_element(ends.begin(), ends.end());
       if (last == ends.end()) continue;
@@ -157,7 +159,8 @@ class PathFinder {
       const std::size_t to = channel.ends[flow.to].rank;
       const Seconds latency = static_cast<double>(flow.messages) * transfer_times(from, to, flow.size()).latency;
       add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Data, *last - latency);
-      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Latency, latency);
+      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Latency, start + latency);
+      start = Seconds(0);
     }
   }
 
@@ -174,7 +177,7 @@ class PathFinder {
 
   const Program& program_;
   const PlayerRates& rates_;
-  const EndNetwork network_ = {rates_.transfer, rates_.shared_links};  // between ranks
+  const EndNetwork network_ = network_between_ranks(rates_);
   std::vector<std::vector<std::vector<Played>>> played_;               // by rank, lane and position
   PlayedPath path_;
 };

@@ -22,11 +22,13 @@ DROPOUT_RESIDUAL = ((7, 5), (0.36, 0.46))
 COPY = 0.8
 SOFTMAX = (3, 4)  # of Megatron's causal kernel
 DROPOUT = (5, 5)
-DEVICES = {"A100-SXM4-80GB": {"peak": 312e12, "bandwidth": 2039e9, "inside": 300e9, "nic": 25e9},
-           "H100-SXM5-80GB": {"peak": 989e12, "bandwidth": 3350e9, "inside": 450e9, "nic": 50e9}}
+# Inside a node, collectives attain `inside`, start once and have steps of a ring (fit_collectives.py).
+DEVICES = {"A100-SXM4-80GB": {"peak": 312e12, "bandwidth": 2039e9, "inside": 0.728 * 300e9, "start": 38e-6, "step": 2.25e-6,
+                              "nic": 25e9},
+           "H100-SXM5-80GB": {"peak": 989e12, "bandwidth": 3350e9, "inside": 0.830 * 450e9, "start": 26e-6, "step": 0.5e-6,
+                              "nic": 50e9}}
 NIC_FRACTION = 0.9
 NIC_OF_GH200 = 22.5e9  # attained
-INSIDE_FRACTION = 0.75  # of collectives of 100 MB to 400 MB over NVSwitch (data: collectives/nccl.csv)
 INTERFERENCE = 0.2  # of the shorter of computation and gather, beside the longer
 NAMES = ("efficiency", "size_loss", "fused_attention", "core_bandwidth", "product_speed")
 START = {"efficiency": 0.79, "size_loss": 108, "fused_attention": 0.25, "core_bandwidth": 0.8, "product_speed": 1}
@@ -85,7 +87,8 @@ class Run:
                 reached = bandwidth * c["core_bandwidth"]
                 core = [scores * (max(4 * width / (peak * c["efficiency"]), 4 / reached) * (1 + i)
                                   + (SOFTMAX[i] + DROPOUT[i]) / reached) for i in (0, 1)]
-            collective = 0 if t == 1 else 4 * m * h * (t - 1) / t / (self.device["inside"] * INSIDE_FRACTION) + 20e-6
+            collective = 0 if t == 1 else (4 * m * h * (t - 1) / t / self.device["inside"] + self.device["start"]
+                                           + 2 * (t - 1) * self.device["step"])
             forward = products + core[0] + memory[0] + 2 * collective
             backward = 2 * products + core[1] + memory[1] + 2 * collective
             if self.hides_sums:  # beside the products of the weights' gradients of queries, keys, values and of the first linear
@@ -105,7 +108,7 @@ class Run:
             stage = (forward + backward) * self.layers / self.stages
             transfer = 2 * m * h / t / (self.device["nic"] * NIC_FRACTION)
             if t > 1 and not self.divides_sequence:
-                transfer += 2 * m * h / (self.device["inside"] * INSIDE_FRACTION)
+                transfer += 2 * m * h / self.device["inside"]
             if self.stages == 1:
                 time += n * (stage + head)
             else:
@@ -119,10 +122,11 @@ class Run:
 
     def gather_time(self):
         """Parameters of a block in 16 bits, from all replicas."""
-        rate = self.device["inside"] * INSIDE_FRACTION
+        rate = self.device["inside"]
         if self.replicas > 8:
             rate = min(rate, 8 * self.device["nic"] * NIC_FRACTION)
-        return 24 * self.hidden**2 * (self.replicas - 1) / self.replicas / rate
+        steps = (self.replicas - 1) * self.device["step"]
+        return self.device["start"] + steps + 24 * self.hidden**2 * (self.replicas - 1) / self.replicas / rate
 
 
 def beside(computation, communication):

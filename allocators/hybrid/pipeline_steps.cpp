@@ -216,11 +216,8 @@ class Step {
       const Path path = cluster.path(devices[from], devices[to]);
       return TransferTimes{path.latency, path.data_time(bytes)};
     };
-    Seconds all;
-    for (const Round& round : rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites)) {
-      all += round_time(round, network);
-    }
-    return all;
+    network.start = [&](std::size_t end) { return cluster.devices[devices[end]].collective_start; };
+    return collective_time(rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites), network);
   }
 
   std::vector<std::size_t> devices_of(std::size_t stage) const

@@ -29,10 +29,18 @@ std::optional<Workload> workload_of_shard(const Workload& workload, std::size_t 
   return part;
 }
 
-/// A ring of `ends` ends in which each sends `size` in all.
-Seconds ring_time(std::size_t ends, double messages, Bytes size, const Path& path)
+/// A collective in a ring of `ends` ends in which each sends `size` in all.
+Seconds ring_time(std::size_t ends, double messages, Bytes size, const Path& path, Seconds start)
 {
-  return ends < 2 ? Seconds(0) : messages * path.latency + size / path.bandwidth;
+  return ends < 2 ? Seconds(0) : start + messages * path.latency + size / path.bandwidth;
+}
+
+/// The least that a device adds to the time of a collective.
+Seconds least_collective_start(const Cluster& cluster)
+{
+  Seconds least = cluster.devices.front().collective_start;
+  for (const auto& device : cluster.devices) least = std::min(least, device.collective_start);
+  return least;
 }
 
 /// The times in which shards add up what the layers make of a micro-batch, there and back, as prefix sums.
@@ -40,12 +48,13 @@ std::vector<Seconds> sums_of_shards(const CostModel& cost, std::size_t shards, c
 {
   const auto all = static_cast<double>(shards);
   const auto others = static_cast<double>(shards - 1);
+  const Seconds start = least_collective_start(cost.cluster());
   std::vector<Seconds> sums = {Seconds(0)};
   for (std::size_t layer = 0; layer < cost.layers(); ++layer) {
     const auto gathered = cost.workload().layers[layer].split->gathered;
     const Bytes output = gathered ? others * *gathered : 2 * others / all * cost.boundary_output(layer + 1);
-    Seconds sum = ring_time(shards, gathered ? others : 2 * others, output, path);
-    if (layer > 0) sum += ring_time(shards, 2 * others, 2 * others / all * cost.boundary_gradient(layer), path);
+    Seconds sum = ring_time(shards, gathered ? others : 2 * others, output, path, start);
+    if (layer > 0) sum += ring_time(shards, 2 * others, 2 * others / all * cost.boundary_gradient(layer), path, start);
     sums.push_back(sums.back() + sum);
   }
   return sums;
@@ -371,9 +380,10 @@ Seconds ShapeCosts::sync_time(std::size_t first, std::size_t last, const std::ve
   if (replicas < 2 || problem_.goal.has_free_transfers()) return Seconds(0);
   const auto& parameters = parts_.front().parameters;
   const Bytes size(bytes_of_a_gradient * (parameters[last + 1] - parameters[first]) / static_cast<double>(shards));
-  const auto in_ring = [](std::size_t ends, Bytes of_all, const Path& path) {
+  const Seconds start = least_collective_start(problem_.cluster);
+  const auto in_ring = [start](std::size_t ends, Bytes of_all, const Path& path) {
     const auto others = static_cast<double>(ends - 1);
-    return ring_time(ends, 2 * others, 2 * others / static_cast<double>(ends) * of_all, path);
+    return ring_time(ends, 2 * others, 2 * others / static_cast<double>(ends) * of_all, path, start);
   };
   Seconds ring;
   Seconds inside;

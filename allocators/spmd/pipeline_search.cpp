@@ -114,6 +114,7 @@ class PipelineSearch {
       const Device& other = cluster_.devices[b[i]];
       if (operator_rates_of(workload_, one) != operator_rates_of(workload_, other)) return false;
       if (one.memory != other.memory || one.interference != other.interference) return false;
+      if (one.collective_start != other.collective_start) return false;
       for (std::size_t j = 0; j < a.size(); ++j) {
         if (i == j) continue;
         const Path path = cluster_.path(a[i], a[j]);

@@ -21,8 +21,10 @@ DeviceGroup group_of(const Cluster& cluster, const std::vector<std::size_t>& dev
 {
   DeviceGroup group;
   std::vector<Path> paths;
+  std::vector<Seconds> starts;
   for (const auto device : devices) {
     group.sites.push_back(cluster.devices[device].site);
+    starts.push_back(cluster.devices[device].collective_start);
     for (const auto other : devices) paths.push_back(other == device ? Path{} : cluster.path(device, other));
   }
   group.algorithm = algorithm;
@@ -33,6 +35,7 @@ DeviceGroup group_of(const Cluster& cluster, const std::vector<std::size_t>& dev
   group.shared_links = [devices, network = cluster.network](std::size_t from, std::size_t to) {
     return network->shared_links(devices[from], devices[to]);
   };
+  group.start = [starts = std::move(starts)](std::size_t device) { return starts[device]; };
   return group;
 }
 
@@ -62,10 +65,10 @@ SpmdDevices::Across across(const Cluster& cluster, const Replicas& replicas, Alg
   std::vector<std::string> sites;  // of the ends of a ring
   for (std::size_t i = 0; i < replicas.size(); ++i) sites.push_back(group.sites[i * positions]);
   const auto time_of = [&](Bytes size) {
-    Seconds time;
+    std::vector<Round> rounds;
     for (const Round& ring :
          rounds_of(Opcode::AllReduce, std::vector<Bytes>(replicas.size(), size), algorithm, sites)) {
-      Round round;
+      Round& round = rounds.emplace_back();
       for (std::size_t position = 0; position < positions; ++position) {
         for (Flow flow : ring) {
           flow.from = flow.from * positions + position;
@@ -73,9 +76,8 @@ SpmdDevices::Across across(const Cluster& cluster, const Replicas& replicas, Alg
           round.push_back(flow);
         }
       }
-      time += round_time(round, {group.transfer, group.shared_links});
     }
-    return time;
+    return collective_time(rounds, EndNetwork{group.transfer, group.shared_links, group.start});
   };
   const Seconds latency = time_of(Bytes(0));
   return {latency, large / (time_of(large) - latency)};

@@ -346,20 +346,11 @@ class OperatorChecker {
     }
     const bool divides = opcode == Opcode::ReduceScatter || opcode == Opcode::AllToAll;
     if (is_even || !divides) results.clear();
-    const auto device = [&](std::size_t end) { return needs_.endpoints()[ranks[end]]; };
-    EndNetwork network;
-    network.transfer = [&](std::size_t from, std::size_t to, Bytes size) {
-      const Path path = cluster_.path(device(from), device(to));
-      return TransferTimes{path.latency, size / path.bandwidth};
-    };
-    network.shared_links = [&](std::size_t from, std::size_t to) {
-      return cluster_.network->shared_links(device(from), device(to));
-    };
-    double seconds = 0;
-    for (const Round& round : rounds_of(opcode, sizes, algorithm, sites, results)) {
-      seconds += round_time(round, network).value;
-    }
-    return seconds;
+    std::vector<std::size_t> devices;
+    for (const std::size_t rank : ranks) devices.push_back(needs_.endpoints()[rank]);
+    const EndNetwork whole = network_of(cluster_);
+    const EndNetwork network = network_between(std::move(devices), whole);
+    return collective_time(rounds_of(opcode, sizes, algorithm, sites, results), network).value;
   }
 
   /// How long the collectives of the ranks of a group take.

@@ -418,16 +418,18 @@ class PlayedChecker {
     }
   }
 
-  /// The time in which the parts of a holder pass messages around their ring.
+  /// The time of a collective in which the parts of a holder pass messages around their ring.
   double around_ring(const Holder& holder, double messages, double bytes) const
   {
+    double start = 0;
     double slowest = 0;
     for (std::size_t k = 0; k < holder.parts.size(); ++k) {
       const std::size_t next = holder.parts[k + 1 < holder.parts.size() ? k + 1 : 0].rank;
       const Path path = cluster_.path(device_of_rank_[holder.parts[k].rank], device_of_rank_[next]);
       slowest = std::max(slowest, messages * path.latency.value + bytes / path.bandwidth.value);
+      start = std::max(start, cluster_.devices[device_of_rank_[holder.parts[k].rank]].collective_start.value);
     }
-    return slowest;
+    return start + slowest;
   }
 
   /// An AllReduce of V bytes among n passes 2 (n-1) messages of V/n bytes, an AllGather n-1 of V.

@@ -32,13 +32,13 @@ struct Row {
 };
 
 // Fitted by tools/fit_operators.py on results/fidelity/operators and by tools/fit_compute.py on calibration rows.
-constexpr ProductConstants ampere = {0.786, 173};
-constexpr ProductConstants hopper = {0.578, 164};
+constexpr ProductConstants ampere = {0.788, 172};
+constexpr ProductConstants hopper = {0.574, 152};
 constexpr ProductConstants volta = {0.701, 78};
 constexpr ProductConstants slim_ampere = {1.024, 187};
-constexpr double flash_ampere = 0.314;
+constexpr double flash_ampere = 0.313;
 constexpr double flash_hopper = 0.184;
-constexpr double core_ampere = 0.600;
+constexpr double core_ampere = 0.604;
 
 constexpr Row rows[] = {
     {"A100-SXM4-80GB", 312, true, 156, 19.5, 80, 2039, ampere, flash_ampere, core_ampere,

@@ -44,6 +44,16 @@ Flops machine_update_work(const Workload& workload, const Layer& layer)
   return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
 }
 
+EndNetwork network_of(const Cluster& cluster)
+{
+  return {[&cluster](std::size_t from, std::size_t to, Bytes size) {
+            const Path path = cluster.path(from, to);
+            return TransferTimes{path.latency, path.data_time(size)};
+          },
+          [&cluster](std::size_t from, std::size_t to) { return cluster.network->shared_links(from, to); },
+          [&cluster](std::size_t device) { return cluster.devices.at(device).collective_start; }};
+}
+
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   PlayerRates rates;
@@ -68,6 +78,10 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
     rates.interference.clear();
   }
   if (plan.goal.has_free_transfers()) return rates;
+  for (const std::size_t endpoint : endpoint_of_rank) {
+    const bool is_device = endpoint < cluster.devices.size();
+    rates.collective_starts.push_back(is_device ? cluster.devices[endpoint].collective_start : Seconds(0));
+  }
   rates.transfer = [endpoint_of_rank, network = cluster.network](std::size_t from, std::size_t to, Bytes size) {
     const Path path = network->path(endpoint_of_rank.at(from), endpoint_of_rank.at(to));
     return TransferTimes{path.latency, path.data_time(size)};

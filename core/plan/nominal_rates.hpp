@@ -4,6 +4,7 @@
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
+#include "core/program/round_time.hpp"
 
 namespace isobar {
 
@@ -23,5 +24,8 @@ Flops machine_update_work(const Workload& workload, const Layer& layer);
 /// faster than sums of gradients over it. Keeps no reference to its arguments.
 /// @throws std::logic_error for a device that the cluster lacks.
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
+/// What lies between the endpoints of a cluster. Refers to it; it must outlive the network.
+EndNetwork network_of(const Cluster& cluster);
 
 }  // namespace isobar

@@ -433,10 +433,8 @@ class ProgramPlayer : public WalkVisitor {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
     }
     if (!channel.network) channel.network = network_of_channel(program_, number, network_);
-    channel.collective_duration = 0;
-    for (const Round& round : rounds_of(program_.channels()[number], opcode, channel.sizes, sites, channel.results)) {
-      channel.collective_duration += round_time(round, *channel.network).value;
-    }
+    const auto rounds = rounds_of(program_.channels()[number], opcode, channel.sizes, sites, channel.results);
+    channel.collective_duration = collective_time(rounds, *channel.network).value;
     return channel.collective_duration;
   }
 
@@ -449,7 +447,7 @@ class ProgramPlayer : public WalkVisitor {
 
   const Program& program_;
   const PlayerRates& rates_;
-  const EndNetwork network_ = {rates_.transfer, rates_.shared_links};  // between ranks
+  const EndNetwork network_ = network_between_ranks(rates_);
   const PlayedSink& sink_;
   const BusyTimes& busy_;
   bool notes_busy_times_;
@@ -462,6 +460,15 @@ class ProgramPlayer : public WalkVisitor {
 };
 
 }  // namespace
+
+EndNetwork network_between_ranks(const PlayerRates& rates)
+{
+  EndNetwork network = {rates.transfer, rates.shared_links};
+  if (!rates.collective_starts.empty()) {
+    network.start = [&rates](std::size_t rank) { return rates.collective_starts.at(rank); };
+  }
+  return network;
+}
 
 Seconds PlayedPeriod::window() const
 {

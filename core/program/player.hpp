@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/program/program.hpp"
+#include "core/program/round_time.hpp"
 #include "core/shared_link.hpp"
 #include "core/transfer_times.hpp"
 #include "core/units.hpp"
@@ -48,7 +49,11 @@ struct PlayerRates {
   std::vector<std::string> sites = {};      ///< by rank, for hierarchical collectives; may be empty without them
   std::vector<MachineRates> machines = {};  ///< by rank; may be empty for a program that uses devices alone
   std::vector<double> interference = {};    ///< by rank, Device::interference; may be empty: 1
+  std::vector<Seconds> collective_starts = {};  ///< by rank, Device::collective_start; may be empty: 0
 };
+
+/// What lies between ranks. Refers to `rates`, which must outlive it.
+EndNetwork network_between_ranks(const PlayerRates& rates);
 
 /// The computations of a rank in one period.
 struct PlayedRank {
@@ -91,7 +96,7 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 ///   instruction. Message k, ready at r_k, arrives at A_k = max(r_k + latency, A_{k-1}) + data, which ends both
 ///   instructions (docs/costs.md). Sizes are not rounded to whole bytes.
 /// - A collective begins when all ends have reached it and their waits are over. Its rounds follow each other
-///   (rounds_of), and end with their last flows (round_time.hpp). Then all ends complete it and reach their next
+///   (rounds_of), and end with their last flows (collective_time). Then all ends complete it and reach their next
 ///   instruction.
 /// - A lane goes from its last instruction of a period to the first of the next one as within a period, unless another
 ///   lane of its rank has not ended the period before.

@@ -175,9 +175,12 @@ EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whol
     };
   }
   if (whole.shared_links) {
-    network.shared_links = [ends = std::move(ends), &whole](std::size_t from, std::size_t to) {
+    network.shared_links = [ends, &whole](std::size_t from, std::size_t to) {
       return whole.shared_links(ends.at(from), ends.at(to));
     };
+  }
+  if (whole.start) {
+    network.start = [ends = std::move(ends), &whole](std::size_t end) { return whole.start(ends.at(end)); };
   }
   return network;
 }
@@ -252,6 +255,23 @@ Seconds round_time(const Round& round, const EndNetwork& network)
   Seconds last;
   for (const Seconds end : ends_of_flows(round, network)) last = std::max(last, end);
   return last;
+}
+
+Seconds collective_start(const std::vector<Round>& rounds, const EndNetwork& network)
+{
+  Seconds longest;
+  if (!network.start) return longest;
+  for (const Round& round : rounds) {
+    for (const Flow& flow : round) longest = std::max({longest, network.start(flow.from), network.start(flow.to)});
+  }
+  return longest;
+}
+
+Seconds collective_time(const std::vector<Round>& rounds, const EndNetwork& network)
+{
+  Seconds time = collective_start(rounds, network);
+  for (const Round& round : rounds) time += round_time(round, network);
+  return time;
 }
 
 }  // namespace isobar

@@ -18,6 +18,8 @@ struct EndNetwork {
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
   /// The links on its way; none: no two flows share one.
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
+  /// What passes at an end before the first flow of a collective (Device::collective_start); none: nothing.
+  std::function<Seconds(std::size_t end)> start = {};
 };
 
 /// What lies between some ends of a network. Refers to `whole`, which must outlive it.
@@ -43,5 +45,11 @@ std::vector<Seconds> ends_of_flows(const Round& round, const EndNetwork& network
 
 /// When the last of them has: 0 for no flows.
 Seconds round_time(const Round& round, const EndNetwork& network);
+
+/// How long a collective of these rounds takes, alone: the longest start of an end, and the rounds one after the other.
+/// 0 without rounds.
+Seconds collective_time(const std::vector<Round>& rounds, const EndNetwork& network);
+/// The longest start of an end of these rounds.
+Seconds collective_start(const std::vector<Round>& rounds, const EndNetwork& network);
 
 }  // namespace isobar

@@ -46,12 +46,8 @@ std::vector<Bytes> results_of_ends(Opcode opcode, const Pieces& pieces, std::siz
 Seconds collective_time(Opcode opcode, const std::vector<Bytes>& sizes, const DeviceGroup& group,
                         const std::vector<Bytes>& results)
 {
-  const EndNetwork network{group.transfer, group.shared_links};
-  Seconds time;
-  for (const Round& round : rounds_of(opcode, sizes, group.algorithm, group.sites, results)) {
-    time += round_time(round, network);
-  }
-  return time;
+  const EndNetwork network{group.transfer, group.shared_links, group.start};
+  return isobar::collective_time(rounds_of(opcode, sizes, group.algorithm, group.sites, results), network);
 }
 
 }  // namespace isobar::spmd

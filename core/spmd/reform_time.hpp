@@ -21,6 +21,7 @@ struct DeviceGroup {
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer;
   /// The links of a message; none: no two share one.
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
+  std::function<Seconds(std::size_t device)> start = {};  ///< of a collective (EndNetwork::start)
   Algorithm algorithm = Algorithm::Ring;
   std::vector<std::string> sites = {};  ///< of each device, for hierarchical collectives
 };
@@ -40,7 +41,7 @@ std::vector<Bytes> sizes_of_ends(Opcode opcode, const Pieces& pieces, std::size_
 /// as of other collectives (Instruction::result).
 std::vector<Bytes> results_of_ends(Opcode opcode, const Pieces& pieces, std::size_t tensor, Form from, Form to);
 
-/// The time of a collective that has the network for itself: the sum of those of its rounds (round_time.hpp). So a
+/// The time of a collective that has the network for itself (round_time.hpp). So a
 /// program plays it (player.hpp), and the simulator.
 Seconds collective_time(Opcode opcode, const std::vector<Bytes>& sizes, const DeviceGroup& group,
                         const std::vector<Bytes>& results = {});

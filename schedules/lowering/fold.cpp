@@ -1,6 +1,7 @@
 #include "schedules/lowering/fold.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
@@ -26,12 +27,8 @@ namespace {
 /// The time of a ring of all endpoints on which each has `size` bytes to add up, alone.
 Seconds ring_time(const Ranks& endpoints, Bytes size, const EndNetwork& network)
 {
-  const EndNetwork own = network_between(endpoints, network);
-  Seconds time;
-  for (const Round& round : rounds_of(Opcode::AllReduce, std::vector<Bytes>(endpoints.size(), size), Algorithm::Ring)) {
-    time += round_time(round, own);
-  }
-  return time;
+  const std::vector<Bytes> sizes(endpoints.size(), size);
+  return collective_time(rounds_of(Opcode::AllReduce, sizes, Algorithm::Ring), network_between(endpoints, network));
 }
 
 /// Which replicas and shards act: the first ones.

@@ -1,9 +1,11 @@
 #include "schedules/lowering/merged_shards.hpp"
 
 #include "core/model/layer_graph.hpp"
+#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
 #include "schedules/lowering/pipeline_program.hpp"
 
 #include <map>
@@ -13,16 +15,6 @@
 #include <vector>
 
 namespace isobar::schedules {
-
-/// The network between endpoints of a cluster.
-EndNetwork network_of(const Cluster& cluster)
-{
-  return {[&cluster](std::size_t from, std::size_t to, Bytes size) {
-            const Path path = cluster.path(from, to);
-            return TransferTimes{path.latency, path.data_time(size)};
-          },
-          [&cluster](std::size_t from, std::size_t to) { return cluster.network->shared_links(from, to); }};
-}
 
 ShardCollectiveTimes shard_collective_times(const Plan& plan, std::size_t stage, std::size_t layer,
                                             const Workload& workload, const Cluster& cluster)
@@ -43,8 +35,9 @@ ShardCollectiveTimes shard_collective_times(const Plan& plan, std::size_t stage,
     std::vector<std::string> sites;  // of a group; those of others lie alike
     for (const std::size_t shard : groups.front()) sites.push_back(shards[shard].site.value_or(""));
     const Algorithm algorithm = algorithm_of_shards(plan.sync.algorithm, sites);
+    std::vector<Round> rounds;
     for (const Round& round : rounds_of(collective.opcode, sizes, algorithm, sites)) {
-      Round of_all;  // groups, beside each other
+      Round& of_all = rounds.emplace_back();  // groups, beside each other
       for (const auto& group : groups) {
         for (Flow flow : round) {
           flow.from = group[flow.from];
@@ -52,8 +45,8 @@ ShardCollectiveTimes shard_collective_times(const Plan& plan, std::size_t stage,
           of_all.push_back(flow);
         }
       }
-      time += round_time(of_all, network);
     }
+    time += collective_time(rounds, network);
   }
   return times;
 }

@@ -3,15 +3,11 @@
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
-#include "core/program/round_time.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
 
 namespace isobar::schedules {
-
-/// The network between the endpoints of a cluster, which must outlive it.
-EndNetwork network_of(const Cluster& cluster);
 
 /// The time of all collectives among the shards of a stage's first replica for one pass of a layer, one after another,
 /// as the simulator plays them if nothing else is under way, but for those that gather for a pass beside the

@@ -118,6 +118,7 @@ std::optional<std::string> Places::difference(std::size_t rank, std::size_t othe
                      : a.speed_at(workload_.dtype) != b.speed_at(workload_.dtype) ? "speed"
                      : a.memory != b.memory                                       ? "memory"
                      : a.interference != b.interference                           ? "interference"
+                     : a.collective_start != b.collective_start                   ? "the start of collectives"
                                                                                   : nullptr;
   if (what == nullptr) return std::nullopt;
   return fmt::format("devices {} and {} differ in {}", shown(a.name), shown(b.name), what);

@@ -9,10 +9,9 @@ namespace {
 
 constexpr double micro = 1e-6;
 
-/// Latencies of a ring step with protocol Simple, where no measured rows fit it (NCCL 2.28, src/graph/tuning.cc,
-/// hwLat).
+/// Latency of a ring step with protocol Simple, where no measured rows fit it (NCCL 2.28, src/graph/tuning.cc, hwLat).
 constexpr Seconds nvlink_step(3.4 * micro);
-constexpr Seconds network_step(14.0 * micro);
+constexpr Seconds start_on_h100(26 * micro);
 
 struct FamilyFabric {
   std::string_view family;  ///< what names of device types begin with; empty: every type
@@ -27,25 +26,29 @@ const std::vector<FamilyFabric>& inside_fabrics()
   static const std::vector<FamilyFabric> all = {
       {"A100-SXM4",
        Topology::Switch,
-       {"NVSwitch of A100-SXM4", 0.720, Seconds(6.0 * micro), false, "all-reduce over 4 to 8 GPUs (vTrain, Echo)"}},
+       {"NVSwitch of A100-SXM4", 0.728, Seconds(2.25 * micro), Seconds(38 * micro), false,
+        "all-reduce over 4 to 8 GPUs (vTrain, Echo)"}},
       {"V100-SXM2",
        Topology::Switch,
-       {"NVLink cube of V100-SXM2", 0.669, Seconds(6.5 * micro), false, "all-reduce over 4, 7 and 8 GPUs (vTrain)"}},
+       {"NVLink cube of V100-SXM2", 0.677, Seconds(0.5 * micro), Seconds(64 * micro), false,
+        "all-reduce over 4, 7 and 8 GPUs (vTrain)"}},
       {"V100-SXM2",
        Topology::Mesh,
-       {"NVLink pairs of V100-SXM2", 0.873, Seconds(16.5 * micro), false,
+       {"NVLink pairs of V100-SXM2", 0.872, Seconds(16.25 * micro), Seconds(0), false,
         "all-reduce over 2 GPUs (vTrain), send/recv (Aceso)"}},
       {"A10G",
        Topology::Pcie,
-       {"PCI Express of A10G", 0.056, Seconds(17.5 * micro), false, "all-reduce over 2 to 8 GPUs, send/recv (Aceso)",
-        1.296}},
+       {"PCI Express of A10G", 0.057, Seconds(0.5 * micro), Seconds(182 * micro), false,
+        "all-reduce over 2 to 8 GPUs, send/recv (Aceso)", 1.323}},
       {"",
        Topology::Switch,
-       {"NVSwitch of H100-SXM5", 0.773, Seconds(3.0 * micro), false, "all-reduce over 4 and 8 GPUs (Vidur)"}},
-      {"", Topology::Mesh, {"NVLink pairs of GH200", 0.833, nvlink_step, false, "send/recv, 125 of 150 GB/s (Sailor)"}},
+       {"NVSwitch of H100-SXM5", 0.830, Seconds(0.5 * micro), start_on_h100, false,
+        "all-reduce over 4 and 8 GPUs (Vidur)"}},
+      {"", Topology::Mesh, {"NVLink pairs of GH200", 0.833, nvlink_step, start_on_h100, false, "send/recv, 125 of 150 GB/s (Sailor)"}},
       {"",
        Topology::Pcie,
-       {"PCI Express of L4", 0.288, Seconds(10.0 * micro), true, "all-reduce over 2 to 8 GPUs, send/recv (Aceso)"}},
+       {"PCI Express of L4", 0.290, Seconds(4.0 * micro), Seconds(60 * micro), true,
+        "all-reduce over 2 to 8 GPUs, send/recv (Aceso)"}},
   };
   return all;
 }
@@ -69,7 +72,7 @@ const Fabric& inside_fabric(std::string_view device_type, Topology topology)
 
 const Fabric& outside_fabric()
 {
-  static const Fabric network = {"network", 0.9, network_step, false,
+  static const Fabric network = {"network", 0.9, Seconds(4.75 * micro), start_on_h100, false,
                                  "send/recv between nodes of GH200, 22.9 of 25 GB/s (Sailor)"};
   return network;
 }

@@ -20,6 +20,7 @@ struct Fabric {
   std::string name;          ///< such as "NVSwitch of A100-SXM4"
   double attained_fraction;  ///< of the nominal bandwidth, per direction; over both together if `shares_directions`
   Seconds latency;           ///< of a message from one GPU to another: a step of a ring
+  Seconds start;             ///< of a collective, before its first step
   bool shares_directions;    ///< what a GPU sends and what it receives share one bandwidth
   std::string source;
   double ring_gain = 1;  ///< what a GPU of a ring sends, over what one transfer attains; 1 where no table says more

@@ -62,7 +62,9 @@ class GroupWriter {
  public:
   GroupWriter(XmlWriter& xml, const NodeGroupOfMachine& group) : xml_(xml), group_(group)
   {
-    host_ = host_of(device_of(group.device, {}), {}, {});
+    Device device = device_of(group.device, {});
+    device.collective_start = (group.inside ? fabric_of(group) : outside_fabric()).start;
+    host_ = host_of(device, {}, {});
     host_speed_ = attribute_of(host_.speed);
     if (group.inside) {
       const Fabric& fabric = fabric_of(group);
@@ -172,7 +174,7 @@ std::vector<std::string> notes_on_machine(const MachineFile& machine)
 {
   std::vector<std::string> notes = {
       "A machine as its file describes it. Bandwidths are those that NCCL attains, latencies those of a step of its",
-      "rings; docs/formats/machine.md says how. GPU i of n in a node leaves it through NIC floor(i x nics / n)."};
+      "rings, and collective_start passes before the first one; docs/formats/machine.md says how. GPU i of n in a node leaves it through NIC floor(i x nics / n)."};
   std::vector<DeviceGroup> types;
   for (const auto& group : machine.groups) {
     types.push_back({group.count * group.gpus_per_node, group.device});

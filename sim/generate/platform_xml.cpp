@@ -291,6 +291,7 @@ StarHost host_of(const Device& device, BytesPerSecond bandwidth, Seconds latency
   for (const auto& [dtype, speed] : device.speed_in) {
     host.props.emplace_back(fmt::format("speed.{}", name_of(dtype)), prop_of(speed));
   }
+  if (device.collective_start > Seconds(0)) host.props.emplace_back("collective_start", option_of(device.collective_start));
   return host;
 }
 

@@ -35,7 +35,8 @@ Device device_of(const ScannedHost& host)
           .speed_in = props.speed_in,
           .memory = *props.memory,
           .price_usd_per_hour = props.price_usd_per_hour,
-          .interference = props.interference.value_or(1)};
+          .interference = props.interference.value_or(1),
+          .collective_start = props.collective_start.value_or(Seconds(0))};
 }
 
 /// Finds a profile file where SimGrid does: in the working folder, then next to the platform file.

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -16,7 +17,11 @@ Collective& Collectives::collective_of(LaneState& lane)
   const Channel& channel = lane.job->program->channels().at(*index);
   Collective& collective = collectives_.emplace_back();
   collective.channel = &channel;
-  for (const std::size_t rank : ranks_of(channel)) collective.host_at.push_back(lane.job->ranks.at(rank).host);
+  for (const std::size_t rank : ranks_of(channel)) {
+    const RankState& state = lane.job->ranks.at(rank);
+    collective.host_at.push_back(state.host);
+    collective.start = std::max(collective.start, state.collective_start);
+  }
   collective.lane_at.resize(collective.host_at.size());
   for (std::size_t i = 0; i < channel.ends.size(); ++i) {
     const End& end = channel.ends[i];
@@ -95,7 +100,8 @@ void Collectives::begin(Collective& collective)
 void Collectives::play_rounds(Collective& collective)
 {
   while (collective.next_round < collective.rounds.size()) {
-    start_flows(collective, collective.rounds[collective.next_round++]);
+    const Seconds delay = collective.next_round == 0 ? collective.start : Seconds(0);
+    start_flows(collective, collective.rounds[collective.next_round++], delay);
     if (collective.flows_left > 0) return;
   }
   for (auto* end : collective.ends) {
@@ -105,7 +111,7 @@ void Collectives::play_rounds(Collective& collective)
   if (turns_) turns_->give_back(collective.links);
 }
 
-void Collectives::start_flows(Collective& collective, const Round& round)
+void Collectives::start_flows(Collective& collective, const Round& round, Seconds delay)
 {
   for (const auto& flow : round) {
     if (collective.flows_left == collective.streams.size()) collective.streams.push_back(&streams_.create());
@@ -114,7 +120,7 @@ void Collectives::start_flows(Collective& collective, const Round& round)
     streams_.connect(stream, sender != nullptr ? *sender : *collective.lane_at[flow.to], *collective.host_at[flow.from],
                      *collective.host_at[flow.to]);
     if (stream.hop->is_within_host) continue;
-    streams_.send(stream, flow.messages, flow.size());
+    streams_.send(stream, flow.messages, flow.size(), delay);
     ++collective.flows_left;
   }
 }

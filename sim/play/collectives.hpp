@@ -23,6 +23,7 @@ struct Collective {
   std::vector<LaneState*> ends;
   std::vector<LaneState*> lane_at;  // by place of the rounds' flows; null where no end acts
   std::vector<sg4::Host*> host_at;  // likewise, of all
+  Seconds start;                    // before its first flow
   std::vector<std::string> sites;   // of the ends; only of hierarchical ones
   std::size_t joined = 0;           // ends
   std::optional<Opcode> opcode;     // of the last one; rounds are found again only if it differs
@@ -59,7 +60,7 @@ class Collectives {
   void find_links(Collective& collective);
   void begin(Collective& collective);
   void play_rounds(Collective& collective);
-  void start_flows(Collective& collective, const Round& round);
+  void start_flows(Collective& collective, const Round& round, Seconds delay);
 
   SimulationState& state_;
   Lanes& lanes_;

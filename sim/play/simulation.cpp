@@ -102,6 +102,7 @@ void add_ranks(SimulationState& simulation, JobState& job, const std::vector<Ran
     }
     state.lanes = lane_states(job, rank);
     state.interference = ranks[rank].interference;
+    state.collective_start = ranks[rank].collective_start;
     states.push_back(std::move(state));
   }
   for (auto& rank : states) {

@@ -49,6 +49,7 @@ struct RankHost {
   FlopsPerSecond speed;  ///< of the device in the workload's dtype; unused for a rank that computes nothing
   std::optional<RankMachine> machine = {};  ///< needed for copies, and for updates on the machine
   double interference = 1;                  ///< Device::interference
+  Seconds collective_start = {};            ///< Device::collective_start
 };
 
 /// A job of a mix: its program, and where its ranks run.
@@ -95,7 +96,7 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 /// Recv the time in which they arrive, a latency later. Messages within a host take no time.
 ///
 /// A collective begins when all ends of its channel have reached it, and all complete it together. It is played as the
-/// rounds of flows of `rounds_of`; a flow takes one activity, whatever the number of its messages. From its begin to
+/// rounds of flows of `rounds_of`, after the longest start of a rank; a flow takes one activity, whatever the number of its messages. From its begin to
 /// its end, the devices of its ranks compute `interference` times slower, for all jobs.
 ///
 /// A Load or Store is a flow between the device and its machine, after the latency of their route; a Read or Write one

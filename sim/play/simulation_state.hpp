@@ -181,6 +181,7 @@ struct RankState {
   MachineRates machine_rates;
   FlopsPerSecond speed;
   double interference = 1;  // how many times longer it computes beside a collective
+  Seconds collective_start;
   std::array<Bytes, tier_count> memory;
   std::vector<LaneState> lanes;
 

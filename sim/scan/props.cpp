@@ -75,6 +75,8 @@ bool read_host_prop(Props& props, const std::string& id, const std::string& valu
     props.host = text_value(value);
   } else if (id == "interference") {
     props.interference = interference_of(value);
+  } else if (id == "collective_start") {
+    props.collective_start = seconds_from_text(value);
   } else if (id.starts_with(speed_prefix)) {
     const auto dtype = dtype_from_name(std::string_view(id).substr(speed_prefix.size()));
     if (!dtype) {
@@ -131,7 +133,7 @@ std::vector<std::string> prop_names(PropHolder holder)
   if (holder == PropHolder::Disk) return {"capacity"};
   std::vector<std::string> names;
   if (holder == PropHolder::Host || holder == PropHolder::Cluster) {
-    names = {"memory", "device", "price", "role", "host", "interference"};
+    names = {"memory", "device", "price", "role", "host", "interference", "collective_start"};
     for (const auto& dtype : dtype_names()) names.push_back("speed." + dtype);
   }
   if (holder != PropHolder::Link) names.push_back("site");
@@ -176,6 +178,7 @@ void overlay(Props& below, const Props& above)
   if (above.role) below.role = above.role;
   if (above.host) below.host = above.host;
   if (above.interference) below.interference = above.interference;
+  if (above.collective_start) below.collective_start = above.collective_start;
   if (above.flows) below.flows = above.flows;
   if (above.window) below.window = above.window;
   if (above.capacity) below.capacity = above.capacity;

@@ -23,6 +23,7 @@ struct Props {
   std::optional<Role> role;
   std::optional<std::string> host;     ///< name of the machine that a device is in
   std::optional<double> interference;  ///< Device::interference
+  std::optional<Seconds> collective_start;
   std::optional<double> flows;
   std::optional<Bytes> window;
   std::optional<Bytes> capacity;  ///< of a disk

@@ -63,7 +63,10 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
     const std::size_t layers = 8 + random() % 6;
     Workload workload = random_chain(random, layers);
     add_splits(random, workload);
-    const Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
+    Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
+    for (auto& device : cluster.devices) {
+      device.collective_start = Seconds(round % 2 * static_cast<double>(random() % 5) / 1000);
+    }
     for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
       Plan plan = random_replicas(random, cluster, layers, schedule);
       plan.data_server = cluster.data_server;

@@ -88,17 +88,24 @@ class Platform(CommandTest):
                     "PCI Express of A10G": ("A10G", "pcie", 2), "PCI Express of L4": ("L4", "pcie", 2)}
         self.assertEqual(list(machines), list(fit_collectives.FABRICS))
         for fabric, (device, topology, gpus) in machines.items():
-            fraction, latency_us = fit_collectives.fit(fabric)
+            fraction, latency_us, start_us = fit_collectives.fit(fabric)
             nominal = fit_collectives.FABRICS[fabric][0]
             key = "bandwidth_per_pair" if topology == "mesh" else "bandwidth_per_gpu"
             xml = self.machine(f"nodes: 1\ngpus_per_node: {gpus}\ndevice: {device}\n"
                                f"inside: {{topology: {topology}, {key}: {nominal} GB/s}}\n")
             links = 1 if topology == "mesh" else 2
             self.assertRegex(xml, rf'bandwidth="{fraction * nominal:.6g}GBps" latency="{latency_us / links:.6g}us"')
+            start = f'id="collective_start" value="{start_us} us"'
+            self.assertEqual(start in xml, start_us > 0, fabric)
             xml = self.machine(f"nodes: 1\ngpus_per_node: {gpus}\ndevice: {device}\n"
                                f"inside: {{topology: {topology}, measured_send_recv: 1 GB/s}}\n")
             gain = fit_collectives.ring_gain(fabric)
             self.assertRegex(xml, rf'id="\w+\.n0g0[.g1]*" bandwidth="{gain:.6g}GBps"')
+
+    def test_links_between_nodes_have_the_latency_that_their_tool_fits(self):
+        latency_us, _ = fit_collectives.fit_network()
+        xml = self.machine("nodes: 2\ngpus_per_node: 1\ndevice: H100-SXM5-80GB\noutside: {bandwidth_per_nic: 400 Gbit/s}\n")
+        self.assertIn(f'latency="{latency_us / 2:.6g}us"', xml)
 
     def test_makes_a_platform_of_a_machine_with_other_counts(self):
         text = (ROOT / "examples/machine.yaml").read_text()

@@ -122,7 +122,10 @@ TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
     for (const std::size_t count : {1, 2, 4}) {
       for (const double interference : {1.0, 1.14}) {
         Cluster devices = of_type_gpu(equal_devices(count, 1e9));
-        for (auto& device : devices.devices) device.interference = interference;
+        for (auto& device : devices.devices) {
+          device.interference = interference;
+          device.collective_start = Seconds(1e-4 * (interference - 1));
+        }
         const Plan plan = allocate("spmd", workload, devices, duplex(2), {});
         const auto program = schedules::make_program(plan, workload);
         EXPECT_THAT(faults_of_operators(plan, workload, devices, *program), IsEmpty());

@@ -183,8 +183,9 @@ TEST(Pricing, RefusesWhatHasNoConstants)
   EXPECT_THAT(
       fault_of("compute: operators\nframework: megatron-lm-2022\n", {reference, "A100-SXM-80GB"}),
       StartsWith("InputError device A100-SXM-80GB: has no constants; did you mean A100-SXM4-80GB? known types: "));
-  EXPECT_THAT(fault_of("compute: operators\nframework: megatron-lm-2022\n", {"", reference}),
-              StartsWith("InputError device : has no constants; known types: "));
+  EXPECT_EQ(fault_of("compute: operators\nframework: megatron-lm-2022\n", {"", reference}),
+            "InputError : d1: has no device type, whose constants compute: operators takes; give it a prop device, or "
+            "write compute: rate");
 }
 
 }  // namespace

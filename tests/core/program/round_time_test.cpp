@@ -89,12 +89,27 @@ TEST(RoundTime, LetsAFlowThatFillsAFatPipeLeaveOneOfTwiceTheLatencyHalfOfIt)
               ElementsAre(DoubleNear(4, 1e-12), DoubleNear(4 + 1, 1e-12)));
 }
 
+TEST(CollectiveTime, IsTheLongestStartAndTheRoundsOneAfterAnother)
+{
+  const std::vector<Round> rounds = {{{0, 1, Bytes(100)}, {1, 2, Bytes(100)}}, {{2, 0, Bytes(200)}}};
+  EndNetwork network = star();
+  const double without = round_time(rounds[0], network).value + round_time(rounds[1], network).value;
+  EXPECT_DOUBLE_EQ(collective_time(rounds, network).value, without);
+  network.start = [](std::size_t end) { return Seconds(end == 1 ? 5 : 2); };
+  EXPECT_DOUBLE_EQ(collective_time(rounds, network).value, 5 + without);
+  EXPECT_DOUBLE_EQ(collective_time({rounds[1]}, network).value, 2 + round_time(rounds[1], network).value)
+      << "of its ends";
+  EXPECT_EQ(collective_time({}, network), Seconds(0));
+}
+
 TEST(NetworkBetween, NamesEndsByTheirPlace)
 {
-  const EndNetwork whole = star();
+  EndNetwork whole = star();
+  whole.start = [](std::size_t end) { return Seconds(static_cast<double>(end)); };
   const EndNetwork part = network_between({3, 1}, whole);
   EXPECT_EQ(part.transfer(0, 1, Bytes(100)).latency, Seconds(2));
   EXPECT_EQ(part.shared_links(1, 0).front().name, "up1");
+  EXPECT_EQ(part.start(0), Seconds(3));
   const EndNetwork none = {};
   EXPECT_FALSE(network_between({0, 1}, none).transfer);
 }

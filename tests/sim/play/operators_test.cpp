@@ -68,6 +68,7 @@ double largest_difference(std::uint64_t seed, bool has_rates_and_interference, s
       const std::string type = i % 2 == 0 ? "even" : "odd";
       workload.operator_rates.try_emplace(type, random_rates(random));
       cluster.devices[i].interference = 1 + static_cast<double>(random() % 3) / 4;
+      cluster.devices[i].collective_start = Seconds(static_cast<double>(random() % 3) / 100);
       for (auto& stage : plan.stages) stage.replicas.front().shards[i].type = type;
     }
   }

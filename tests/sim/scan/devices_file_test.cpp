@@ -51,7 +51,7 @@ TEST(DevicesFile, LetsLaterPatternsWinPropByProp)
   hosts[0].props.site = "from the platform file";
   apply_devices_file(hosts,
                      "gpu-*:\n  memory: 16 GiB\n  price: 2 USD/h\n"
-                     "gpu-1: {memory: 24 GiB, speed.fp16: 100 TFLOP/s, site: Oslo, interference: 1.14}\n"
+                     "gpu-1: {memory: 24 GiB, speed.fp16: 100 TFLOP/s, site: Oslo, interference: 1.14, collective_start: 30us}\n"
                      "store: {role: data-server}\n",
                      "d.yaml");
   EXPECT_EQ(hosts[0].props.memory, Bytes(16.0 * (1 << 30)));
@@ -60,6 +60,7 @@ TEST(DevicesFile, LetsLaterPatternsWinPropByProp)
   EXPECT_EQ(hosts[1].props.price_usd_per_hour, 2);
   EXPECT_EQ(hosts[1].props.site, "Oslo");
   EXPECT_EQ(hosts[1].props.interference, 1.14);
+  EXPECT_EQ(hosts[1].props.collective_start, Seconds(30e-6));
   EXPECT_FALSE(hosts[0].props.interference);
   EXPECT_EQ(hosts[1].props.speed_in.at(DType::Float16), FlopsPerSecond(100e12));
   EXPECT_FALSE(hosts[2].props.memory);
@@ -76,14 +77,16 @@ TEST(DevicesFile, ReportsEachFault)
   EXPECT_EQ(message_of("gpu-0:\n  memroy: 80 GB\n"), "d.yaml:2: gpu-0.memroy: unknown; did you mean memory?");
   EXPECT_EQ(
       message_of("gpu-0:\n  colour: red\n"),
-      "d.yaml:2: gpu-0.colour: unknown; a device has memory, device, price, role, host, interference, speed.float32, "
-      "speed.bf16, speed.fp16, site");
+      "d.yaml:2: gpu-0.colour: unknown; a device has memory, device, price, role, host, interference, "
+      "collective_start, speed.float32, speed.bf16, speed.fp16, site");
   for (const std::string value : {"0.9", "1e4", "nan", "14 %"}) {
     EXPECT_EQ(message_of("gpu-0:\n  interference: " + value + "\n"),
               "d.yaml:2: gpu-0.interference: \"" + value +
                   "\" is not a number from 1 to 1000; write how many times longer the device computes beside a "
                   "collective");
   }
+  EXPECT_EQ(message_of("gpu-0:\n  collective_start: 30\n"),
+            "d.yaml:2: gpu-0.collective_start: \"30\" is not a time; write a number and a unit, such as \"20 ms\"");
   EXPECT_EQ(message_of("gpu-0:\n  window: 1 MB\n"),
             "d.yaml:2: gpu-0.window: has no effect here; it belongs to a link, a zone or a cluster");
   EXPECT_EQ(message_of("gpu-0:\n  memory: [1 GB]\n"),
