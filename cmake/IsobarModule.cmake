@@ -1,6 +1,8 @@
 # isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ...): adds the library of a folder, isobar::NAME; without
 # sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an installed Isobar does not
 # need.
+# isobar_rows(TARGET TABLE PATTERN ROW FILE): makes a file of initializers, which the target may include, of the lines of a
+# CSV file that match the pattern, each replaced by ROW: #include "generated/FILE".
 # isobar_settings(TARGET): the compile settings of all our targets; there are no global flags.
 # isobar_precompile(TARGET HEADER... | REUSE_FROM OTHER): compiles headers once for all sources of a target, or takes those
 # of another target with the same settings.
@@ -43,6 +45,18 @@ function(isobar_module name)
     install(TARGETS isobar_${name} EXPORT isobar_${component} COMPONENT ${component}
             ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
   endif()
+endfunction()
+
+function(isobar_rows target table pattern row file)
+  file(STRINGS "${table}" rows REGEX "${pattern}")
+  if(NOT rows)
+    message(FATAL_ERROR "${table}: no line matches ${pattern}")
+  endif()
+  list(TRANSFORM rows REPLACE "${pattern}" "${row}")
+  list(JOIN rows "\n" text)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/${file}" CONTENT "${text}\n" @ONLY)
+  target_include_directories(${target} PRIVATE "${PROJECT_BINARY_DIR}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${table}")
 endfunction()
 
 # Seconds after which a test has hung. Several times what the slowest one takes on a busy machine.

@@ -178,7 +178,7 @@ class PathFinder {
   const Program& program_;
   const PlayerRates& rates_;
   const EndNetwork network_ = network_between_ranks(rates_);
-  std::vector<std::vector<std::vector<Played>>> played_;               // by rank, lane and position
+  std::vector<std::vector<std::vector<Played>>> played_;  // by rank, lane and position
   PlayedPath path_;
 };
 

@@ -13,6 +13,8 @@ import json
 import math
 import pathlib
 
+import fit_collectives
+
 # Memory-bound operators: the least bytes per element of a 16-bit tensor, and the fraction of the nominal bandwidth that
 # they reach (fit_operators.py), both forward and backward. See core/compute/layer_time.cpp.
 NORM = ((4, 6), (0.53, 0.24))
@@ -22,11 +24,16 @@ DROPOUT_RESIDUAL = ((7, 5), (0.36, 0.46))
 COPY = 0.8
 SOFTMAX = (3, 4)  # of Megatron's causal kernel
 DROPOUT = (5, 5)
-# Inside a node, collectives attain `inside`, start once and have steps of a ring (fit_collectives.py).
-DEVICES = {"A100-SXM4-80GB": {"peak": 312e12, "bandwidth": 2039e9, "inside": 0.728 * 300e9, "start": 38e-6, "step": 2.25e-6,
-                              "nic": 25e9},
-           "H100-SXM5-80GB": {"peak": 989e12, "bandwidth": 3350e9, "inside": 0.830 * 450e9, "start": 26e-6, "step": 0.5e-6,
-                              "nic": 50e9}}
+
+
+def of_fabric(name):
+    """What collectives attain inside a node, their start and the latency of a step of a ring."""
+    fraction, latency_us, start_us = fit_collectives.fit(name)
+    return {"inside": fraction * 1e9 * fit_collectives.FABRICS[name][0], "start": start_us * 1e-6, "step": latency_us * 1e-6}
+
+
+DEVICES = {"A100-SXM4-80GB": {"peak": 312e12, "bandwidth": 2039e9, "nic": 25e9} | of_fabric("NVSwitch of A100-SXM4"),
+           "H100-SXM5-80GB": {"peak": 989e12, "bandwidth": 3350e9, "nic": 50e9} | of_fabric("NVSwitch of H100-SXM5")}
 NIC_FRACTION = 0.9
 NIC_OF_GH200 = 22.5e9  # attained
 INTERFERENCE = 0.2  # of the shorter of computation and gather, beside the longer

@@ -231,7 +231,7 @@ RowParts parts_of(const RowProblem& problem, const PricedRow& priced, const Plan
   const Seconds idle = last_backward - computed;
   // Gathers, and what they slow down; less where a step begins before the one before has ended.
   if (stages == 1 || idle < Seconds(0)) {
-    (stages == 1 ? parts.data : tail) += idle;
+    (stages > 1 ? tail : problem.places[stage].replicas.size() > 1 ? parts.data : parts.tensor) += idle;
     return parts;
   }
   Seconds others;  // a micro-batch through the other stages

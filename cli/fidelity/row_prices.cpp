@@ -2,6 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/compute/device_constants.hpp"
+#include "core/compute/measured_operators.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/merged_shards.hpp"
@@ -207,8 +208,9 @@ class RowPrices {
     division.backward_collectives = collectives.backward;
     if (const auto* profile = profiles_.layers_of(type)) return measured_cost(*profile, layer, division);
     const compute::DeviceConstants device = profiles_.constants_of(type);
-    const auto time =
-        compute::layer_time(problem_.workload, layer, device, framework_, division, profiles_.table_of(type));
+    const auto* table = profiles_.table_of(type);
+    if (table == nullptr) table = compute::measured_operators(device.type, problem_.workload.dtype);
+    const auto time = compute::layer_time(problem_.workload, layer, device, framework_, division, table);
     LayerCost cost;
     cost.forward = problem_.fill * time.forward.total();
     cost.backward = problem_.fill * time.backward.total();

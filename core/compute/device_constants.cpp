@@ -64,7 +64,8 @@ constexpr Row rows[] = {
      {0.779, 130},
      flash_ampere,
      core_ampere,
-     "fitted on operators/products.csv (SimuMax); attention of A100-SXM4-80GB"},
+     "fitted on operators/products.csv (SimuMax); attention of A100-SXM4-80GB; in 16 bits products and fused attention "
+     "as measured (operators/products.csv, operators/attention.csv)"},
     {"H100-SXM5-80GB", 989, true, 494, 67, 80, 3350, hopper, flash_hopper, core_ampere,
      "fitted on calibration rows of mpt_h100; unfused attention of A100-SXM4-80GB"},
     {"H200-SXM-141GB", 989, true, 494, 67, 141, 4800, hopper, flash_hopper, core_ampere,
@@ -80,7 +81,8 @@ constexpr Row rows[] = {
      {0.504, 41},
      flash_hopper,
      core_ampere,
-     "fitted on operators/products.csv (SimuMax); fused attention of H100-SXM5-80GB, unfused of A100-SXM4-80GB"},
+     "fitted on operators/products.csv (SimuMax); fused attention of H100-SXM5-80GB, unfused of A100-SXM4-80GB; in 16 "
+     "bits products and fused attention as measured (operators/products.csv, operators/attention.csv)"},
     {"V100-SXM2-32GB", 125, false, 0, 15.7, 32, 900, volta, flash_ampere, 0.61,
      "fitted on operators/products.csv and attention_core.csv (Aceso); fused attention of A100-SXM4-80GB"},
     {"V100-SXM2-16GB", 125, false, 0, 15.7, 16, 900, volta, flash_ampere, 0.61, "of V100-SXM2-32GB, the same chip"},

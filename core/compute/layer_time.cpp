@@ -174,12 +174,15 @@ class Pricing {
     return forward * (pass == Pass::Forward ? 1 : backward_attention) / rate;
   }
 
-  /// By the rate of the measured attention whose sequence and width are the nearest.
+  /// By the rate of the measured attention whose sequence, width and number of heads are the nearest.
   Seconds measured_attention(Flops forward, Pass pass) const
   {
+    const auto tokens = static_cast<double>(workload_.sequence);
+    const double heads = layer_.scores / (tokens * tokens) / shards_;  // of all samples
     const auto distance = [&](const MeasuredAttention& measured) {
-      return std::abs(std::log(static_cast<double>(measured.sequence) / static_cast<double>(workload_.sequence))) +
-             std::abs(std::log(static_cast<double>(measured.width) / layer_.width));
+      return std::abs(std::log(static_cast<double>(measured.sequence) / tokens)) +
+             std::abs(std::log(static_cast<double>(measured.width) / layer_.width)) +
+             std::abs(std::log(static_cast<double>(measured.batch * measured.heads) / heads));
     };
     const auto nearest =
         std::min_element(table_->attention.begin(), table_->attention.end(),
@@ -220,6 +223,52 @@ bool is_recomputed(const Workload& workload, std::size_t layer)
   return std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer);
 }
 
+/// What the device and the host take for a layer, each alone.
+struct LayerResources {
+  LayerTime time;  ///< without waiting for the host
+  Seconds forward_host;
+  Seconds backward_host;
+
+  Seconds device() const { return time.forward.device() + time.backward.device(); }
+  Seconds host() const { return forward_host + backward_host; }
+};
+
+LayerResources resources_of(const Workload& workload, std::size_t layer, const DeviceConstants& device,
+                            const Framework& framework, const LayerDivision& division, const OperatorTable* table)
+{
+  const auto of_layer = transformer_layer(workload, layer, division.shards, framework);
+  const Pricing price(workload, of_layer, device, framework, division, table);
+  LayerResources needs;
+  LayerTime& time = needs.time;
+  time.forward.products = price.products(ProductLayout::TN);
+  time.forward.attention = price.attention(Pass::Forward);
+  time.forward.memory_bound = price.memory_bound(Pass::Forward);
+  time.backward_weight = price.products(ProductLayout::NT);
+  time.backward.products = price.products(ProductLayout::NN) + time.backward_weight;
+  time.backward.attention = price.attention(Pass::Backward);
+  time.backward.memory_bound = price.memory_bound(Pass::Backward);
+  needs.forward_host = price.host(Pass::Forward);
+  needs.backward_host = price.host(Pass::Backward);
+  if (is_recomputed(workload, layer)) {
+    time.backward.products += time.forward.products;
+    if (framework.stops_recomputation && of_layer.inner > 0) time.backward.products -= price.last_product();
+    time.backward.attention += time.forward.attention;
+    time.backward.memory_bound += time.forward.memory_bound;
+    needs.backward_host += needs.forward_host;
+  } else if (of_layer.attention == Attention::Recomputed) {
+    time.backward.attention += time.forward.attention;
+  }
+  if (framework.hides_shard_sums && !division.divides_sequence) {
+    // As many collectives as forward ones; beside them the products of the linears whose outputs are divided.
+    time.hidden_backward = hidden_part * std::min(division.forward_collectives, price.products_before_sums());
+  }
+  if (framework.hides_shard_collectives) {
+    time.hidden_forward = hidden_part * std::min(division.forward_collectives, time.forward.products);
+    time.hidden_backward = hidden_part * std::min(division.backward_collectives, time.backward.products);
+  }
+  return needs;
+}
+
 }  // namespace
 
 LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceConstants& device,
@@ -232,40 +281,21 @@ LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceCo
                                  name_of(table->dtype), table->tf32 ? " with TF32" : "", name_of(workload.dtype),
                                  workload.has_tf32_products ? " with TF32" : ""));
   }
-  const auto of_layer = transformer_layer(workload, layer, division.shards, framework);
-  const Pricing price(workload, of_layer, device, framework, division, table);
-  LayerTime time;
-  time.forward.products = price.products(ProductLayout::TN);
-  time.forward.attention = price.attention(Pass::Forward);
-  time.forward.memory_bound = price.memory_bound(Pass::Forward);
-  time.backward_weight = price.products(ProductLayout::NT);
-  time.backward.products = price.products(ProductLayout::NN) + time.backward_weight;
-  time.backward.attention = price.attention(Pass::Backward);
-  time.backward.memory_bound = price.memory_bound(Pass::Backward);
-  Seconds host_backward = price.host(Pass::Backward);
-  if (is_recomputed(workload, layer)) {
-    time.backward.products += time.forward.products;
-    if (framework.stops_recomputation && of_layer.inner > 0) time.backward.products -= price.last_product();
-    time.backward.attention += time.forward.attention;
-    time.backward.memory_bound += time.forward.memory_bound;
-    host_backward += price.host(Pass::Forward);
-  } else if (of_layer.attention == Attention::Recomputed) {
-    time.backward.attention += time.forward.attention;
+  LayerResources own;
+  Seconds wait;  // of the block
+  Seconds host;
+  const auto [first, last] = block_of(workload, layer);
+  for (std::size_t each = first; each <= last; ++each) {
+    const LayerResources needs = resources_of(workload, each, device, framework, division, table);
+    wait += needs.host() - needs.device() - division.forward_collectives - division.backward_collectives;
+    host += needs.host();
+    if (each == layer) own = needs;
   }
-  if (framework.hides_shard_sums && !division.divides_sequence) {
-    // As many collectives as forward ones; beside them the products of the linears whose outputs are divided.
-    time.hidden_backward = hidden_part * std::min(division.forward_collectives, price.products_before_sums());
+  if (wait > Seconds(0)) {
+    own.time.forward.launch = wait * (own.forward_host / host);
+    own.time.backward.launch = wait * (own.backward_host / host);
   }
-  if (framework.hides_shard_collectives) {
-    time.hidden_forward = hidden_part * std::min(division.forward_collectives, time.forward.products);
-    time.hidden_backward = hidden_part * std::min(division.backward_collectives, time.backward.products);
-  }
-  const auto waits = [](Seconds host, const PassTime& pass, Seconds collectives) {
-    return std::max(Seconds(0), host - pass.device() - collectives);
-  };
-  time.forward.launch = waits(price.host(Pass::Forward), time.forward, division.forward_collectives);
-  time.backward.launch = waits(host_backward, time.backward, division.backward_collectives);
-  return time;
+  return own.time;
 }
 
 Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework)

@@ -16,7 +16,9 @@ struct PassTime {
   Seconds products;      ///< with parameters
   Seconds attention;     ///< fused, or the batched products and operators on scores of unfused attention
   Seconds memory_bound;  ///< all other operators
-  Seconds launch;        ///< what the host adds where it issues kernels slower than the device runs them
+  /// What the host adds where it takes longer to issue the kernels of a block, forward and backward, than the device
+  /// does to run them: it issues those of one pass while the device runs the one before.
+  Seconds launch;
 
   Seconds device() const { return products + attention + memory_bound; }
   Seconds total() const { return device() + launch; }

@@ -3,6 +3,7 @@
 #include "core/compute/device_constants.hpp"
 #include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
+#include "core/compute/measured_operators.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -39,12 +40,15 @@ struct DeviceType {
   const OperatorTable* measured() const { return table ? &*table : nullptr; }
 };
 
-DeviceType device_type(const std::string& type, const std::vector<OperatorTable>& tables)
+/// With the table of the type, else with what Isobar has measured operators of.
+DeviceType device_type(const std::string& type, DType dtype, const std::vector<OperatorTable>& tables)
 {
   const auto found =
       std::find_if(tables.begin(), tables.end(), [&](const auto& table) { return table.device == type; });
-  if (found == tables.end()) return {device_constants(type), {}};
-  return {constants_of(*found), *found};
+  if (found != tables.end()) return {constants_of(*found), *found};
+  DeviceType own{device_constants(type), {}};
+  if (const auto* known = measured_operators(own.constants.type, dtype)) own.table = *known;
+  return own;
 }
 
 /// The time of a micro-batch in all layers.
@@ -112,10 +116,11 @@ void price(Workload& workload, const Cluster& cluster,
                                    shown(device.name)));
     }
     if (speeds.contains(device.type)) continue;
-    speeds[device.type] = all / time_of_all(workload, device_type(device.type, tables), framework);
+    speeds[device.type] = all / time_of_all(workload, device_type(device.type, workload.dtype, tables), framework);
   }
   const std::string& reference = cluster.devices.front().type;
-  workload.prices = std::make_shared<OperatorPrices>(framework, device_type(reference, tables), speeds.at(reference));
+  workload.prices =
+      std::make_shared<OperatorPrices>(framework, device_type(reference, workload.dtype, tables), speeds.at(reference));
   workload.prices->apply(workload);
   for (const auto& [type, speed] : speeds) set_speed(type, speed);
 }

@@ -130,10 +130,11 @@ TransformerLayer decoder(const Workload& workload, std::size_t layer, const Deco
   return builder.layer();
 }
 
+constexpr std::size_t layers_of_encoder = 3;
+
 TransformerLayer encoder(const Workload& workload, std::size_t layer, const BertSizes& sizes, double vocabulary)
 {
   constexpr double segments = 2;
-  constexpr std::size_t layers_of_encoder = 3;
   Builder builder(workload, number(sizes.hidden));
   const std::size_t pooler = 1 + layers_of_encoder * sizes.encoders;
   if (layer == 0) {
@@ -196,6 +197,28 @@ TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, 
   throw InputError("workload " + workload.name,
                    "has no operators that are known; compute: operators takes models bert, "
                    "gpt and llama; use compute: rate");
+}
+
+BlockOfLayers block_of(const Workload& workload, std::size_t layer)
+{
+  const auto of_decoder = [layer](const auto& sizes) -> BlockOfLayers {
+    switch (decoder_layer(layer, sizes.layers, sizes.unit).kind) {
+      case DecoderLayer::Kind::Attention:
+        return {layer, layer + 1};
+      case DecoderLayer::Kind::FeedForward:
+        return {layer - 1, layer};
+      default:
+        return {layer, layer};
+    }
+  };
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return of_decoder(*gpt);
+  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return of_decoder(*llama);
+  if (const auto* bert = std::get_if<BertSizes>(&workload.model)) {
+    if (layer == 0 || layer > layers_of_encoder * bert->encoders) return {layer, layer};
+    const std::size_t first = layer - (layer - 1) % layers_of_encoder;
+    return {first, first + layers_of_encoder - 1};
+  }
+  return {layer, layer};
 }
 
 }  // namespace isobar::compute

@@ -47,4 +47,11 @@ struct TransformerLayer {
 TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, std::size_t shards,
                                    const Framework& framework);
 
+/// The layers that make up the block of a layer, the layer among them; itself alone outside of blocks.
+struct BlockOfLayers {
+  std::size_t first = 0;
+  std::size_t last = 0;
+};
+BlockOfLayers block_of(const Workload& workload, std::size_t layer);
+
 }  // namespace isobar::compute

@@ -46,9 +46,9 @@ struct PlayerRates {
   /// The links of such a transfer; none: no two share one. Only flows of a round do, and those of channels that run
   /// beside each other (network_of_channel).
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
-  std::vector<std::string> sites = {};      ///< by rank, for hierarchical collectives; may be empty without them
-  std::vector<MachineRates> machines = {};  ///< by rank; may be empty for a program that uses devices alone
-  std::vector<double> interference = {};    ///< by rank, Device::interference; may be empty: 1
+  std::vector<std::string> sites = {};          ///< by rank, for hierarchical collectives; may be empty without them
+  std::vector<MachineRates> machines = {};      ///< by rank; may be empty for a program that uses devices alone
+  std::vector<double> interference = {};        ///< by rank, Device::interference; may be empty: 1
   std::vector<Seconds> collective_starts = {};  ///< by rank, Device::collective_start; may be empty: 0
 };
 

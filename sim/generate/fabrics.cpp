@@ -40,11 +40,17 @@ const std::vector<FamilyFabric>& inside_fabrics()
        Topology::Pcie,
        {"PCI Express of A10G", 0.057, Seconds(0.5 * micro), Seconds(182 * micro), false,
         "all-reduce over 2 to 8 GPUs, send/recv (Aceso)", 1.323}},
+      {"B200",
+       Topology::Switch,
+       {"NVSwitch of B200-SXM", 0.747, Seconds(7.6 * micro), Seconds(23.6 * micro), false,
+        "means of SimuMax's fits of all-reduce, all-gather and reduce-scatter (configs/system)"}},
       {"",
        Topology::Switch,
        {"NVSwitch of H100-SXM5", 0.830, Seconds(0.5 * micro), start_on_h100, false,
         "all-reduce over 4 and 8 GPUs (Vidur)"}},
-      {"", Topology::Mesh, {"NVLink pairs of GH200", 0.833, nvlink_step, start_on_h100, false, "send/recv, 125 of 150 GB/s (Sailor)"}},
+      {"",
+       Topology::Mesh,
+       {"NVLink pairs of GH200", 0.833, nvlink_step, start_on_h100, false, "send/recv, 125 of 150 GB/s (Sailor)"}},
       {"",
        Topology::Pcie,
        {"PCI Express of L4", 0.290, Seconds(4.0 * micro), Seconds(60 * micro), true,
@@ -72,8 +78,8 @@ const Fabric& inside_fabric(std::string_view device_type, Topology topology)
 
 const Fabric& outside_fabric()
 {
-  static const Fabric network = {"network", 0.9, Seconds(4.75 * micro), start_on_h100, false,
-                                 "send/recv between nodes of GH200, 22.9 of 25 GB/s (Sailor)"};
+  static const Fabric network = {"network",     0.9,   Seconds(4.75 * micro),
+                                 start_on_h100, false, "send/recv between nodes of GH200, 22.9 of 25 GB/s (Sailor)"};
   return network;
 }
 

@@ -174,7 +174,8 @@ std::vector<std::string> notes_on_machine(const MachineFile& machine)
 {
   std::vector<std::string> notes = {
       "A machine as its file describes it. Bandwidths are those that NCCL attains, latencies those of a step of its",
-      "rings, and collective_start passes before the first one; docs/formats/machine.md says how. GPU i of n in a node leaves it through NIC floor(i x nics / n)."};
+      "rings, and collective_start passes before the first one; docs/formats/machine.md says how. GPU i of n in a node "
+      "leaves it through NIC floor(i x nics / n)."};
   std::vector<DeviceGroup> types;
   for (const auto& group : machine.groups) {
     types.push_back({group.count * group.gpus_per_node, group.device});

@@ -254,6 +254,10 @@ std::string prop_of(Bytes size)
 {
   return text_in(sizes, size.value, " ", 0);
 }
+std::string prop_of(Seconds time)
+{
+  return text_in(times, time.value, " ", last_bit);
+}
 std::string option_of(FlopsPerSecond speed)
 {
   return text_in(speeds, speed.value, "", 0);
@@ -291,7 +295,8 @@ StarHost host_of(const Device& device, BytesPerSecond bandwidth, Seconds latency
   for (const auto& [dtype, speed] : device.speed_in) {
     host.props.emplace_back(fmt::format("speed.{}", name_of(dtype)), prop_of(speed));
   }
-  if (device.collective_start > Seconds(0)) host.props.emplace_back("collective_start", option_of(device.collective_start));
+  if (device.collective_start > Seconds(0))
+    host.props.emplace_back("collective_start", prop_of(device.collective_start));
   return host;
 }
 

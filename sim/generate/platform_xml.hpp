@@ -24,6 +24,7 @@ std::string attribute_of(Seconds time);
 /// Quantities as props spell them: "312 TFLOP/s", "16 GB".
 std::string prop_of(FlopsPerSecond speed);
 std::string prop_of(Bytes size);
+std::string prop_of(Seconds time);
 /// Quantities as options spell them, without a space: "312TFLOP/s", "1.25GB/s", "16GB", "100ms".
 std::string option_of(FlopsPerSecond speed);
 std::string option_of(BytesPerSecond bandwidth);

@@ -29,8 +29,8 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
                        fmt::format("there is no device {}; the plan was made for another platform", name));
     }
     const Device& own = cluster.devices[*device];
-    ranks.push_back({name, own.speed_at(workload.dtype), rank_machine(plan, own, cluster), own.interference,
-                     own.collective_start});
+    ranks.push_back(
+        {name, own.speed_at(workload.dtype), rank_machine(plan, own, cluster), own.interference, own.collective_start});
   }
   if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});
   return ranks;

@@ -96,8 +96,8 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
 /// Recv the time in which they arrive, a latency later. Messages within a host take no time.
 ///
 /// A collective begins when all ends of its channel have reached it, and all complete it together. It is played as the
-/// rounds of flows of `rounds_of`, after the longest start of a rank; a flow takes one activity, whatever the number of its messages. From its begin to
-/// its end, the devices of its ranks compute `interference` times slower, for all jobs.
+/// rounds of flows of `rounds_of`, after the longest start of a rank; a flow takes one activity, whatever the number of
+/// its messages. From its begin to its end, the devices of its ranks compute `interference` times slower, for all jobs.
 ///
 /// A Load or Store is a flow between the device and its machine, after the latency of their route; a Read or Write one
 /// of the machine's disk. Copies over the same links, and reads and writes of the same disk, share them. A system's

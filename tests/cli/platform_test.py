@@ -94,7 +94,9 @@ class Platform(CommandTest):
             xml = self.machine(f"nodes: 1\ngpus_per_node: {gpus}\ndevice: {device}\n"
                                f"inside: {{topology: {topology}, {key}: {nominal} GB/s}}\n")
             links = 1 if topology == "mesh" else 2
-            self.assertRegex(xml, rf'bandwidth="{fraction * nominal:.6g}GBps" latency="{latency_us / links:.6g}us"')
+            latency = latency_us / links
+            text = f"{latency:.6g}us" if latency >= 1 else f"{1000 * latency:.6g}ns"
+            self.assertRegex(xml, rf'bandwidth="{fraction * nominal:.6g}GBps" latency="{text}"')
             start = f'id="collective_start" value="{start_us} us"'
             self.assertEqual(start in xml, start_us > 0, fabric)
             xml = self.machine(f"nodes: 1\ngpus_per_node: {gpus}\ndevice: {device}\n"

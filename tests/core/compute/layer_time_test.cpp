@@ -167,22 +167,45 @@ TEST(LayerTime, WaitsForTheHostWhereKernelsAreShort)
   framework.host_backward = Seconds(2);
   framework.host_shards = Seconds(0.5);
   const auto& device = device_constants("A100-SXM4-80GB");
+  const auto both = [](const LayerTime& time) { return (time.forward.total() + time.backward.total()).value; };
   const auto time = layer_time(gpt(), block, device, framework);
-  EXPECT_NEAR(time.forward.total().value, 1, 1e-12);
-  EXPECT_NEAR(time.backward.total().value, 2, 1e-12);
+  EXPECT_NEAR(both(time), 3, 1e-12);
+  EXPECT_NEAR(time.backward.launch.value, 2 * time.forward.launch.value, 1e-12) << "in proportion of the host's time";
   EXPECT_EQ(time.forward.products, time_of(gpt(), block).forward.products);
-  const auto recomputed = layer_time(with_recomputation(gpt(), {block}), block, device, framework);
-  EXPECT_NEAR(recomputed.backward.total().value, 3, 1e-12);
+  EXPECT_NEAR(both(layer_time(with_recomputation(gpt(), {block}), block, device, framework)), 4, 1e-12);
   // While the device is in collectives, the host issues kernels.
-  const LayerDivision division{.shards = 2, .forward_collectives = Seconds(0.25), .backward_collectives = Seconds(10)};
-  const auto divided = layer_time(gpt(), block, device, framework, division);
-  EXPECT_NEAR(divided.forward.total().value, 1.25, 1e-12);
-  EXPECT_EQ(divided.backward.launch, Seconds(0));
-  const auto operators = gpt("unit: operator\n");
-  EXPECT_NEAR((layer_time(operators, 1, device, framework).forward.total() +
-               layer_time(operators, 2, device, framework).forward.total())
-                  .value,
-              1, 1e-12);
+  LayerDivision division{.shards = 2, .forward_collectives = Seconds(0.25), .backward_collectives = Seconds(0.5)};
+  EXPECT_NEAR(both(layer_time(gpt(), block, device, framework, division)), 4 - 0.75, 1e-12);
+  division.backward_collectives = Seconds(10);
+  EXPECT_EQ(layer_time(gpt(), block, device, framework, division).forward.launch, Seconds(0));
+  // A forward pass whose kernels are long lets the host issue those of the backward pass ahead.
+  framework.host_forward = Seconds(0);
+  framework.host_backward = time_of(gpt(), block).backward.device() + 0.5 * time_of(gpt(), block).forward.device();
+  EXPECT_EQ(layer_time(gpt(), block, device, framework).backward.launch, Seconds(0));
+}
+
+TEST(LayerTime, WaitsForTheHostInTheLayersOfABlockTogether)
+{
+  Framework framework = no_host();
+  framework.host_forward = Seconds(1);
+  framework.host_backward = Seconds(2);
+  const auto& device = device_constants("A100-SXM4-80GB");
+  const auto sum = [&](const Workload& workload, std::size_t first, std::size_t last) {
+    Seconds all;
+    for (std::size_t layer = first; layer <= last; ++layer) {
+      const auto time = layer_time(workload, layer, device, framework);
+      all += time.forward.total() + time.backward.total();
+    }
+    return all.value;
+  };
+  EXPECT_NEAR(sum(gpt("unit: operator\n"), 3, 4), 3, 1e-12);
+  const auto bert = workload_from_text(
+      "model: bert\nencoders: 2\nhidden: 1024\nheads: 16\nintermediate: 4096\nvocabulary: 30522\npositions: 512\n"
+      "classes: 3\nsequence: 128\nmicro_batch: 32\ndtype: fp16\noptimizer: adam\n",
+      "bert.yaml");
+  EXPECT_NEAR(sum(bert, 4, 6), 3, 1e-12);
+  framework.host_forward = framework.host_backward = Seconds(1e-9);
+  EXPECT_EQ(layer_time(bert, 4, device, framework).forward.launch, Seconds(0));
 }
 
 TEST(LayerTime, HidesAllReducesBesideProductsWhereTheFrameworkDoes)
@@ -290,6 +313,13 @@ TEST(LayerTime, TakesMeasuredOperatorsInPlaceOfConstants)
   EXPECT_NEAR(time.forward.attention.value, 2e-3, 1e-12);  // twice the samples
   EXPECT_NEAR(time.backward.attention.value, 6e-3, 1e-12);
   EXPECT_GT(time.forward.memory_bound, Seconds(2 * 4 * tokens * hidden / 1e9));
+  table.attention.push_back({2, 16, 2048, 128, Seconds(1e-2), Seconds(3e-2)});
+  table.attention.push_back({2, 32, 2048, 128, Seconds(5e-3), Seconds(7e-3)});
+  EXPECT_NEAR(layer_time(workload, block, device, no_host(), {}, &table).forward.attention.value, 5e-3, 1e-12)
+      << "of as many heads";
+  EXPECT_NEAR(layer_time(workload, block, device, no_host(), {.shards = 2}, &table).backward.attention.value, 3e-3,
+              1e-12);
+  table.attention.resize(1);
   table.launch = Seconds(1e-3);
   EXPECT_NEAR(layer_time(workload, block, device, no_host(), {}, &table).forward.total().value,
               std::max(28e-3, time.forward.total().value), 1e-9);

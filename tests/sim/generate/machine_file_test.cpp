@@ -85,7 +85,7 @@ TEST(MachineFile, LetsTransfersToOtherNodesPassTheNicsButNotTheLinksInsideNodes)
   EXPECT_THAT(cluster.network->links(1, 8), ElementsAre("nic.n0.1_UP", "nic.n1.0_DOWN"));
   EXPECT_NEAR(cluster.path(0, 1).bandwidth.value, 0.728 * 300e9, 1);
   EXPECT_NEAR(cluster.path(0, 1).latency.value, 2.25e-6, 1e-12);
-  EXPECT_EQ(cluster.devices[0].collective_start, Seconds(38e-6));
+  EXPECT_NEAR(cluster.devices[0].collective_start.value, 38e-6, 1e-15);
   EXPECT_NEAR(cluster.path(1, 8).bandwidth.value, 0.9 * 25e9, 1);
   EXPECT_NEAR(cluster.path(1, 8).latency.value, 4.75e-6, 1e-12);
 }
@@ -232,7 +232,7 @@ TEST(MachineFile, NamesItsSourcesAndItsCommandInThePlatform)
 {
   const auto xml = machine_to_xml(read(dgx, {{"nodes", "1"}}));
   EXPECT_THAT(xml,
-              HasSubstr("A100-SXM4-80GB inside a node: 216GB/s of 300GB/s; as the NVSwitch of A100-SXM4 attains: "));
+              HasSubstr("A100-SXM4-80GB inside a node: 218.4GB/s of 300GB/s; as the NVSwitch of A100-SXM4 attains: "));
   EXPECT_THAT(xml, HasSubstr("not known: latencies, NCCL version."));
   EXPECT_THAT(xml, HasSubstr("NVIDIA A100 data sheet, 2021"));
   EXPECT_THAT(xml, HasSubstr("m.yaml --set nodes=1\"/>"));

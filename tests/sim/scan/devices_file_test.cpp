@@ -49,18 +49,19 @@ TEST(DevicesFile, LetsLaterPatternsWinPropByProp)
 {
   auto hosts = hosts_named({"gpu-0", "gpu-1", "store"});
   hosts[0].props.site = "from the platform file";
-  apply_devices_file(hosts,
-                     "gpu-*:\n  memory: 16 GiB\n  price: 2 USD/h\n"
-                     "gpu-1: {memory: 24 GiB, speed.fp16: 100 TFLOP/s, site: Oslo, interference: 1.14, collective_start: 30us}\n"
-                     "store: {role: data-server}\n",
-                     "d.yaml");
+  apply_devices_file(
+      hosts,
+      "gpu-*:\n  memory: 16 GiB\n  price: 2 USD/h\n"
+      "gpu-1: {memory: 24 GiB, speed.fp16: 100 TFLOP/s, site: Oslo, interference: 1.14, collective_start: 30us}\n"
+      "store: {role: data-server}\n",
+      "d.yaml");
   EXPECT_EQ(hosts[0].props.memory, Bytes(16.0 * (1 << 30)));
   EXPECT_EQ(hosts[0].props.site, "from the platform file");
   EXPECT_EQ(hosts[1].props.memory, Bytes(24.0 * (1 << 30)));
   EXPECT_EQ(hosts[1].props.price_usd_per_hour, 2);
   EXPECT_EQ(hosts[1].props.site, "Oslo");
   EXPECT_EQ(hosts[1].props.interference, 1.14);
-  EXPECT_EQ(hosts[1].props.collective_start, Seconds(30e-6));
+  EXPECT_NEAR(hosts[1].props.collective_start->value, 30e-6, 1e-15);
   EXPECT_FALSE(hosts[0].props.interference);
   EXPECT_EQ(hosts[1].props.speed_in.at(DType::Float16), FlopsPerSecond(100e12));
   EXPECT_FALSE(hosts[2].props.memory);
@@ -75,10 +76,9 @@ TEST(DevicesFile, ReportsEachFault)
   EXPECT_EQ(message_of("gpu-0:\n  memory: 80\n"),
             "d.yaml:2: gpu-0.memory: \"80\" is not a size; write a number and a unit, such as \"80 GB\"");
   EXPECT_EQ(message_of("gpu-0:\n  memroy: 80 GB\n"), "d.yaml:2: gpu-0.memroy: unknown; did you mean memory?");
-  EXPECT_EQ(
-      message_of("gpu-0:\n  colour: red\n"),
-      "d.yaml:2: gpu-0.colour: unknown; a device has memory, device, price, role, host, interference, "
-      "collective_start, speed.float32, speed.bf16, speed.fp16, site");
+  EXPECT_EQ(message_of("gpu-0:\n  colour: red\n"),
+            "d.yaml:2: gpu-0.colour: unknown; a device has memory, device, price, role, host, interference, "
+            "collective_start, speed.float32, speed.bf16, speed.fp16, site");
   for (const std::string value : {"0.9", "1e4", "nan", "14 %"}) {
     EXPECT_EQ(message_of("gpu-0:\n  interference: " + value + "\n"),
               "d.yaml:2: gpu-0.interference: \"" + value +
