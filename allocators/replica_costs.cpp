@@ -1,6 +1,10 @@
 #include "allocators/replica_costs.hpp"
 
+#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/shard_collectives.hpp"
+#include "core/program/collective.hpp"
+#include "core/program/round_time.hpp"
 #include "schedules/lowering/replicas.hpp"
 
 #include <algorithm>
@@ -15,6 +19,17 @@ namespace isobar::allocators {
 namespace {
 
 constexpr Seconds never(std::numeric_limits<double>::infinity());
+
+/// The time of a collective of data of `size` on each of the devices, in rings within and across their sites.
+Seconds hierarchical_time(const std::vector<std::size_t>& devices, Opcode opcode, Bytes size, const Cluster& cluster)
+{
+  std::vector<std::string> sites;
+  for (const std::size_t device : devices) sites.push_back(cluster.devices[device].site);
+  EndNetwork whole = network_of(cluster);
+  whole.shared_links = {};  // as all transfers of pipelines are predicted
+  return collective_time(rounds_of(opcode, std::vector(devices.size(), size), Algorithm::Hierarchical, sites),
+                         network_between(devices, whole));
+}
 
 /// The time of a collective in a ring in which each device passes on `messages` messages of `size` together.
 Seconds ring_time(const std::vector<std::size_t>& devices, double messages, Bytes size, const Cluster& cluster)
@@ -99,24 +114,33 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
     }
     all.shards.push_back(costs);
   }
-  for (auto& replica : replicas_) add_sums(plan.stages[replica.stage], replica, cost);
+  for (auto& replica : replicas_) add_sums(plan.stages[replica.stage], plan.sync.algorithm, replica, cost);
   add_ways(plan, patterns, cost);
 }
 
-void ReplicaCosts::add_sums(const Stage& stage, Replica& replica, const CostModel& cost)
+void ReplicaCosts::add_sums(const Stage& stage, Algorithm of_replicas, Replica& replica, const CostModel& cost)
 {
   if (replica.shards.size() == 1 || stage.grid.form != ShardGrid::Form::OneD) return;
   std::vector<std::size_t> devices;
   for (const auto& shard : replica.shards) devices.push_back(shard.device);
+  std::vector<std::string> sites;
+  for (const std::size_t device : devices) sites.push_back(cost.cluster().devices[device].site);
+  const bool is_ring = algorithm_of_shards(of_replicas, sites) == Algorithm::Ring;
   const auto others = static_cast<double>(devices.size() - 1);
   const double sent = 2 * others / static_cast<double>(devices.size());  // of the bytes that are summed up
+  const auto all_reduce = [&](Bytes size) {
+    return is_ring ? ring_time(devices, 2 * others, sent * size, cost.cluster())
+                   : hierarchical_time(devices, Opcode::AllReduce, size, cost.cluster());
+  };
   const std::size_t layer = stage.first_layer;
   const auto gathered = cost.workload().layers[layer].split->gathered;
-  replica.output_sum = gathered
-                           ? ring_time(devices, others, others * *gathered, cost.cluster())
-                           : ring_time(devices, 2 * others, sent * cost.boundary_output(layer + 1), cost.cluster());
-  if (replica.stage == 0) return;
-  replica.input_gradient_sum = ring_time(devices, 2 * others, sent * cost.boundary_gradient(layer), cost.cluster());
+  if (!gathered) {
+    replica.output_sum = all_reduce(cost.boundary_output(layer + 1));
+  } else {
+    replica.output_sum = is_ring ? ring_time(devices, others, others * *gathered, cost.cluster())
+                                 : hierarchical_time(devices, Opcode::AllGather, *gathered, cost.cluster());
+  }
+  if (replica.stage > 0) replica.input_gradient_sum = all_reduce(cost.boundary_gradient(layer));
 }
 
 void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost)

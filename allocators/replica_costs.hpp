@@ -78,7 +78,7 @@ class ReplicaCosts {
     Seconds back;   // from the end of its backward until that of the first stage ends
   };
 
-  static void add_sums(const Stage& stage, Replica& replica, const CostModel& cost);
+  static void add_sums(const Stage& stage, Algorithm of_replicas, Replica& replica, const CostModel& cost);
   void add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost);
   std::vector<Detour> detours() const;
   Seconds counted(Seconds time) const { return goal_.has_free_transfers() ? Seconds(0) : time; }

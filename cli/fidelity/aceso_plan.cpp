@@ -90,9 +90,9 @@ AcesoPlan read_aceso_plan(const std::string& file, double blocks)
   for (const std::size_t count : operators) all += count;
   const auto of_blocks = static_cast<std::size_t>(std::llround(blocks)) * operators_of_block;
   constexpr std::size_t most_others = 4;  // embedding, last normalisation, head, loss
-  if (all < of_blocks || all > of_blocks + most_others) {
-    keys.refuse("num_ops_in_each_stage", fmt::format("sum to {}; {:g} blocks have {}, and up to {} others", all, blocks,
-                                                     of_blocks, most_others));
+  if (all <= of_blocks || all > of_blocks + most_others) {
+    keys.refuse("num_ops_in_each_stage", fmt::format("sum to {}; {:g} blocks have {}, and there are 1 to {} others",
+                                                     all, blocks, of_blocks, most_others));
   }
 
   AcesoPlan plan;
@@ -101,6 +101,7 @@ AcesoPlan read_aceso_plan(const std::string& file, double blocks)
   double blocks_before = 0;
   for (std::size_t stage = 0; stage < operators.size(); ++stage) {
     if (operators[stage] == 0) keys.refuse("num_ops_in_each_stage", fmt::format("stage {} has none", stage));
+    if (devices[stage] == 0) keys.refuse("num_gpus", fmt::format("stage {} has none", stage));
     plan.tensor.push_back(most_frequent(tensor[stage]));
     plan.data.push_back(most_frequent(data[stage]));
     if (plan.tensor.back() * plan.data.back() != devices[stage]) {

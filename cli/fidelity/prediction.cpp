@@ -295,8 +295,7 @@ Candidate best_of(const MeasuredRow& row, const compute::Framework& framework, c
   for (const auto& choice : choices) {
     try {
       Candidate candidate = candidate_of(row, choice, framework, profiles, cluster);
-      const bool is_worse = best && (best->memory.fits || !candidate.memory.fits);
-      if (!candidate.memory.fits && is_worse) continue;
+      if (best && best->memory.fits && !candidate.memory.fits) continue;
       const Seconds step = estimated_step(candidate);
       if (best && best->memory.fits == candidate.memory.fits && step >= least) continue;
       least = step;
@@ -363,9 +362,9 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded)
   const Candidate candidate = best_of(row, *framework, profiles, platform.cluster());
   const auto& [choice, problem, priced, memory] = candidate;
   if (choices_of(row).size() > 1) {
-    prediction.notes.push_back(
-        fmt::format("micro-batch {}, {} virtual stages and recomputation {} are the best that fit", choice.micro_batch,
-                    choice.virtual_stages, name_of(choice.recompute)));
+    prediction.notes.push_back(fmt::format("micro-batch {}, {} virtual stages and recomputation {} are the best {}",
+                                           choice.micro_batch, choice.virtual_stages, name_of(choice.recompute),
+                                           memory.fits ? "that fit" : "of those that do not fit"));
   }
   if (!memory.fits) prediction.notes.push_back(memory.fault);
   for (auto& source : sources_of(problem, *framework, profiles, platform.cluster())) {
@@ -379,7 +378,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded)
   if (!played.why_not_folded.empty()) prediction.notes.push_back("all ranks are played: " + played.why_not_folded);
   if (!played.left_out.empty()) prediction.notes.push_back("folded: " + played.left_out);
   for (const auto& [link, users] : played.links) {
-    if (users > 1) platform.scale(sim::Property::Bandwidth, 1 / users, link);
+    if (users != 1) platform.scale(sim::Property::Bandwidth, 1 / users, link);
   }
   // Where replicas divide the optimizer, what they gather after an update meets the next step.
   const bool gathers_after =

@@ -41,7 +41,7 @@ RowProfiles::RowProfiles(const std::vector<std::string>& files)
 {
   for (const auto& file : files) {
     const std::string text = read_file(file);
-    if (text.find("\"isobar-operators/1\"") != std::string::npos) {
+    if (compute::is_operator_table(text)) {
       tables_.push_back(compute::operator_table_from_json(text, file));
     } else if (file.ends_with("_sizes.json")) {
       sizes_ = compute::sailor_sizes_from_json(text, file);
@@ -85,6 +85,14 @@ struct LayerCost {
   RowParts parts;  ///< of both passes; `tensor` are the collectives among its shards, which are in no pass
 };
 
+/// How the blocks of a model of gpt or llama have attention.
+Attention attention_of(const Workload& workload)
+{
+  if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) return sizes->attention;
+  const auto* sizes = std::get_if<LlamaSizes>(&workload.model);
+  return sizes != nullptr ? sizes->attention : Attention::Unfused;
+}
+
 class RowPrices {
  public:
   RowPrices(const RowProblem& problem, const Cluster& cluster, const compute::Framework& framework,
@@ -95,9 +103,8 @@ class RowPrices {
 
   PricedRow price()
   {
-    PricedRow row{problem_.workload, cluster_, {}, {}};
+    PricedRow row{problem_.workload, cluster_, {}};
     row.parts.resize(problem_.places.size());
-    row.updates.resize(problem_.places.size());
     std::map<std::size_t, Seconds> time_of_device;  // of its layers, forward and backward
     std::map<std::size_t, Flops> work_of_device;    // likewise
     for (std::size_t index = 0; index < problem_.plan.stages.size(); ++index) {
@@ -126,7 +133,6 @@ class RowPrices {
         const auto slowest = std::ranges::max_element(
             costs, {}, [](const auto& entry) { return entry.second.forward + entry.second.backward; });
         add(slowest->second.parts, row.parts[pipeline_stage]);
-        row.updates[pipeline_stage] += slowest->second.update;
       }
       add_transfers(index, speed, row);
     }
@@ -189,8 +195,7 @@ class RowPrices {
   {
     const std::size_t last = problem_.workload.layers.size() - 1;
     const std::size_t kind = layer == 0 ? 0 : layer == last ? 3 : 1 + (layer + 1) % 2;
-    const bool recomputes = std::ranges::binary_search(problem_.plan.recompute, layer);
-    const Key key{problem_.chunk_of_stage[stage] % problem_.places.size(), kind, recomputes, type};
+    const Key key{problem_.chunk_of_stage[stage] % problem_.places.size(), kind, recomputes(layer), type};
     const auto found = costs_.find(key);
     return found != costs_.end() ? found->second : costs_.emplace(key, cost_of(stage, layer, type)).first->second;
   }
@@ -225,16 +230,20 @@ class RowPrices {
     cost.forward = std::max(cost.forward - time.hidden_forward, Seconds(0));
     cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
     cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
-    // Recomputation repeats the collectives of the forward pass, of a block's two layers together.
-    const bool recomputes = std::ranges::binary_search(problem_.plan.recompute, layer);
-    if (recomputes && framework_.recomputed_collectives > 0) {
-      const Seconds again = framework_.recomputed_collectives / 2.0 * collectives.forward;
-      cost.backward += again;
-      cost.parts.tensor += again;
-    }
+    if (recomputes(layer)) add_repeated_collectives(collectives.forward, cost);
     const double parameters = compute::parameters_of_shard(problem_.workload, layer, division.shards, framework_);
     cost.update = compute::update_time(parameters, device, framework_);
     return cost;
+  }
+
+  bool recomputes(std::size_t layer) const { return std::ranges::binary_search(problem_.plan.recompute, layer); }
+
+  /// Recomputation repeats collectives of the forward pass, of a block's two layers together.
+  void add_repeated_collectives(Seconds forward, LayerCost& cost) const
+  {
+    const Seconds again = framework_.recomputed_collectives / 2.0 * forward;
+    cost.backward += again;
+    cost.parts.tensor += again;
   }
 
   /// The collectives among shards are in measured times, and the plan plays them again.
@@ -249,14 +258,19 @@ class RowPrices {
       throw Unsupported(
           fmt::format("profiles: {} has {} layers; the model has {}", profile.name, run.layers.size(), last / 2 + 2));
     }
+    if (is_block && attention_of(problem_.workload) == Attention::Recomputed) {
+      throw Unsupported(fmt::format("recompute: selective; {} has times of whole blocks", profile.name));
+    }
     const double part = is_block ? 0.5 : 1;  // a block is two layers
     LayerCost cost;
     const auto without = [](Seconds all, Seconds collectives) { return std::max(all - collectives, Seconds(0)); };
     cost.forward = problem_.fill * without(part * run.layers[measured].forward, division.forward_collectives);
     cost.backward = problem_.fill * without(part * run.layers[measured].backward, division.backward_collectives);
     cost.backward_weight = 0.5 * cost.backward;
+    if (recomputes(layer)) cost.backward += cost.forward;
     cost.parts.products = cost.forward + cost.backward;
     cost.parts.tensor = division.forward_collectives + division.backward_collectives;
+    if (recomputes(layer)) add_repeated_collectives(division.forward_collectives, cost);
     double all = 0;
     for (std::size_t i = 0; i <= last; ++i) {
       all += compute::parameters_of_shard(problem_.workload, i, division.shards, framework_);

@@ -16,7 +16,7 @@ namespace isobar::cli {
 /// What was measured of the devices of a row, if anything: profiles of the model's layers, or tables of operators.
 class RowProfiles {
  public:
-  /// Reads the files of a row. @throws InputError, and Unsupported for files that are neither.
+  /// Reads the files of a row. @throws InputError for files that are neither.
   explicit RowProfiles(const std::vector<std::string>& files);
 
   bool empty() const { return layers_.empty() && tables_.empty(); }
@@ -38,11 +38,11 @@ struct PricedRow {
   Workload workload;
   Cluster cluster;  ///< with the speed that each device of the plan has in its stages
   std::vector<results::RowParts>
-      parts;                     ///< by stage of the pipeline: of one micro-batch, on the slowest of its devices
-  std::vector<Seconds> updates;  ///< likewise, of a step
+      parts;  ///< by stage of the pipeline: of one micro-batch, on the slowest of its devices
 };
 
 /// Gives the layers of a row their work. `problem.workload` has been made to recompute what the plan says.
+/// @throws Unsupported for what profiles do not have, and InputError for a device type without constants.
 PricedRow price_row(const RowProblem& problem, const Cluster& cluster, const compute::Framework& framework,
                     const RowProfiles& profiles);
 

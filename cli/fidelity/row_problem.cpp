@@ -201,7 +201,7 @@ std::vector<StagePlaces> places_of(const MeasuredRow& row, const Degrees& degree
   return places;
 }
 
-/// The number of transformer blocks, and how many layers each is.
+/// The number of transformer blocks. @throws Unsupported for other models.
 double blocks_of(const Workload& workload)
 {
   if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) return static_cast<double>(sizes->layers);
@@ -231,7 +231,8 @@ void leave_out_dropout(std::string& text, WorkloadSettings& settings)
   settings.erase("dropout");
 }
 
-Workload workload_of(const MeasuredRow& row, const RowChoice& choice, std::size_t most_shards)
+Workload workload_of(const MeasuredRow& row, const RowChoice& choice, const compute::Framework& framework,
+                     std::size_t most_shards)
 {
   std::string text = read_file(row.workload);
   WorkloadSettings settings;
@@ -245,7 +246,7 @@ Workload workload_of(const MeasuredRow& row, const RowChoice& choice, std::size_
     settings["attention"] = "recomputed";
   }
   Workload workload = workload_from_text(text, row.workload, settings, "overrides");
-  // Training software pads the vocabulary so that shards of it are equal and their sizes suit the device.
+  if (!framework.pads_vocabulary) return workload;
   std::uint64_t vocabulary = 0;
   if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) vocabulary = sizes->vocabulary;
   if (const auto* sizes = std::get_if<LlamaSizes>(&workload.model)) vocabulary = sizes->vocabulary;
@@ -403,7 +404,7 @@ RowProblem problem_of_plan(const MeasuredRow& row, const RowChoice& choice, cons
   if (plan.stages.empty()) throw Unsupported("plan: has no placement");
   std::size_t most_shards = 1;
   for (const auto& stage : plan.stages) most_shards = std::max(most_shards, stage.replicas.front().shards.size());
-  problem.workload = workload_of(row, choice, most_shards);
+  problem.workload = workload_of(row, choice, framework, most_shards);
   if (plan.stages.back().last_layer + 1 != problem.workload.layers.size()) {
     throw Unsupported(fmt::format("plan: of {} layers; the model has {} of unit operator",
                                   plan.stages.back().last_layer + 1, problem.workload.layers.size()));
@@ -477,11 +478,11 @@ RowProblem problem_of(const MeasuredRow& row, const RowChoice& choice, const com
   require_supported(row, choice);
   if (has_isobar_plan(row)) return problem_of_plan(row, choice, framework, devices);
   RowProblem problem;
-  problem.workload = workload_of(row, choice, 1);
+  problem.workload = workload_of(row, choice, framework, 1);
   const double blocks = blocks_of(problem.workload);
   const Degrees degrees = degrees_of(row, blocks, choice.virtual_stages);
   const std::size_t most_shards = *std::ranges::max_element(degrees.tensor);
-  if (most_shards > 1) problem.workload = workload_of(row, choice, most_shards);
+  if (most_shards > 1) problem.workload = workload_of(row, choice, framework, most_shards);
   const Workload& workload = problem.workload;
   if (std::abs(std::accumulate(degrees.blocks.begin(), degrees.blocks.end(), 0.0) - blocks) > 0.05) {
     throw Unsupported(fmt::format("layers: of {:g} blocks; the model has {:g}",

@@ -14,7 +14,10 @@
 #include "core/plan/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/shard_collectives.hpp"
+#include "core/program/collective.hpp"
 #include "core/program/player.hpp"
+#include "core/program/round_time.hpp"
 
 #include <fmt/format.h>
 
@@ -432,16 +435,37 @@ class PlayedChecker {
     return start + slowest;
   }
 
-  /// An AllReduce of V bytes among n passes 2 (n-1) messages of V/n bytes, an AllGather n-1 of V.
+  /// The time of a collective of the parts of a holder, alone. In a ring, an AllReduce of V bytes among n passes
+  /// 2 (n-1) messages of V/n bytes, an AllGather n-1 of V.
+  double time_among_parts(const Holder& holder, Opcode opcode, Bytes size) const
+  {
+    std::vector<std::size_t> devices;
+    std::vector<std::string> sites;
+    for (const auto& part : holder.parts) {
+      devices.push_back(device_of_rank_[part.rank]);
+      sites.push_back(cluster_.devices[devices.back()].site);
+    }
+    const Algorithm algorithm = algorithm_of_shards(plan_.sync.algorithm, sites);
+    if (algorithm == Algorithm::Ring) {
+      const auto n = static_cast<double>(holder.parts.size());
+      return opcode == Opcode::AllGather ? around_ring(holder, n - 1, (n - 1) * size.value)
+                                         : around_ring(holder, 2 * (n - 1), 2 * (n - 1) * size.value / n);
+    }
+    EndNetwork whole = network_of(cluster_);
+    whole.shared_links = {};
+    return collective_time(rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites),
+                           network_between(devices, whole))
+        .value;
+  }
+
   void collect_sums(Holder& holder, const Boundaries& cuts) const
   {
-    const auto n = static_cast<double>(holder.parts.size());
-    if (n == 1 || grid_of(holder).form != ShardGrid::Form::OneD) return;
+    if (holder.parts.size() == 1 || grid_of(holder).form != ShardGrid::Form::OneD) return;
     const std::size_t layer = plan_.stages[holder.stage].first_layer;
-    const auto all_reduce = [&](Bytes size) { return around_ring(holder, 2 * (n - 1), 2 * (n - 1) * size.value / n); };
+    const auto all_reduce = [&](Bytes size) { return time_among_parts(holder, Opcode::AllReduce, size); };
     const auto& gathered = workload_.layers[layer].split->gathered;
     holder.forward_sum =
-        gathered ? around_ring(holder, n - 1, (n - 1) * gathered->value) : all_reduce(cuts.output[layer + 1]);
+        gathered ? time_among_parts(holder, Opcode::AllGather, *gathered) : all_reduce(cuts.output[layer + 1]);
     holder.backward_sum = holder.stage == 0 ? 0 : all_reduce(cuts.gradient[layer]);
   }
 

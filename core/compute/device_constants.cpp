@@ -68,6 +68,8 @@ constexpr Row rows[] = {
      "as measured (operators/products.csv, operators/attention.csv)"},
     {"H100-SXM5-80GB", 989, true, 494, 67, 80, 3350, hopper, flash_hopper, core_ampere,
      "fitted on calibration rows of mpt_h100; unfused attention of A100-SXM4-80GB"},
+    {"H100-SXM-80GB", 989, true, 494, 67, 80, 3350, hopper, flash_hopper, core_ampere,
+     "of H100-SXM5-80GB, another name of it"},
     {"H200-SXM-141GB", 989, true, 494, 67, 141, 4800, hopper, flash_hopper, core_ampere,
      "of H100-SXM5-80GB, the same chip"},
     {"GH200-96GB", 989, true, 494, 67, 96, 4000, hopper, flash_hopper, core_ampere, "of H100-SXM5-80GB, the same chip"},

@@ -35,12 +35,12 @@ struct DeviceConstants {
   double core_bandwidth = 0;   ///< of the bandwidth, of operators on the scores of unfused attention
   std::string source;          ///< where the measured constants come from
 
-  /// Dense peak of products of numbers of this type. `tf32`: products of float32 numbers round them to TF32.
-  FlopsPerSecond peak(DType dtype, bool tf32) const;
+  /// Dense peak of products of numbers of this type. `rounds`: products of float32 numbers round them to TF32.
+  FlopsPerSecond peak(DType dtype, bool rounds) const;
   /// True if these products run on tensor cores.
-  bool uses_tensor_cores(DType dtype, bool tf32) const;
+  bool uses_tensor_cores(DType dtype, bool rounds) const;
   /// Time of a product of an m x k and a k x n matrix.
-  Seconds product_time(DType dtype, bool tf32, double m, double n, double k) const;
+  Seconds product_time(DType dtype, bool rounds, double m, double n, double k) const;
 };
 
 /// Constants of a device type. A name with fewer or more details, such as "V100" or "L4-24GB", means the first type

@@ -182,13 +182,14 @@ class Pricing {
     const auto distance = [&](const MeasuredAttention& measured) {
       return std::abs(std::log(static_cast<double>(measured.sequence) / tokens)) +
              std::abs(std::log(static_cast<double>(measured.width) / layer_.width)) +
-             std::abs(std::log(static_cast<double>(measured.batch * measured.heads) / heads));
+             std::abs(std::log(static_cast<double>(measured.batch) * static_cast<double>(measured.heads) / heads));
     };
     const auto nearest =
         std::min_element(table_->attention.begin(), table_->attention.end(),
                          [&](const auto& one, const auto& other) { return distance(one) < distance(other); });
     const double sequence = static_cast<double>(nearest->sequence);
-    const Flops work(2 * static_cast<double>(nearest->batch * nearest->heads * nearest->width) * sequence * sequence);
+    const Flops work(2 * static_cast<double>(nearest->batch) * static_cast<double>(nearest->heads) *
+                     static_cast<double>(nearest->width) * sequence * sequence);
     return (pass == Pass::Forward ? nearest->forward : nearest->backward) * (forward / work);
   }
 

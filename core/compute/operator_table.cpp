@@ -214,11 +214,6 @@ OperatorTable operator_table_from_json(const std::string& text, const std::strin
   return table;
 }
 
-OperatorTable read_operator_table(const std::filesystem::path& file)
-{
-  return operator_table_from_json(read_file(file), file.string());
-}
-
 bool is_operator_table(const std::string& text)
 {
   return text.find(in_quotes(schema)) != std::string::npos;

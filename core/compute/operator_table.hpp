@@ -84,7 +84,6 @@ struct OperatorTable {
 std::string operator_table_to_json(const OperatorTable& table);
 /// Parses a table; `name` stands for the file in messages. @throws InputError naming file, line and key of every fault.
 OperatorTable operator_table_from_json(const std::string& text, const std::string& name);
-OperatorTable read_operator_table(const std::filesystem::path& file);
 /// True if a text names the schema of tables, and so is one or wants to be.
 bool is_operator_table(const std::string& text);
 

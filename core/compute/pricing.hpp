@@ -19,6 +19,8 @@ namespace isobar::compute {
 /// own times on the type of the cluster's first device. So a stage on another type takes what the sum of all layers
 /// says, and not what its own layers would.
 ///
+/// Numbers of shards are the powers of two up to 64; a layer among any other number takes its part of the whole.
+///
 /// Devices of the type of a table take the times that it measured (layer_time).
 ///
 /// Does nothing for ComputeModel::Rate. Call it last: with_recomputation and with_micro_batch make other layers.

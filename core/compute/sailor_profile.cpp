@@ -169,11 +169,6 @@ SailorProfile sailor_profile_from_json(const std::string& text, const std::strin
   return profile;
 }
 
-SailorProfile read_sailor_profile(const std::filesystem::path& file)
-{
-  return sailor_profile_from_json(read_file(file), file.string());
-}
-
 SailorRun in_training(const SailorProfile& profile, std::uint64_t micro_batch, std::uint64_t shards,
                       const Framework& framework)
 {

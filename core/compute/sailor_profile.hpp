@@ -36,7 +36,6 @@ struct SailorProfile {
 /// first one's are those of a first call.
 /// @throws InputError naming file, line and key of every fault.
 SailorProfile sailor_profile_from_json(const std::string& text, const std::string& name);
-SailorProfile read_sailor_profile(const std::filesystem::path& file);
 
 /// A run as training shows it, where the host does not wait for the profiler's clock.
 ///
@@ -62,6 +61,7 @@ struct SailorSizes {
 };
 /// Parses sizes; `name` stands for the file in messages. @throws InputError naming file, line and key of every fault.
 SailorSizes sailor_sizes_from_json(const std::string& text, const std::string& name);
+/// Reads a file of sizes. @throws InputError as sailor_sizes_from_json does.
 SailorSizes read_sailor_sizes(const std::filesystem::path& file);
 
 }  // namespace isobar::compute

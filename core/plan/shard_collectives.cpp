@@ -2,11 +2,13 @@
 
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
+#include "core/program/collective.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <set>
 #include <utility>
 
 namespace isobar {
@@ -294,6 +296,14 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
     return fmt::format("whose {} {} are to be a multiple of {}", layer.split->units, layer.split->name, grid.side);
   }
   return std::nullopt;
+}
+
+Algorithm algorithm_of_shards(Algorithm of_replicas, const std::vector<std::string>& sites)
+{
+  const std::set<std::string> all(sites.begin(), sites.end());
+  const bool has_several = all.size() > 1 && all.size() < sites.size();
+  return of_replicas == Algorithm::Hierarchical && has_several && are_equal_sites(sites) ? of_replicas
+                                                                                         : Algorithm::Ring;
 }
 
 Layer layer_of_grid(const Layer& layer, const ShardGrid& grid)

@@ -44,6 +44,10 @@ struct ShardCollective {
 std::vector<ShardCollective> shard_collectives(const Workload& workload, const Boundaries& boundaries,
                                                std::size_t layer, const ShardGrid& grid);
 
+/// How shards in these sites do what they do together: as replicas do over sites, where several of them are in each, or
+/// in a ring.
+Algorithm algorithm_of_shards(Algorithm of_replicas, const std::vector<std::string>& sites);
+
 /// Why shards that lie so cannot divide a layer; none if they can. Blocks of a grid are equal: of samples, heads and
 /// the inputs of products; with `sequence` parts of the sequence are.
 std::optional<std::string> why_not_divided(const Workload& workload, std::size_t layer, const ShardGrid& grid);

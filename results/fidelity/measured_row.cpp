@@ -94,6 +94,7 @@ class RowCells {
   std::optional<Bytes> bytes(const char* column) const
   {
     const auto size = number(column);
+    if (size == 0.0 && number_in(text(column))) fault(column, "is 0; write a size above it");
     return size ? std::optional(Bytes(*size)) : std::nullopt;
   }
 

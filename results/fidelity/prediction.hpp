@@ -9,7 +9,7 @@
 
 namespace isobar::results {
 
-/// Where the time of a predicted step goes, on the device that ends last. The parts add up to the step.
+/// Where the time of a predicted step goes, in the stage that computes most. The parts add up to the step.
 struct RowParts {
   Seconds products;
   Seconds attention;

@@ -30,6 +30,9 @@ struct FoldedStep {
 /// whole bytes; so it does in play_program with nominal_rates of the platform as it is. Events and memory are those of
 /// the ranks that act.
 ///
+/// Where shards wait for each other between passes (TransferRules::blocking), their collectives may become work of the
+/// one that acts: they have no events then, and stages of instructions are those of all layers of a device together.
+///
 /// One replica acts, or two, or those of the first two sites (by the first stage): the fewest whose flows meet on links
 /// as those of the whole plan do (compare_flows). Micro-batches are numbered as if no others were taken.
 ///

@@ -63,7 +63,8 @@ MergedShards merged_shards(const Plan& plan, const Workload& workload, const Clu
   const auto pipeline_stage = pipeline_stages(plan);
   merged.plan.stages.clear();
   merged.plan.transfers.sliced = false;
-  std::map<std::tuple<std::string, double, std::size_t>, ShardCollectiveTimes> known;  // by device, work and kind
+  // By device, work, what is sent, and kind.
+  std::map<std::tuple<std::string, double, double, double, std::size_t>, ShardCollectiveTimes> known;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
     const std::string& device = stage.replicas.front().shards.front().device;
@@ -71,7 +72,8 @@ MergedShards merged_shards(const Plan& plan, const Workload& workload, const Clu
     for (std::size_t index = stage.first_layer; index <= stage.last_layer; ++index) {
       const Layer& layer = workload.layers[index];
       const bool is_inner = index > 0 && index + 1 < workload.layers.size();
-      const auto key = std::tuple(device, layer.forward.value, is_inner ? std::size_t{0} : index + 1);
+      const auto key = std::tuple(device, layer.forward.value, layer.output.value, layer.gradient.value,
+                                  is_inner ? std::size_t{0} : index + 1);
       const auto found = known.find(key);
       const ShardCollectiveTimes times =
           found != known.end()

@@ -19,14 +19,6 @@
 
 namespace isobar::schedules {
 
-Algorithm algorithm_of_shards(Algorithm of_replicas, const std::vector<std::string>& sites)
-{
-  const std::set<std::string> all(sites.begin(), sites.end());
-  const bool has_several = all.size() > 1 && all.size() < sites.size();
-  return of_replicas == Algorithm::Hierarchical && has_several && are_equal_sites(sites) ? of_replicas
-                                                                                         : Algorithm::Ring;
-}
-
 void PipelineProgram::divide_memory(const Workload& workload)
 {
   const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);

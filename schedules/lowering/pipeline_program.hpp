@@ -176,10 +176,6 @@ struct LaneRecord {
   Bytes size;                         // of transfers and syncs
 };
 
-/// How shards in these sites do what they do together: as replicas do over sites, where several of them are in each, or
-/// in a ring.
-Algorithm algorithm_of_shards(Algorithm of_replicas, const std::vector<std::string>& sites);
-
 /// Pipelines of stages: the compute lanes follow the orders, and all other lanes follow from those.
 class PipelineProgram : public Program {
  public:

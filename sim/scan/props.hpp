@@ -21,9 +21,9 @@ struct Props {
   std::map<DType, FlopsPerSecond> speed_in;
   std::optional<double> price_usd_per_hour;
   std::optional<Role> role;
-  std::optional<std::string> host;     ///< name of the machine that a device is in
-  std::optional<double> interference;  ///< Device::interference
-  std::optional<Seconds> collective_start;
+  std::optional<std::string> host;          ///< name of the machine that a device is in
+  std::optional<double> interference;       ///< Device::interference
+  std::optional<Seconds> collective_start;  ///< Device::collective_start
   std::optional<double> flows;
   std::optional<Bytes> window;
   std::optional<Bytes> capacity;  ///< of a disk

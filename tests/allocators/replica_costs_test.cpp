@@ -5,6 +5,7 @@
 #include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
+#include "core/plan/shard_collectives.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/lowering/transfer_rules.hpp"
 #include "tests/support/instances.hpp"
@@ -38,7 +39,7 @@ Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_
   for (const auto& device : cluster.devices) devices.push_back(device.name);
   while (!devices.empty()) {
     const auto& chosen = counts[random() % counts.size()];
-    const std::size_t shards = 1 + random() % 3;
+    const std::size_t shards = 1 + random() % 4;
     if (chosen.size() * shards > devices.size()) continue;
     const bool is_unlike = chosen.size() * most_unlike_shards <= devices.size() && random() % 3 == 0;
     plan.stages.push_back(is_unlike ? stage_of_unlike_replicas(random, chosen, devices)
@@ -52,6 +53,24 @@ Plan random_replicas(std::mt19937_64& random, const Cluster& cluster, std::size_
   return plan;
 }
 
+/// Makes replicas and shards work together by sites. Returns whether some shards then do.
+bool lie_in_sites(Plan& plan, const Cluster& cluster)
+{
+  bool is_hierarchical = false;
+  plan.sync.algorithm = Algorithm::Hierarchical;
+  for (auto& stage : plan.stages) {
+    for (auto& replica : stage.replicas) {
+      std::vector<std::string> sites;
+      for (auto& shard : replica.shards) {
+        shard.site = cluster.devices[*cluster.device_index(shard.device)].site;
+        sites.push_back(*shard.site);
+      }
+      is_hierarchical = is_hierarchical || algorithm_of_shards(plan.sync.algorithm, sites) == Algorithm::Hierarchical;
+    }
+  }
+  return is_hierarchical;
+}
+
 TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
 {
   std::mt19937_64 random(11);
@@ -59,6 +78,7 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
   std::size_t priced = 0;
   std::size_t close_with_shards = 0;
   std::size_t priced_with_shards = 0;
+  std::size_t hierarchical = 0;
   for (int round = 0; round < 300; ++round) {
     const std::size_t layers = 8 + random() % 6;
     Workload workload = random_chain(random, layers);
@@ -66,11 +86,13 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
     Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
     for (auto& device : cluster.devices) {
       device.collective_start = Seconds(round % 2 * static_cast<double>(random() % 5) / 1000);
+      device.site = round % 3 == 0 ? "all" : random() % 2 == 0 ? "east" : "west";
     }
     for (const std::string schedule : {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"}) {
       Plan plan = random_replicas(random, cluster, layers, schedule);
       plan.data_server = cluster.data_server;
       plan.outcome = Outcome::Feasible;
+      if (round % 3 > 0 && lie_in_sites(plan, cluster)) ++hierarchical;
       if (round % 5 == 0) plan.goal.communication = Communication::None;
       if (is_chain(plan)) continue;
       plan.transfers.sliced = random() % 2 == 0;
@@ -92,6 +114,7 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
   EXPECT_GT(close, priced / 4);
   EXPECT_GT(priced_with_shards, 500U);
   EXPECT_GT(close_with_shards, priced_with_shards / 4);
+  EXPECT_GT(hierarchical, 5U);
 }
 
 TEST(ReplicaCosts, AreThoseOfTheCheckerForGridsOfShards)

@@ -128,7 +128,6 @@ class Degrees(Rows):
             flops = 3 * 32 * 1024 * 8 * 24 * 1024**2  # of blocks, without attention
             bound = flops / (row["pp"] * row["tp"] * row["dp"] * A100_FP16)
             self.assertGreater(answer["predicted_s"], bound, row)
-            self.assertGreater(answer["floor_s"] or 1, 0)
 
     def test_only_a_pipeline_has_a_bubble_which_more_micro_batches_and_chunks_make_smaller(self):
         whole, few, many, interleaved = self.predicted(
@@ -248,6 +247,7 @@ class Recomputation(Rows):
         for changes, reason in (
                 ({"num_gpus": [2]}, "num_gpus: has 1 numbers; num_ops_in_each_stage has 2"),
                 ({"num_gpus": [2, 8]}, "num_gpus: 8 of stage 1; most of its operators have 2 x 2"),
+                ({"num_gpus": [2, 0], "model_parallel_size_of_each_op": [[1] * one, [0] * two]}, "num_gpus: stage 1 has none"),
                 ({"num_gpus": "2"}, "num_gpus: is not what Aceso writes; write lists of numbers by stage"),
                 ({"recompute_ops": [[0] * one]}, "recompute_ops: has 1 lists; num_ops_in_each_stage has 2"),
                 ({"recompute_ops": [[0] * one, [0]]}, f"recompute_ops: has 1 numbers for the {two} operators of stage 1"),
@@ -255,7 +255,8 @@ class Recomputation(Rows):
                   "model_parallel_size_of_each_op": [[1] * (one + OPERATORS), [2] * two],
                   "data_parallel_size_of_each_op": [[2] * (one + OPERATORS), [2] * two],
                   "recompute_ops": [[0] * (one + OPERATORS), [0] * two]},
-                 f"num_ops_in_each_stage: sum to {one + two + OPERATORS}; 8 blocks have {8 * OPERATORS}, and up to 4 others")):
+                 f"num_ops_in_each_stage: sum to {one + two + OPERATORS}; 8 blocks have {8 * OPERATORS}, and "
+                 "there are 1 to 4 others")):
             self.assert_unsupported((self.planned(**changes), f"plan.json: {reason}"))
         path = self.write("plan.json", "[1]")
         self.assert_unsupported(({"plan": path, "recompute": "plan"},

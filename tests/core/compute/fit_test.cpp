@@ -43,15 +43,12 @@ TEST(FittedConstants, OfProductsAreThoseOfTheTablesOfOperators)
 TEST(FittedConstants, OfUnfusedAttentionAreThoseOfTheTablesOfOperators)
 {
   const std::string printed = output_of(fmt::format("python3 {}", (source / "tools/fit_operators.py").string()));
-  std::size_t found = 0;
   for (const auto* type : {"A100-SXM4-40GB", "V100-SXM2-32GB", "L4", "A10G"}) {
     const auto at = printed.find(fmt::format("{}: ", type));
     ASSERT_NE(at, std::string::npos) << printed;
     const auto line = printed.substr(at, printed.find('\n', at) - at);
     EXPECT_THAT(line, HasSubstr(fmt::format("core_bandwidth {:.2f}", device_constants(type).core_bandwidth)));
-    ++found;
   }
-  EXPECT_EQ(found, 4U);
   EXPECT_THAT(printed, HasSubstr("norm forward: 0.53 of"));
   EXPECT_THAT(printed, HasSubstr("norm backward: 0.24 of"));
   EXPECT_THAT(printed, HasSubstr("activation forward: 0.76 of"));

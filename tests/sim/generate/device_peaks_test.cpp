@@ -21,5 +21,16 @@ TEST(DevicePeaks, AreThoseOfTheComputeModel)
   EXPECT_GE(compared, 10);
 }
 
+TEST(DevicePeaks, OfTypesWithConstantsAreFoundByEachOfTheirNames)
+{
+  for (const auto& known : compute::device_constant_types()) {
+    const DeviceType& type = device_type(known);
+    EXPECT_NE(compute::find_device_constants(type.name), nullptr) << type.name;
+    if (!type.other_name.empty()) {
+      EXPECT_NE(compute::find_device_constants(type.other_name), nullptr) << type.other_name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace isobar::sim
