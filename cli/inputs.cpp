@@ -155,7 +155,8 @@ Inputs load(const InputOptions& options, const sim::Platform& platform, const Pl
 void note_missing_rates(const Inputs& inputs)
 {
   const DType dtype = inputs.workload.dtype;
-  if (dtype == DType::Float32 || inputs.profile_fingerprint) return;
+  const bool needs_rates = inputs.workload.compute == ComputeModel::Rate && !inputs.profile_fingerprint;
+  if (dtype == DType::Float32 || !needs_rates) return;
   std::map<std::string, std::size_t> lacking;  // devices of each type
   for (const auto& device : inputs.platform.cluster().devices) {
     if (!device.speed_in.contains(dtype)) ++lacking[device.type.empty() ? "devices without a type" : device.type];

@@ -54,11 +54,24 @@ class PlanKeys {
   }
 
  private:
+  /// Refuses numbers that are not whole, or below 0.
+  void require_counts(const char* key, const nlohmann::json& value) const
+  {
+    for (const auto& each : value) {
+      if (each.is_array()) {
+        require_counts(key, each);
+      } else if (each.is_number() && !each.is_number_unsigned()) {
+        refuse(key, each.dump() + " is not a whole number, 0 or more");
+      }
+    }
+  }
+
   template <typename Value>
   Value read(const char* key) const
   {
     const auto found = plan_.find(key);
     if (found == plan_.end()) refuse(key, "is missing");
+    require_counts(key, *found);
     try {
       return found->get<Value>();
     } catch (const nlohmann::json::exception&) {

@@ -140,7 +140,7 @@ void fill(PredictedRow& row, const ChildResult& result)
     row.prediction = results::prediction_from_json(result.output);
     row.failure.clear();
   } else if (result.failure->code == ExitCode::InputError || result.failure->code == ExitCode::Infeasible) {
-    row.prediction.unsupported = result.failure->text;
+    row.prediction.unsupported = on_one_line(result.failure->text);
     row.failure.clear();
   } else {
     row.failure = result.failure->text;
@@ -148,6 +148,7 @@ void fill(PredictedRow& row, const ChildResult& result)
 }
 
 /// Predicts each row in a child process, since a process simulates once. Rows whose child did not end have failed.
+/// @throws Interrupted, without any row.
 std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, bool unfolded, Seconds row_time_limit)
 {
   std::vector<PredictedRow> all;
@@ -156,21 +157,16 @@ std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, bool u
   for (const auto& row : rows) {
     all.push_back({row, {}, ""});
     if (row.role == results::RowRole::Excluded) continue;
-    all.back().failure = "interrupted";
     places.push_back(all.size() - 1);
     work.emplace_back([&row, unfolded] { return prediction_to_json(predict(row, unfolded)); });
   }
   ProgressLine progress("fidelity", work.size());
   std::size_t ended = 0;
-  try {
-    run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
-                    [&](std::size_t index, const ChildResult& result) {
-                      fill(all[places[index]], result);
-                      progress.done(++ended);
-                    });
-  } catch (const Interrupted&) {
-    // The rows that have ended are written; the others failed with "interrupted".
-  }
+  run_in_children(work, std::thread::hardware_concurrency(), {row_time_limit, "--row-time-limit"},
+                  [&](std::size_t index, const ChildResult& result) {
+                    fill(all[places[index]], result);
+                    progress.done(++ended);
+                  });
   return all;
 }
 
@@ -187,7 +183,6 @@ ExitCode exit_code_of(const std::vector<PredictedRow>& rows)
 ExitCode explain(const FidelityOptions& options, const std::vector<MeasuredRow>& rows, Seconds row_time_limit)
 {
   const auto row = predicted({explained_row(options.explain, rows)}, options.unfolded, row_time_limit);
-  throw_if_interrupted();
   print(options.json ? explanation_to_json(row.front()) : explanation_to_text(row.front()));
   return exit_code_of(row);
 }
@@ -199,6 +194,9 @@ ExitCode fidelity(const FidelityOptions& options)
   if (!options.explain.empty()) return explain(options, measured, row_time_limit);
   const auto limits = limits_of(options, measured);
   refuse_overwriting(inputs_of(options, measured), {options.csv, options.markdown});
+  if (options.json && (options.csv == "-" || options.markdown == "-")) {
+    throw InputError("--json", "is written to standard output, as is what has the file -; name a file");
+  }
   OutputFile csv(options.csv);
   OutputFile markdown(options.markdown);
 
@@ -212,7 +210,6 @@ ExitCode fidelity(const FidelityOptions& options)
     print(options.json ? fidelity_to_json(rows, figures, beyond)
                        : fidelity_to_text(rows, figures, options.table.width()));
   }
-  throw_if_interrupted();
   for (const auto& line : beyond) say(line);
   return beyond.empty() ? exit_code_of(rows) : ExitCode::CheckFailed;
 }

@@ -34,9 +34,18 @@ using results::RowPrediction;
 
 /// When a rank computed in the step that counts.
 struct RankTimes {
-  Seconds busy;           ///< of forward and backward passes
-  Seconds last_backward;  ///< its end, since the begin of the first step
-  Seconds updates;        ///< what they take
+  Seconds busy;                                        ///< of forward and backward passes
+  Seconds last_backward;                               ///< its end, since the begin of the first step
+  Seconds updates;                                     ///< what they take
+  std::vector<std::pair<Seconds, Seconds>> sums = {};  ///< collectives of replicas: begin and end of each
+
+  /// How long they last after the last backward pass.
+  Seconds sums_after_passes() const
+  {
+    Seconds all;
+    for (const auto& [begin, end] : sums) all += std::max(Seconds(0), end - std::max(begin, last_backward));
+    return all;
+  }
 };
 
 class ComputeTimes : public TraceSink {
@@ -46,8 +55,12 @@ class ComputeTimes : public TraceSink {
 
   void record(const TraceEvent& event) override
   {
-    if (event.step != step_ || !is_computation(event.instruction.opcode)) return;
+    if (event.step != step_) return;
     RankTimes& rank = ranks_[event.rank];
+    const Payload payload = event.instruction.payload;
+    const bool is_of_replicas = payload == Payload::ParameterGradient || payload == Payload::Parameter;
+    if (is_collective(event.instruction.opcode) && is_of_replicas) rank.sums.emplace_back(event.begin, event.end);
+    if (!is_computation(event.instruction.opcode)) return;
     const Seconds time = event.end - event.begin;
     if (event.instruction.opcode == Opcode::Update) {
       rank.updates += time;
@@ -225,13 +238,21 @@ RowParts parts_of(const RowProblem& problem, const PricedRow& priced, const Plan
   const Seconds computed = computed_of(parts);
   const Seconds last_backward = times.last_backward - begin;
   parts.update = times.updates;
-  // What follows the last backward pass are sums of gradients, or other stages' passes where nothing is summed.
-  Seconds& tail = problem.places[stage].replicas.size() > 1 ? parts.data : parts.bubble;
-  tail = step - last_backward - times.updates;
+  // What follows the last backward pass are sums of gradients, and other stages' passes.
+  const bool has_replicas = problem.places[stage].replicas.size() > 1;
+  const bool has_shards = problem.places[stage].replicas.front().size() > 1;
+  const Seconds tail = step - last_backward - times.updates;
+  parts.data = has_replicas ? std::min(std::max(tail, Seconds(0)), times.sums_after_passes()) : Seconds(0);
   const Seconds idle = last_backward - computed;
-  // Gathers, and what they slow down; less where a step begins before the one before has ended.
-  if (stages == 1 || idle < Seconds(0)) {
-    (stages > 1 ? tail : problem.places[stage].replicas.size() > 1 ? parts.data : parts.tensor) += idle;
+  if (stages == 1) {
+    // Gathers of parameters, and what they slow down; else collectives among shards that computations do not hide.
+    const bool gathers = problem.plan.sync.sharded == Sharding::Parameters;
+    (has_shards && !gathers ? parts.tensor : parts.data) += idle + tail - parts.data;
+    return parts;
+  }
+  parts.bubble = tail - parts.data;
+  if (idle < Seconds(0)) {  // a step begins before the one before has ended
+    parts.bubble += idle;
     return parts;
   }
   Seconds others;  // a micro-batch through the other stages
@@ -365,6 +386,10 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded)
     prediction.notes.push_back(fmt::format("micro-batch {}, {} virtual stages and recomputation {} are the best {}",
                                            choice.micro_batch, choice.virtual_stages, name_of(choice.recompute),
                                            memory.fits ? "that fit" : "of those that do not fit"));
+  }
+  if (!row.plan.empty() && row.pipeline_degree != problem.places.size()) {
+    prediction.notes.push_back(
+        fmt::format("pp: is {}; the plan has {} stages, which count", row.pipeline_degree, problem.places.size()));
   }
   if (!memory.fits) prediction.notes.push_back(memory.fault);
   for (auto& source : sources_of(problem, *framework, profiles, platform.cluster())) {

@@ -187,8 +187,12 @@ FlopsPerSecond DeviceConstants::peak(DType dtype, bool rounds) const
 
 Seconds DeviceConstants::product_time(DType dtype, bool rounds, double m, double n, double k) const
 {
-  const auto& [efficiency, size_loss] = uses_tensor_cores(dtype, rounds) ? products : scalar_products;
-  return Flops(2 * m * n * k) / (peak(dtype, rounds) * efficiency) * (1 + size_loss * (1 / m + 1 / n + 1 / k));
+  const auto time = [&](FlopsPerSecond peak, const ProductConstants& reached) {
+    return Flops(2 * m * n * k) / (peak * reached.efficiency) * (1 + reached.size_loss * (1 / m + 1 / n + 1 / k));
+  };
+  if (!uses_tensor_cores(dtype, rounds)) return time(fp32, scalar_products);
+  const Seconds on_tensor_cores = time(peak(dtype, rounds), products);
+  return dtype == DType::Float32 ? std::min(on_tensor_cores, time(fp32, scalar_products)) : on_tensor_cores;
 }
 
 const DeviceConstants* find_device_constants(const std::string& type)

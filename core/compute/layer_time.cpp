@@ -288,7 +288,9 @@ LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceCo
   const auto [first, last] = block_of(workload, layer);
   for (std::size_t each = first; each <= last; ++each) {
     const LayerResources needs = resources_of(workload, each, device, framework, division, table);
-    wait += needs.host() - needs.device() - division.forward_collectives - division.backward_collectives;
+    const Seconds hidden = needs.time.hidden_forward + needs.time.hidden_backward;
+    const Seconds exposed = division.forward_collectives + division.backward_collectives - hidden;
+    wait += needs.host() - needs.device() - exposed;
     host += needs.host();
     if (each == layer) own = needs;
   }

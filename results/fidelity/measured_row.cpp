@@ -87,7 +87,7 @@ class RowCells {
   std::optional<Seconds> time(const char* column) const
   {
     const auto seconds = number(column);
-    if (seconds == 0.0 && number_in(text(column))) fault(column, "is 0; write a time above it");
+    if (seconds < 1e-9 && number_in(text(column))) fault(column, "is below 1e-9; write seconds");
     return seconds ? std::optional(Seconds(*seconds)) : std::nullopt;
   }
 
@@ -126,7 +126,11 @@ class RowCells {
         fault(column, in_quotes(piece) + " is not a setting; write key=value, several separated by ;");
         continue;
       }
-      settings.emplace_back(piece.substr(0, equals), piece.substr(equals + 1));
+      const std::string key = piece.substr(0, equals);
+      if (std::ranges::count(settings, key, &std::pair<std::string, std::string>::first) > 0) {
+        fault(column, in_quotes(key) + " is set twice; leave one out");
+      }
+      settings.emplace_back(key, piece.substr(equals + 1));
     }
     return settings;
   }

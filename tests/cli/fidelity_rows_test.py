@@ -137,12 +137,25 @@ class Degrees(Rows):
         self.assertEqual((whole["parts"]["bubble_s"], whole["parts"]["pipeline_s"]), (0, 0))
 
         def bubble(row):
-            """Before the last backward pass of the busiest stage, and after it, when others still compute."""
-            return (row["parts"]["bubble_s"] + row["parts"]["data_s"]) / row["predicted_s"]
+            return row["parts"]["bubble_s"] / row["predicted_s"]
 
         self.assertAlmostEqual(bubble(few), 3 / 11, delta=0.1)
         self.assertAlmostEqual(bubble(many), 3 / 35, delta=0.04)
         self.assertLess(bubble(interleaved), 0.8 * bubble(few))
+
+    def test_replicas_of_a_pipeline_wait_for_their_sums_beside_its_bubble(self):
+        alone, replicas = self.predicted({"pp": 4, "global_batch": 16}, {"pp": 4, "dp": 2, "global_batch": 32})
+        more = replicas["predicted_s"] - alone["predicted_s"]
+        self.assertGreater(more, 0)
+        self.assertGreater(replicas["parts"]["data_s"], 0.3 * more)
+        self.assertLess(replicas["parts"]["data_s"], 1.1 * more)
+        self.assertAlmostEqual(replicas["parts"]["bubble_s"] / alone["parts"]["bubble_s"], 1, delta=0.05)
+
+    def test_no_step_is_shorter_with_longer_sequences_where_the_host_is_slow(self):
+        for framework in ("megatron-core-0.8", "megatron-lm-2022"):
+            rows = self.predicted(*({"tp": 2, "framework": framework, "micro_batch": 1, "global_batch": 2,
+                                     "overrides": f"sequence={sequence}"} for sequence in (128, 256, 512, 1024)))
+            self.assert_increasing([row["predicted_s"] for row in rows])
 
     def test_shards_wait_for_their_sums_and_replicas_for_theirs(self):
         alone, shards, replicas = self.predicted({}, {"tp": 4}, {"dp": 4})
@@ -248,6 +261,8 @@ class Recomputation(Rows):
                 ({"num_gpus": [2]}, "num_gpus: has 1 numbers; num_ops_in_each_stage has 2"),
                 ({"num_gpus": [2, 8]}, "num_gpus: 8 of stage 1; most of its operators have 2 x 2"),
                 ({"num_gpus": [2, 0], "model_parallel_size_of_each_op": [[1] * one, [0] * two]}, "num_gpus: stage 1 has none"),
+                ({"num_gpus": [2, -4]}, "num_gpus: -4 is not a whole number, 0 or more"),
+                ({"num_gpus": [2, 4.5]}, "num_gpus: 4.5 is not a whole number, 0 or more"),
                 ({"num_gpus": "2"}, "num_gpus: is not what Aceso writes; write lists of numbers by stage"),
                 ({"recompute_ops": [[0] * one]}, "recompute_ops: has 1 lists; num_ops_in_each_stage has 2"),
                 ({"recompute_ops": [[0] * one, [0]]}, f"recompute_ops: has 1 numbers for the {two} operators of stage 1"),

@@ -187,7 +187,9 @@ class Fidelity(CommandTest):
                 ({"micro_batch": "1.5"}, 't.csv:2: micro_batch: "1.5" is wrong; write a whole number from 1 to 1000000000'),
                 ({"recompute": "block"}, 't.csv:2: recompute: "block" is not known; write none, selective, full, plan'),
                 ({"measured_s": "fast"}, 't.csv:2: measured_s: "fast" is wrong; write a number from 0 to 1e15'),
-                ({"measured_s": "0"}, "t.csv:2: measured_s: is 0; write a time above it"),
+                ({"measured_s": "0"}, "t.csv:2: measured_s: is below 1e-9; write seconds"),
+                ({"measured_memory_bytes": "0"}, "t.csv:2: measured_memory_bytes: is 0; write a size above it"),
+                ({"overrides": "layers=8;layers=9"}, 't.csv:2: overrides: "layers" is set twice; leave one out'),
                 ({"memory_kind": ""}, "t.csv:2: memory_kind: is empty; name the memory that was measured: allocated, "
                                       "reserved, device")):
             with self.subTest(cells=cells):
@@ -207,6 +209,8 @@ class Fidelity(CommandTest):
                          "--row-time-limit: 0 s leaves no time to plan; raise it")
         self.assertEqual(self.fault_of("fidelity", table, "--explain", name, "--csv", "r.csv"),
                          "--csv excludes --explain; see isobar fidelity --help")
+        self.assertEqual(self.fault_of("fidelity", table, "--json", "--csv", "-"),
+                         "--json: is written to standard output, as is what has the file -; name a file")
         self.assertIn(table, self.fault_of("fidelity", table, "--csv", table))
         self.assertIn("FILE", self.fault_of("fidelity"))
         empty = self.table([], "empty.csv")
