@@ -39,6 +39,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/program/player.hpp
     core/program/program.hpp
     core/program/residence.hpp
+    core/program/round_time.hpp
     core/program/shard_role.hpp
     core/program/trace.hpp
     core/spmd/device_rates.hpp

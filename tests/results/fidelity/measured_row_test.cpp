@@ -175,7 +175,7 @@ TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
             "InputError f.csv:2: measured_s: is empty; a development row has a measured time or memory");
   EXPECT_EQ(fault_with({{"measured_s", "slow"}}),
             "InputError f.csv:2: measured_s: \"slow\" is wrong; write a number from 0 to 1e15");
-  EXPECT_EQ(fault_with({{"measured_s", "0"}}), "InputError f.csv:2: measured_s: is 0; write a time above it");
+  EXPECT_EQ(fault_with({{"measured_s", "0"}}), "InputError f.csv:2: measured_s: is below 1e-9; write seconds");
   EXPECT_EQ(
       fault_with({{"memory_kind", ""}}),
       "InputError f.csv:2: memory_kind: is empty; name the memory that was measured: allocated, reserved, device");
