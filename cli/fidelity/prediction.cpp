@@ -387,7 +387,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded)
                                            choice.micro_batch, choice.virtual_stages, name_of(choice.recompute),
                                            memory.fits ? "that fit" : "of those that do not fit"));
   }
-  if (!row.plan.empty() && row.pipeline_degree != problem.places.size()) {
+  if (!row.plan.empty() && row.pipeline_degree > 1 && row.pipeline_degree != problem.places.size()) {
     prediction.notes.push_back(
         fmt::format("pp: is {}; the plan has {} stages, which count", row.pipeline_degree, problem.places.size()));
   }

@@ -83,7 +83,7 @@ class RowCells {
     return number_of(column, text(column));
   }
 
-  /// A time above 0.
+  /// A time of 1e-9 s or more.
   std::optional<Seconds> time(const char* column) const
   {
     const auto seconds = number(column);
