@@ -195,8 +195,9 @@ class TrainingRank : public RankWork {
     const TensorBlocks blocks(plan.graph, plan.groups[place.group].shares);
     for (std::size_t i = 0; i < plan.graph.operators.size(); ++i) {
       const auto& node = plan.graph.operators[i];
-      const bool is_own = plan.group_of(plan.division.part_of(i)) == place.group;
-      if (node.kind != OperatorKind::Parameter || !is_own) continue;
+      if (plan.group_of(plan.division.part_of(i)) != place.group) continue;
+      for (const std::size_t input : node.inputs) read_by_part_[plan.division.part_of(i)].insert(input);
+      if (node.kind != OperatorKind::Parameter) continue;
       const auto block = blocks.of(node.outputs[0], plan.division.signatures[i].outputs[0], place.position);
       parameters_of_part_[plan.division.part_of(i)].push_back(parameters_.size());
       blocks_.emplace_back(node.outputs[0], block);
@@ -221,7 +222,7 @@ class TrainingRank : public RankWork {
       case Opcode::Forward:
         return passes_->forward(step, instruction, stream);
       case Opcode::Backward:
-        if (fault_.forgets_gradients) clear_gradients(instruction.stage);
+        if (fault_.forgets_gradients) clear_gradients_of_read(instruction.stage);
         return passes_->backward(step, instruction, 1, stream);
       case Opcode::Update: {
         const torch::NoGradGuard no_graph;
@@ -300,6 +301,14 @@ class TrainingRank : public RankWork {
     for (const std::size_t i : parameters_of_part_[part]) parameters_[i].mutable_grad().reset();
   }
 
+  /// Of the parameters that a part reads. Others may be summed meanwhile, those of the part itself among them.
+  void clear_gradients_of_read(std::size_t part)
+  {
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      if (read_by_part_[part].count(blocks_[i].first) > 0) parameters_[i].mutable_grad().reset();
+    }
+  }
+
   const OperatorPlan& plan_;
   const Program& program_;
   std::size_t rank_;
@@ -311,6 +320,7 @@ class TrainingRank : public RankWork {
   Tensors parameters_;
   std::vector<std::pair<std::size_t, TensorBlock>> blocks_;  // of the parameters, with their tensors
   std::map<std::size_t, std::vector<std::size_t>> parameters_of_part_;
+  std::map<std::size_t, std::set<std::size_t>> read_by_part_;  // tensors of the graph
   std::unique_ptr<OperatorPasses> passes_;
   std::vector<double> losses_;
 };
