@@ -6,7 +6,8 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <charconv>
 #include <mutex>

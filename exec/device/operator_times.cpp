@@ -9,7 +9,9 @@
 #include "exec/device/memory_meter.hpp"
 #include "exec/device/stream.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <cmath>

@@ -6,7 +6,7 @@
 #include "exec/device/gpu.hpp"
 #include "exec/device/message.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>

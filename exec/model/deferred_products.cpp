@@ -2,7 +2,7 @@
 
 #include "core/errors.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>

@@ -2,7 +2,8 @@
 
 #include "exec/data/dataset.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <limits>
 #include <utility>

@@ -6,7 +6,8 @@
 #include "exec/model/stage_model_state.hpp"
 #include "exec/model/stored_tensors.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <iterator>
 #include <utility>
@@ -64,7 +65,7 @@ std::vector<StoredTensor> StageModel::state() const
 
 void StageModel::restore(const TensorSource& source)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   StageParameters& parameters = state_->parameters;
   StageUpdate& update = state_->update;
   const Tensors& updated = parameters.updated();

@@ -3,7 +3,7 @@
 #include "core/errors.hpp"
 #include "exec/model/stage_model_state.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <utility>
 

@@ -7,7 +7,8 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -87,7 +88,7 @@ void StageParameters::take_parameter(const at::Tensor& parameter)
 /// Makes the machine's parameters of those on the device.
 void StageParameters::keep_on_machine()
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   on_machine_.emplace("cpu", Layout(all_).size, *options_.machine_memory, is_gpu(options_.device));
   updated_ = on_machine_->tensors(all_);
   for (std::size_t i = 0; i < all_.size(); ++i) {
@@ -193,7 +194,7 @@ void StageParameters::end_use()
 
 void StageParameters::change(std::size_t begin, std::size_t end, const std::function<void()>& write)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   if (is_updated_by_machine()) return change_on_machine(begin, end, write);
   if (!divides_parameters()) return write();
   const auto is_changed = [&](const TensorSlice& slice) { return slice.tensor >= begin && slice.tensor < end; };
@@ -224,7 +225,7 @@ void StageParameters::change_on_machine(std::size_t begin, std::size_t end, cons
 
 std::string StageParameters::not_finite() const
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const bool is_divided = divides_parameters();
   const Tensors& tensors = is_divided || is_updated_by_machine() ? updated_ : all_;
   for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -10,7 +10,9 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <utility>
@@ -101,7 +103,7 @@ Message StagePasses::forward_loss(MicroBatch& in_flight, const Message& outputs)
 
 void StagePasses::restore_inputs(std::uint64_t microbatch, const Message& inputs)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const Tensors& kept = in_flight_batches_.at(microbatch).pieces.front().inputs;
   for (std::size_t i = 0; i < kept.size(); ++i) {
     allocate_memory(kept[i]);
@@ -141,7 +143,7 @@ Message StagePasses::backward_input(std::uint64_t microbatch, const Message& gra
   if (matrix_owner_ != nullptr) {
     matrix_owner_->other_gradients_[microbatch] = {std::exchange(tied_matrix->mutable_grad(), std::move(earlier))};
   } else if (earlier.defined()) {
-    const torch::NoGradGuard no_graph;
+    const at::NoGradGuard no_graph;
     tied_matrix->mutable_grad() = earlier.add_(tied_matrix->grad());
   }
   if (products) deferred_[microbatch] = std::move(products);
@@ -151,7 +153,7 @@ Message StagePasses::backward_input(std::uint64_t microbatch, const Message& gra
 /// Keeps the loss in the shards from which take_loss takes it.
 Message StagePasses::gradient_of_statistics(const at::Tensor& gathered)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const auto [loss, gradient] = loss_of_parts(gathered, options_.shard);
   const bool adds_by_shard = options_.sites.size() > 1 && options_.is_divided_alike;
   if (parameters_.is_first_shard() || adds_by_shard) losses_.push_back(loss);
@@ -208,7 +210,7 @@ at::Tensor StagePasses::take_loss()
 Message StagePasses::evaluate(const BatchSource& batches, std::uint64_t step, std::uint64_t microbatch,
                               const Message& inputs)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const RandomKey key{options_.seed, step, microbatch, /*drops=*/false};
   Tensors passed = inputs.tensors;
   for (const auto& segment : segments_) passed = run(segment, passed, key, nullptr);
@@ -221,7 +223,7 @@ Message StagePasses::evaluate(const BatchSource& batches, std::uint64_t step, st
 
 void StagePasses::count(const Message& statistics)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   if (parameters_.is_first_shard()) evaluations_.push_back(evaluation_of(statistics.tensors.at(0)));
 }
 

@@ -3,7 +3,7 @@
 #include "exec/device/tensor_slices.hpp"
 #include "exec/model/stored_tensors.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <utility>

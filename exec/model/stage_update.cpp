@@ -4,7 +4,8 @@
 #include "exec/device/tensor_slices.hpp"
 #include "exec/model/stored_tensors.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -110,7 +111,7 @@ void StageUpdate::take_step(const GradientFacts& reduced)
       if (norm > *most) factor *= *most / norm;
     }
     if (factor != 1) {
-      const torch::NoGradGuard no_graph;
+      const at::NoGradGuard no_graph;
       for (const auto& parameter : parameters_.updated()) {
         if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
       }

@@ -11,7 +11,9 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/version.h>
 
 #include <algorithm>
@@ -105,7 +107,7 @@ Finding memory(const DoctorOptions& options)
 
 Finding products(const DoctorOptions& options)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const auto rows = static_cast<std::int64_t>(options.micro_batch * options.sequence);
   const at::Tensor left = at::ones({rows, width}, at::Device(options.device));
   const at::Tensor right = at::ones({width, width}, at::Device(options.device));
@@ -117,7 +119,7 @@ Finding products(const DoctorOptions& options)
 
 Finding attention(const DoctorOptions& options)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const auto batch = static_cast<std::int64_t>(options.micro_batch);
   const auto sequence = static_cast<std::int64_t>(options.sequence);
   const at::Tensor tokens = at::ones({batch, heads, sequence, width / heads}, at::Device(options.device));

@@ -2,7 +2,7 @@
 
 #include "exec/device/tensor_slices.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <cstddef>

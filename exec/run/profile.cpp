@@ -14,7 +14,8 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cmath>

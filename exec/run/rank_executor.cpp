@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <algorithm>
 #include <chrono>

@@ -4,7 +4,7 @@
 #include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 #include <torch/version.h>
 
 #include <array>

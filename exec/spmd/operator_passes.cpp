@@ -9,7 +9,9 @@
 #include "exec/spmd/operators.hpp"
 #include "exec/spmd/tensor_store.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <map>
@@ -364,7 +366,7 @@ void OperatorPasses::Impl::backward(std::uint64_t step, std::size_t part, std::u
 /// has left any.
 at::Tensor OperatorPasses::Impl::take_gradient(const Place& place, std::size_t tensor)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const at::Tensor own = gradients_.take(place.key(tensor, false), place.stream);
   const at::Tensor returned = returned_gradients_.take(place.key(tensor, false), place.stream);
   if (!own.defined()) return returned;
@@ -373,7 +375,7 @@ at::Tensor OperatorPasses::Impl::take_gradient(const Place& place, std::size_t t
 
 Message OperatorPasses::Impl::leaving(std::size_t reader, std::uint64_t step, const Instruction& send, Stream& stream)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const Place place{step, send.microbatch, stream};
   if (send.payload != Payload::Gradient) {
     const auto value = [&](std::size_t tensor) { return values_.find(place.key(tensor, false), stream); };
@@ -388,7 +390,7 @@ Message OperatorPasses::Impl::leaving(std::size_t reader, std::uint64_t step, co
 
 void OperatorPasses::Impl::add_gradient(const TensorKey& key, const at::Tensor& gradient, Stream& stream)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const at::Tensor before = gradients_.find(key, stream);
   gradients_.put(key, before.defined() ? before + gradient : gradient, stream);
 }
@@ -396,7 +398,7 @@ void OperatorPasses::Impl::add_gradient(const TensorKey& key, const at::Tensor& 
 void OperatorPasses::Impl::reform(std::uint64_t step, const Instruction& instruction, const Collectives& collectives,
                                   Stream& stream)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   const PlacedReform& reform = plan_.reforms.at(instruction.place);
   const std::size_t tensor = reform.tensor;
   const Place place{step, instruction.microbatch, stream};
@@ -436,7 +438,7 @@ void OperatorPasses::Impl::add_up_bucket(std::size_t last, const Meeting& meetin
 void OperatorPasses::Impl::add_up_replicas(const Instruction& instruction, const Collectives& collectives,
                                            Stream& stream)
 {
-  const torch::NoGradGuard no_graph;
+  const at::NoGradGuard no_graph;
   std::vector<std::size_t> parameters;
   for (std::size_t i = plan_.division.parts[instruction.stage]; i < plan_.division.end_of(instruction.stage); ++i) {
     for (const std::size_t tensor : plan_.graph.operators[i].outputs) {

@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>
@@ -105,7 +106,7 @@ class Exchange {
   /// sends.
   static void hand_over(const std::vector<Tensors>& of_ends)
   {
-    const torch::NoGradGuard no_graph;
+    const at::NoGradGuard no_graph;
     const std::size_t ends = of_ends.size();
     for (std::size_t from = 0; from < ends; ++from) {
       for (std::size_t to = 0; to < ends; ++to) {
@@ -118,7 +119,7 @@ class Exchange {
   /// Makes a collective of the tensors of each end.
   static void combine(Opcode opcode, const Channel& channel, const std::vector<Tensors>& of_ends)
   {
-    const torch::NoGradGuard no_graph;
+    const at::NoGradGuard no_graph;
     for (const auto& tensors : of_ends) {
       ensure(tensors.size() == of_ends.front().size(), "all ranks bring the same number of tensors");
     }

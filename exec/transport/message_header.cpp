@@ -3,8 +3,8 @@
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
 
 #include <cstring>
 #include <numeric>

@@ -6,7 +6,8 @@
 #include "exec/device/stream.hpp"
 #include "exec/transport/message_header.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <cstdint>
 #include <map>
@@ -118,7 +119,7 @@ class TcpTransport : public Transport {
   /// Copies what is on the CPU to tensors on a GPU; complete on return.
   static void copy_back(const Tensors& here, const Tensors& on_gpu)
   {
-    const torch::NoGradGuard no_graph;
+    const at::NoGradGuard no_graph;
     for (std::size_t i = 0; i < here.size(); ++i) on_gpu[i].copy_(here[i], /*non_blocking=*/true);
     event_of_this_thread(on_gpu.front().device().str()).wait();
   }

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cstddef>
 

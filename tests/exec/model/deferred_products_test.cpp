@@ -11,7 +11,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <ATen/autocast_mode.h>
 

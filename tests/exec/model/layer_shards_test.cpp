@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -40,12 +40,12 @@ struct Passed {
 /// A forward and a backward pass of one module, from the same input and output gradient each time.
 Passed passed(const Workload& workload, std::size_t layer, LayerModule& module)
 {
-  torch::manual_seed(5);
+  at::manual_seed(5);
   Tensors inputs = synthetic_inputs(workload, key, "cpu");
-  if (layer > 0) inputs = {torch::randn({2, 8, 24}).requires_grad_()};
+  if (layer > 0) inputs = {at::randn({2, 8, 24}).requires_grad_()};
   const at::Tensor output = module.forward(inputs, key).at(0);
-  torch::manual_seed(6);
-  output.backward(torch::randn_like(output));
+  at::manual_seed(6);
+  output.backward(at::randn_like(output));
   return {output.detach(), inputs.front().grad()};
 }
 
@@ -105,7 +105,7 @@ TEST_P(LayersOfShards, HaveTheLossOfTheWholeHead)
 {
   const Workload model = workload();
   const std::size_t head = model.layers.size() - 1;
-  const auto hidden = torch::randn({2, 8, 24});
+  const auto hidden = at::randn({2, 8, 24});
   at::Tensor labels = synthetic_labels(model, key, "cpu").clone();
   labels[0][3] = -100;  // is not counted
   const auto whole = make_layer_module(model, head, seed, "cpu");

@@ -3,7 +3,9 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/loss.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include <ATen/autocast_mode.h>
 
@@ -31,7 +33,7 @@ struct PlainLoop::Optimizer {
 
   void step()
   {
-    const torch::NoGradGuard no_graph;
+    const at::NoGradGuard no_graph;
     ++steps;
     Tensors gradients;
     for (const auto& parameter : parameters) gradients.push_back(pad(parameter.grad().contiguous()));

@@ -6,7 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <torch/optim.h>
 
 #include <cstdint>
 #include <memory>

@@ -14,7 +14,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -143,7 +145,7 @@ Results expected_of(const Model& model, std::uint64_t microbatches)
       }
     }
     results.losses.push_back(sum / static_cast<double>(microbatches));
-    const torch::NoGradGuard no_graph;
+    const at::NoGradGuard no_graph;
     for (const auto& parameter : results.parameters) {
       if (!parameter.defined() || !parameter.grad().defined()) continue;
       parameter.sub_(rate * parameter.grad());
@@ -225,7 +227,7 @@ class TrainingRank : public RankWork {
         if (fault_.forgets_gradients) clear_gradients_of_read(instruction.stage);
         return passes_->backward(step, instruction, 1, stream);
       case Opcode::Update: {
-        const torch::NoGradGuard no_graph;
+        const at::NoGradGuard no_graph;
         for (const std::size_t i : parameters_of_part_[instruction.stage]) {
           if (parameters_[i].grad().defined()) parameters_[i].sub_(rate * parameters_[i].grad());
         }

@@ -7,7 +7,8 @@
 #include "tests/exec/run/run_options.hpp"
 #include "tests/support/temporary_folder.hpp"
 
-#include <torch/torch.h>
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstdint>
 #include <optional>

@@ -2,8 +2,8 @@
 
 #include "core/errors.hpp"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <limits>
 #include <string>
