@@ -2,9 +2,11 @@
 
 #include "core/errors.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <functional>
+
+namespace CLI {
+class App;
+}
 
 namespace isobar::cli {
 

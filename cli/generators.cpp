@@ -3,6 +3,7 @@
 #include "sim/generate/platform_generator.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <memory>

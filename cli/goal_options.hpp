@@ -5,12 +5,14 @@
 #include "core/plan/plan.hpp"
 #include "core/units.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace isobar::cli {
 

@@ -6,11 +6,13 @@
 #include "core/plan/plan.hpp"
 #include "sim/platform/platform.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace isobar::cli {
 

@@ -11,6 +11,7 @@
 #include "core/plan/placed_shards.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <sys/resource.h>

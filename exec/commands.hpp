@@ -2,10 +2,12 @@
 
 #include "core/errors.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <cstddef>
 #include <functional>
+
+namespace CLI {
+class App;
+}
 
 namespace isobar::exec {
 

@@ -2,6 +2,8 @@
 
 #include "core/base/command_options.hpp"
 
+#include <CLI/CLI.hpp>
+
 namespace isobar::exec {
 
 void add_data_options(CLI::App& command, DataOptions& options)

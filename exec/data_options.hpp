@@ -2,7 +2,9 @@
 
 #include "exec/data/dataset.hpp"
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace isobar::exec {
 

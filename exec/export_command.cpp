@@ -9,6 +9,7 @@
 #include "exec/files/huggingface_export.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <memory>

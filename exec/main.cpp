@@ -7,6 +7,8 @@
 #include "exec/commands.hpp"
 #include "exec/net/tcp_connect.hpp"
 
+#include <CLI/CLI.hpp>
+
 #include <cstdio>
 #include <exception>
 #include <string>

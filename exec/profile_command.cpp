@@ -17,6 +17,7 @@
 #include "exec/run/profile.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <array>

@@ -9,6 +9,7 @@
 #include "exec/net/network_options.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdint>
 #include <stdexcept>

@@ -8,12 +8,14 @@
 #include "exec/net/deadlines.hpp"
 #include "exec/run/run.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
+
+namespace CLI {
+class App;
+}
 
 namespace isobar::exec {
 

@@ -7,6 +7,7 @@
 #include "core/base/standard_streams.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 

@@ -14,6 +14,7 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cctype>

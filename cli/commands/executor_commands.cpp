@@ -3,6 +3,7 @@
 #include "cli/output_file.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <string>

@@ -7,6 +7,7 @@
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

@@ -18,6 +18,7 @@
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <string>
 #include <utility>

@@ -9,6 +9,7 @@
 #include "sim/generate/platform_generator.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <map>
 #include <set>

@@ -3,10 +3,12 @@
 #include "cli/inputs.hpp"
 #include "core/errors.hpp"
 
-#include <CLI/CLI.hpp>
-
 #include <optional>
 #include <string>
+
+namespace CLI {
+class App;
+}
 
 namespace isobar::cli {
 

@@ -8,6 +8,8 @@
 #include "results/trace/trace_merge.hpp"
 #include "results/trace/trace_stats.hpp"
 
+#include <CLI/CLI.hpp>
+
 namespace isobar::cli {
 
 namespace {

@@ -17,6 +17,7 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>

@@ -11,6 +11,7 @@
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>

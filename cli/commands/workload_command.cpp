@@ -7,6 +7,7 @@
 #include "core/model/model_limits.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 namespace isobar::cli {
 

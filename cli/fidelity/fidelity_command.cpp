@@ -14,6 +14,7 @@
 #include "results/fidelity/report.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <filesystem>

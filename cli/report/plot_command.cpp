@@ -8,6 +8,7 @@
 #include "core/base/temporary_folder.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <unistd.h>

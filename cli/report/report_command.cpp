@@ -6,6 +6,7 @@
 #include "core/base/quantity_text.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 namespace isobar::cli {
 

@@ -3,6 +3,7 @@
 #include "core/base/command_options.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <memory>
 

@@ -10,6 +10,7 @@
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include <algorithm>
 #include <cstdio>
