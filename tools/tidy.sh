@@ -2,7 +2,7 @@
 # tools/tidy.sh [--recent COMMITS MOST | --all | FILE...]: runs clang-tidy over the sources that need no LibTorch; with
 # --recent, over those of them that the last COMMITS commits changed (all, if the history is shorter), and if these are more
 # than MOST, over MOST of them, others at each commit; with --all, over all sources; with FILEs, over those whose paths
-# match. A changed header stands for one source that includes it. Compiles only the precompiled headers. A source takes
+# match. A changed header stands for one source that includes it. Compiles only LibTorch's headers. A source takes
 # some ten seconds, with LibTorch a minute.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,7 +43,6 @@ if [ -n "$most" ]; then  # what is not built, as without LibTorch, is not linted
   [ ${#sources[@]} -gt 0 ] || exit 0
   set -- "${sources[@]}"
 fi
-precompiled=(cli/CMakeFiles/isobar_cli.dir/cmake_pch.hxx.pch)
-[ $with_libtorch = OFF ] || precompiled+=(exec/CMakeFiles/isobar_exec_device.dir/cmake_pch.hxx.pch)
-cmake --build build/tidy --target "${precompiled[@]}" -- --quiet
+precompiled=exec/CMakeFiles/isobar_exec_device.dir/cmake_pch.hxx.pch
+[ $with_libtorch = OFF ] || cmake --build build/tidy --target $precompiled -- --quiet
 run-clang-tidy-14 -p build/tidy -quiet -j "$(nproc)" "$@" >"$log" 2>&1 || { grep -E "(error|warning): " "$log" | sort -u; exit 1; }
