@@ -232,7 +232,6 @@ DeviceConstants constants_of(const OperatorTable& measured)
     throw InputError("operators of " + measured.device,
                      "have no memory_bound.copy, and Isobar no constants of this type; add the bandwidth of copies");
   }
-  constexpr double copy_fraction = 0.8;  // of the nominal bandwidth, as everywhere
   DeviceConstants device = device_constants("A100-SXM4-80GB");
   device.type = measured.device;
   device.fp16 = FlopsPerSecond(0);

@@ -13,6 +13,9 @@ namespace isobar::compute {
 
 struct OperatorTable;
 
+/// The part of a device's bandwidth that copies reach, by the tables of results/fidelity/operators.
+inline constexpr double copy_fraction = 0.8;
+
 /// A product of an m x k and a k x n matrix takes 2 m n k / (peak x efficiency) x (1 + size_loss (1/m + 1/n + 1/k)).
 struct ProductConstants {
   double efficiency = 1;  ///< part of the peak that large products reach

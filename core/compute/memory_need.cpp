@@ -31,11 +31,6 @@ Bytes all_activations(const TransformerLayer& layer, const Workload& workload, c
   return Bytes(repeated / (division.divides_sequence ? shards : 1) + divided / shards);
 }
 
-bool is_recomputed(const Workload& workload, std::size_t layer)
-{
-  return std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer);
-}
-
 /// Bytes per parameter that a replica holds.
 double held(const StateBytes& state, Sharding sharding, std::size_t replicas)
 {

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <variant>
 
@@ -219,6 +220,11 @@ BlockOfLayers block_of(const Workload& workload, std::size_t layer)
     return {first, first + layers_of_encoder - 1};
   }
   return {layer, layer};
+}
+
+bool is_recomputed(const Workload& workload, std::size_t layer)
+{
+  return std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer);
 }
 
 }  // namespace isobar::compute

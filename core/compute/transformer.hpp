@@ -54,4 +54,7 @@ struct BlockOfLayers {
 };
 BlockOfLayers block_of(const Workload& workload, std::size_t layer);
 
+/// Whether a layer computes its activations again in the backward pass.
+bool is_recomputed(const Workload& workload, std::size_t layer);
+
 }  // namespace isobar::compute
