@@ -13,7 +13,7 @@
 
 #include <benchmark/benchmark.h>
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <chrono>
