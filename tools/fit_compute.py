@@ -3,7 +3,7 @@
 
 fit_compute.py FILE.csv… fits the A100 on rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together, the H100 on
 those of mpt_h100, and Megatron-DeepSpeed on GH200 on those of sailor_gh200_opt350, each on rows of the role
-`calibration` alone. The model of a step is the one of docs/fidelity.md with closed forms for communication. It prints the
+`calibration` alone; other sets are passed over. The model of a step is the one of docs/fidelity.md with closed forms for communication. It prints the
 mean errors on calibration and development rows. `--leave-out` adds those of leaving out one model at a time, and `--rows`
 the error of each row.
 """
@@ -32,6 +32,7 @@ def of_fabric(name):
     return {"inside": fraction * 1e9 * fit_collectives.FABRICS[name][0], "start": start_us * 1e-6, "step": latency_us * 1e-6}
 
 
+SETS = ("mpt_a100_80", "mpt_h100", "megatron_sc21", "megatron_seqsel")  # besides Sailor's, which has a model of its own
 DEVICES = {"A100-SXM4-80GB": {"peak": 312e12, "bandwidth": 2039e9, "nic": 25e9} | of_fabric("NVSwitch of A100-SXM4"),
            "H100-SXM5-80GB": {"peak": 989e12, "bandwidth": 3350e9, "nic": 50e9} | of_fabric("NVSwitch of H100-SXM5")}
 NIC_FRACTION = 0.9
@@ -264,7 +265,7 @@ def main():
     parser.add_argument("--leave-out", action="store_true")
     options = parser.parse_args()
     rows = [(row, pathlib.Path(file).parent) for file in options.files for row in csv.DictReader(open(file, newline=""))]
-    runs = [Run(row) for row, _ in rows if row["set"] != "sailor_gh200_opt350"]
+    runs = [Run(row) for row, _ in rows if row["set"] in SETS]
     for name, device in DEVICES.items():
         of_device = [run for run in runs if run.device is device]
         calibration = [run for run in of_device if run.role == "calibration"]
