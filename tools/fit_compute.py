@@ -3,9 +3,9 @@
 
 fit_compute.py FILE.csv… fits the A100 on rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together, the H100 on
 those of mpt_h100, and Megatron-DeepSpeed on GH200 on those of sailor_gh200_opt350, each on rows of the role
-`calibration` alone; other sets are passed over. The model of a step is the one of docs/fidelity.md with closed forms for communication. It prints the
-mean errors on calibration and development rows. `--leave-out` adds those of leaving out one model at a time, and `--rows`
-the error of each row.
+`calibration` alone; other sets are passed over. The model of a step is the one of docs/fidelity.md with closed forms for
+communication. It prints the mean errors on calibration and development rows. `--leave-out` adds those of leaving out one
+model at a time, and `--rows` the error of each row.
 """
 import argparse
 import csv
