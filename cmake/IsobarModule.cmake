@@ -1,11 +1,14 @@
-# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ...): adds the library of a folder, isobar::NAME; without
-# sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an installed Isobar does not
-# need.
+# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ... [PRECOMPILED TARGET]): adds the library of a folder,
+# isobar::NAME; without sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an
+# installed Isobar does not need. PRECOMPILED: whose precompiled headers it takes, isobar_standard if none is named, its own
+# if that is NONE.
 # isobar_rows(TARGET TABLE PATTERN ROW FILE): makes a file of initializers, which the target may include, of the lines of a
 # CSV file that match the pattern, each replaced by ROW: #include "generated/FILE".
 # isobar_settings(TARGET): the compile settings of all our targets; there are no global flags.
 # isobar_precompile(TARGET HEADER... | REUSE_FROM OTHER): compiles headers once for all sources of a target, or takes those
-# of another target with the same settings.
+# of another target with the same settings. A source still includes what it uses: preset core-only and clang-tidy
+# precompile nothing.
+# isobar_precompiled(TARGET LINK ... HEADERS ...): a target that only compiles headers, for others to take.
 
 function(isobar_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -30,11 +33,33 @@ function(isobar_precompile target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # ccache needs it
 endfunction()
 
+function(isobar_precompiled target)
+  cmake_parse_arguments(PARSE_ARGV 1 precompiled "" "" "LINK;HEADERS")
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/empty.cpp CONTENT "")
+  add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/generated/empty.cpp)
+  isobar_settings(${target})
+  target_link_libraries(${target} PRIVATE ${precompiled_LINK})
+  isobar_precompile(${target} ${precompiled_HEADERS})
+endfunction()
+
+# What most sources include.
+set(isobar_standard_headers
+    <algorithm> <array> <charconv> <cmath> <cstddef> <cstdint> <deque> <filesystem> <functional> <limits> <map> <memory>
+    <numeric> <optional> <set> <span> <stdexcept> <string> <string_view> <tuple> <unordered_map> <utility> <variant>
+    <vector> <fmt/format.h> <fmt/ranges.h>)
+find_package(fmt REQUIRED)
+isobar_precompiled(isobar_standard LINK fmt::fmt HEADERS ${isobar_standard_headers})
+
 function(isobar_module name)
-  cmake_parse_arguments(PARSE_ARGV 1 module "" "" "SOURCES;PUBLIC;PRIVATE;HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 1 module "" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE;HEADERS")
   if(module_SOURCES)
     add_library(isobar_${name} STATIC ${module_SOURCES})
     isobar_settings(isobar_${name})
+    if(NOT module_PRECOMPILED)
+      isobar_precompile(isobar_${name} REUSE_FROM isobar_standard)
+    elseif(NOT module_PRECOMPILED STREQUAL NONE)
+      isobar_precompile(isobar_${name} REUSE_FROM ${module_PRECOMPILED})
+    endif()
     target_link_libraries(isobar_${name} PUBLIC ${module_PUBLIC}
                           PRIVATE ${module_PRIVATE} "$<BUILD_INTERFACE:${module_HEADERS}>")
   else()
@@ -65,19 +90,18 @@ endfunction()
 # Seconds after which a test has hung. Several times what the slowest one takes on a busy machine.
 set(isobar_test_timeout 1800)
 
-# isobar_tests(NAME SOURCES ... LINK ... [PRECOMPILE HEADER... | REUSE_FROM TARGET]): the test program of a folder, with
-# GoogleTest's headers precompiled. Each test runs in its own process, since SimGrid's clock is global.
+# isobar_tests(NAME SOURCES ... LINK ... [PRECOMPILED TARGET]): the test program of a folder. Each test runs in its own
+# process, since SimGrid's clock is global. PRECOMPILED: as for a module, isobar_testing if none is named.
 function(isobar_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 tests "" "REUSE_FROM" "SOURCES;LINK;PRECOMPILE")
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
   target_link_libraries(isobar_${name}_tests PRIVATE ${tests_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(isobar_${name}_tests PRIVATE ISOBAR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  if(tests_REUSE_FROM)
-    isobar_precompile(isobar_${name}_tests REUSE_FROM ${tests_REUSE_FROM})
-  else()
-    isobar_precompile(isobar_${name}_tests <gmock/gmock.h> <gtest/gtest.h> ${tests_PRECOMPILE})
+  if(NOT tests_PRECOMPILED)
+    set(tests_PRECOMPILED isobar_testing)
   endif()
+  isobar_precompile(isobar_${name}_tests REUSE_FROM ${tests_PRECOMPILED})
   gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${name} TIMEOUT ${isobar_test_timeout}
                        ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:die_after_fork=0)

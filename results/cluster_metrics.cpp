@@ -275,7 +275,7 @@ std::string cluster_metrics_to_text(const ClusterMetrics& metrics)
 
 std::string cluster_jobs_to_csv(const std::vector<Job>& jobs, const ClusterRun& run, double step_factor)
 {
-  std::string text = std::string(cluster_jobs_header) + "\n";
+  std::string text = fmt::format("{}\n", cluster_jobs_header);
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const Job& job = jobs[i];
     const JobRun& result = run.jobs[i];
