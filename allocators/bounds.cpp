@@ -1,14 +1,13 @@
 #include "allocators/bounds.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <algorithm>
-#include <limits>
 #include <vector>
 
 namespace isobar::allocators {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// The most work that fits into some memory when layers may be cut anywhere: those with most work per byte first.
 class Knapsack {

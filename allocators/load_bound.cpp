@@ -1,5 +1,6 @@
 #include "allocators/load_bound.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -9,7 +10,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -19,7 +19,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// By which limits are relaxed here: more than the checker relaxes them, so that it proves what this claims.
 constexpr double margin = 1e-11;
 constexpr double memory_tolerance = 2e-9;
@@ -533,7 +532,6 @@ std::optional<Bound> load_bound(const CostModel& cost, const Goal& goal, LoadSco
 
 void raise_bounds(std::vector<Plan>& plans, const Workload& workload, const Cluster& cluster)
 {
-  constexpr double tolerance = 1e-9;
   struct Found {
     std::uint64_t microbatches;
     std::string schedule;

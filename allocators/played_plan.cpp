@@ -1,6 +1,7 @@
 #include "allocators/played_plan.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/operator_costs.hpp"
 #include "allocators/plan_stages.hpp"
@@ -29,8 +30,6 @@
 namespace isobar::allocators {
 
 namespace {
-
-constexpr double tolerance = 1e-9;
 
 /// A time that no order of a placement with a stage on each device is below, as far as its micro-batches fit in memory.
 /// The first forward waits for the first input.

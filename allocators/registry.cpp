@@ -3,6 +3,7 @@
 #include "allocators/bounds.hpp"
 #include "allocators/chain/chain_dp.hpp"
 #include "allocators/chain/local_search.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/exact/exact.hpp"
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/external.hpp"
@@ -48,9 +49,6 @@ namespace isobar::allocators {
 namespace {
 
 constexpr std::string_view external_prefix = "exec:";
-
-/// Relative rounding error that a bound and an objective may differ by; the checker's tolerance.
-constexpr double tolerance = 1e-9;
 
 /// True when a plan gets a bound by multipliers, which takes up to a second or two: its time grows with the square of
 /// the layers.

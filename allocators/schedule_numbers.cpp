@@ -1,5 +1,6 @@
 #include "allocators/schedule_numbers.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "schedules/orders/warm_up.hpp"
 
 #include <fmt/format.h>
@@ -18,7 +19,6 @@ constexpr std::uint64_t unlimited = std::numeric_limits<std::uint64_t>::max();
 /// passes it holds more.
 std::uint64_t most_that_fit(const CostModel& cost, const StagePlacement& stage)
 {
-  constexpr double tolerance = 1e-9;
   const auto& [device, first, last] = stage;
   const Bytes memory = cost.cluster().devices[device].memory * (1 + tolerance);
   const Bytes without = cost.memory(first, last, 0);

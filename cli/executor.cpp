@@ -18,23 +18,23 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto program = "isobar-exec";
+constexpr auto executor_name = "isobar-exec";
 
 }  // namespace
 
 void become_executor(const std::vector<std::string>& arguments)
 {
-  std::vector<char*> raw = {const_cast<char*>(program)};
+  std::vector<char*> raw = {const_cast<char*>(executor_name)};
   for (const auto& argument : arguments) raw.push_back(const_cast<char*>(argument.c_str()));
   raw.push_back(nullptr);
   std::error_code unknown;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", unknown);
-  if (!unknown) execv((self.parent_path() / program).c_str(), raw.data());
-  execvp(program, raw.data());
+  if (!unknown) execv((self.parent_path() / executor_name).c_str(), raw.data());
+  execvp(executor_name, raw.data());
   throw EnvironmentError(
       fmt::format("{} is neither next to isobar nor on the PATH ({}); build it with ./test or "
                   "-DISOBAR_BUILD_EXEC=ON",
-                  program, std::strerror(errno)));
+                  executor_name, std::strerror(errno)));
 }
 
 ExitCode run_executor(const std::vector<std::string>& arguments)
@@ -56,11 +56,12 @@ ExitCode run_executor(const std::vector<std::string>& arguments)
   }
   int status = 0;
   while (waitpid(child, &status, 0) < 0) {
-    if (errno != EINTR) throw EnvironmentError(fmt::format("cannot wait for {}: {}", program, std::strerror(errno)));
+    if (errno != EINTR)
+      throw EnvironmentError(fmt::format("cannot wait for {}: {}", executor_name, std::strerror(errno)));
     if (interrupted()) kill(child, SIGINT);
   }
   if (WIFEXITED(status)) return static_cast<ExitCode>(WEXITSTATUS(status));
-  throw EnvironmentError(fmt::format("{} {} died of signal {}", program, arguments.front(), WTERMSIG(status)));
+  throw EnvironmentError(fmt::format("{} {} died of signal {}", executor_name, arguments.front(), WTERMSIG(status)));
 }
 
 }  // namespace isobar::cli

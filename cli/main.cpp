@@ -16,7 +16,7 @@
 namespace isobar::cli {
 namespace {
 
-constexpr auto footer = R"(Exit codes: 0 done · 1 a bug in isobar · 2 a wrong file, option or plan
+constexpr auto main_footer = R"(Exit codes: 0 done · 1 a bug in isobar · 2 a wrong file, option or plan
             3 the machine failed · 4 infeasible · 5 a check failed
             130 interrupted
 
@@ -30,7 +30,7 @@ ExitCode run(int argc, char** argv)
                "isobar");
   app.set_version_flag("--version", "isobar " ISOBAR_VERSION " (SimGrid " + sim::simgrid_version() + ")");
   app.formatter(help_formatter());
-  app.footer(footer);
+  app.footer(main_footer);
   app.require_subcommand(1);
   Action action;
   add_plan_command(app, action);

@@ -1,6 +1,7 @@
 # isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ... [PRECOMPILED TARGET]): adds the library of a folder,
 # isobar::NAME; without sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an
-# installed Isobar does not need. PRECOMPILED: whose precompiled headers it takes, isobar_standard if none is named, its own
+# installed Isobar does not need. With CMAKE_UNITY_BUILD its sources are compiled as one, so names in unnamed namespaces
+# are unique in a folder. PRECOMPILED: whose precompiled headers it takes, isobar_standard if none is named, its own
 # if that is NONE.
 # isobar_rows(TARGET TABLE PATTERN ROW FILE): makes a file of initializers, which the target may include, of the lines of a
 # CSV file that match the pattern, each replaced by ROW: #include "generated/FILE".
@@ -55,6 +56,11 @@ function(isobar_module name)
   if(module_SOURCES)
     add_library(isobar_${name} STATIC ${module_SOURCES})
     isobar_settings(isobar_${name})
+    if(CMAKE_UNITY_BUILD)
+      set_target_properties(isobar_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+      # Warns of types that only one source uses, since that source is included here.
+      target_compile_options(isobar_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+    endif()
     if(NOT module_PRECOMPILED)
       isobar_precompile(isobar_${name} REUSE_FROM isobar_standard)
     elseif(NOT module_PRECOMPILED STREQUAL NONE)
@@ -96,6 +102,7 @@ function(isobar_tests name)
   cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
+  set_target_properties(isobar_${name}_tests PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(isobar_${name}_tests PRIVATE ${tests_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(isobar_${name}_tests PRIVATE ISOBAR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   if(NOT tests_PRECOMPILED)

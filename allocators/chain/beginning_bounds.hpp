@@ -2,16 +2,15 @@
 
 #include "allocators/chain/memory_reach.hpp"
 #include "allocators/chain/path_table.hpp"
+#include "allocators/comparisons.hpp"
 #include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
-#include <limits>
 #include <vector>
 
 namespace isobar::allocators::chain_dp {
 
-inline constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Relative difference below which costs count as equal. It is well above the rounding of a sum and well below the
 /// promised precision.
 inline constexpr double resolution = 1e-13;

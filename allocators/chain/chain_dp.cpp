@@ -23,7 +23,6 @@ namespace {
 
 using chain_dp::ChainSearch;
 using chain_dp::Found;
-using chain_dp::infinity;
 using chain_dp::resolution;
 
 /// The search for one goal; `best` holds the best plan so far, also after OutOfLimits.

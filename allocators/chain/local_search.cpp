@@ -1,10 +1,12 @@
 #include "allocators/chain/local_search.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/chain/annealing.hpp"
 #include "allocators/chain/placement_costs.hpp"
 #include "allocators/chain/placement_moves.hpp"
 #include "allocators/chain/start_placements.hpp"
 #include "allocators/chain/step_search.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 #include "core/plan/step_recurrence.hpp"
 
@@ -17,21 +19,14 @@ namespace isobar::allocators {
 
 namespace {
 
-/// Relative distance at which the bound counts as met; the checker's tolerance.
-constexpr double tolerance = 1e-9;
 /// Objectives closer than this (relative) count as equal: sums taken in different orders round differently.
-constexpr double resolution = 1e-12;
-/// Moves between two checks of the clock.
-constexpr std::uint64_t moves_between_looks = 128;
-
+constexpr double search_resolution = 1e-12;
 // Tuned on sky64, geo_8cities and geo_12regions with 483 layers, as was the choice of annealing: late acceptance
 // (histories of 200 and 5,000) was worse on three of nine problems and hardly better on one.
 constexpr int cycles = 12;
 constexpr std::array<double, 3> hot_temperatures = {1e-2, 1e-3, 1e-4};  // of the objective; one per cycle, in turn
-constexpr double cold_temperature = 1e-6;
-constexpr double aimed_fraction = 0.2;    // of the moves, at a stage of largest cost
-constexpr double first_threshold = 0.05;  // below the bottleneck, when a cycle begins
-constexpr double last_threshold = 0.001;  // and when it ends
+constexpr double first_threshold = 0.05;                                // below the bottleneck, when a cycle begins
+constexpr double last_threshold = 0.001;                                // and when it ends
 
 // For objective `step`: the part of the limits that goes to the formula below it.
 constexpr double formula_fraction = 0.1;
@@ -99,7 +94,7 @@ class LocalSearch {
   void keep()
   {
     const double objective = costs_.value().objective;
-    if (objective >= best_objective_ * (1 - resolution)) return;
+    if (objective >= best_objective_ * (1 - search_resolution)) return;
     best_objective_ = objective;
     best_ = costs_.placement();
   }
@@ -136,9 +131,9 @@ class LocalSearch {
     if (spend()) return false;
     const auto now = costs_.value();
     const auto after = costs_.value_after();
-    const bool better =
-        after.objective < now.objective * (1 - resolution) ||
-        (after.objective <= now.objective * (1 + resolution) && energy(after) < energy(now) * (1 - 10 * resolution));
+    const bool better = after.objective < now.objective * (1 - search_resolution) ||
+                        (after.objective <= now.objective * (1 + search_resolution) &&
+                         energy(after) < energy(now) * (1 - 10 * search_resolution));
     if (!better || !costs_.fits_after()) return false;
     costs_.apply();
     keep();

@@ -1,7 +1,9 @@
 #include "allocators/chain/step_search.hpp"
 
+#include "allocators/chain/annealing.hpp"
 #include "allocators/chain/placement_costs.hpp"
 #include "allocators/chain/placement_moves.hpp"
+#include "allocators/comparisons.hpp"
 
 #include <algorithm>
 #include <array>
@@ -11,17 +13,12 @@ namespace isobar::allocators {
 
 namespace {
 
-/// Relative distance at which the bound counts as met; the checker's tolerance.
-constexpr double tolerance = 1e-9;
-constexpr std::uint64_t moves_between_looks = 128;
-
 // Tuned with bert160 on sky64, geo_8cities and geo_12regions: hot cycles cross the valleys between sites, cold ones
 // find the last hundredth among devices of one site. An extra term for stages near the largest, as in local_search.cpp,
 // improved nothing.
-constexpr int cycles = 8;
-constexpr std::array<double, 4> hot_temperatures = {3e-2, 3e-3, 1e-3, 3e-4};  // of the step; one per cycle, in turn
-constexpr double cold_temperature = 1e-6;
-constexpr double aimed_fraction = 0.2;  // of the moves, at a stage of largest cost
+constexpr int step_cycles = 8;
+constexpr std::array<double, 4> hot_step_temperatures = {3e-2, 3e-3, 1e-3,
+                                                         3e-4};  // of the step; one per cycle, in turn
 
 class StepSearch {
  public:
@@ -38,10 +35,10 @@ class StepSearch {
     best_step_ = costs_.step_time();
     kept_.offer(best_, best_step_);
     const double begin = progress();
-    for (int cycle = 0; cycle < cycles && !is_over(); ++cycle) {
-      const auto end_of = [begin](int count) { return begin + (1 - begin) * count / cycles; };
+    for (int cycle = 0; cycle < step_cycles && !is_over(); ++cycle) {
+      const auto end_of = [begin](int count) { return begin + (1 - begin) * count / step_cycles; };
       costs_.assign(best_);
-      anneal(end_of(cycle), end_of(cycle + 1), hot_temperatures[static_cast<std::size_t>(cycle) % 4]);
+      anneal(end_of(cycle), end_of(cycle + 1), hot_step_temperatures[static_cast<std::size_t>(cycle) % 4]);
     }
     return std::move(best_);
   }

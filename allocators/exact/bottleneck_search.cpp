@@ -1,10 +1,10 @@
 #include "allocators/exact/bottleneck_search.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/exact/label_search.hpp"
 #include "allocators/exact/ladder.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 #include <vector>
 
@@ -12,7 +12,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_states = 4'096'000;
 
 Certificate at_limit(CertificateKind kind, double limit, const StageTables& tables, std::vector<double> multipliers)

@@ -2,6 +2,7 @@
 
 #include "allocators/bounds.hpp"
 #include "allocators/chain/start_placements.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/exact/bottleneck_search.hpp"
 #include "allocators/exact/exact_progress.hpp"
 #include "allocators/exact/exact_step.hpp"
@@ -11,13 +12,11 @@
 #include "allocators/search_clock.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
 namespace isobar::allocators {
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_groups = 12;
 
 std::optional<Repetition> repetition_for(const StageTables& tables)

@@ -2,18 +2,17 @@
 
 #include "allocators/bounds.hpp"
 #include "allocators/chain/local_search.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <utility>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t most_labels_by_default = 300'000;
 
 /// Adds a budget where there are no limits: some ten seconds at 64 devices.

@@ -3,6 +3,7 @@
 #include "allocators/bounds.hpp"
 #include "allocators/chain/local_search.hpp"
 #include "allocators/chain/start_placements.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/exact/exact.hpp"
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/exact/step_tree.hpp"
@@ -11,14 +12,12 @@
 #include "core/certificates/certificate_checker.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// The part of a time limit that goes to local search, and the part of that which comes before the proof.
 constexpr double walking_fraction = 0.4;
 constexpr double first_walk = 0.3;

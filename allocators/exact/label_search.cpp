@@ -1,7 +1,8 @@
 #include "allocators/exact/label_search.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <algorithm>
-#include <limits>
 #include <random>
 #include <unordered_map>
 #include <utility>
@@ -10,7 +11,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t no_parent = ~std::uint32_t{0};
 
 bool contains(const std::uint64_t* set, std::size_t device)

@@ -1,15 +1,15 @@
 #include "allocators/exact/multipliers.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Steps without a better bound after which the search restarts from the best multipliers with a lower aim.
 constexpr std::size_t patience = 7;
 /// The share of the previous direction in each direction.

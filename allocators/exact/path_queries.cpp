@@ -2,16 +2,14 @@
 
 #include "allocators/exact/path_relaxation.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "core/errors.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace isobar::allocators {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 }  // namespace
 

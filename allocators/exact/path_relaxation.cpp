@@ -1,16 +1,15 @@
 #include "allocators/exact/path_relaxation.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "core/errors.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t no_cut = ~std::uint32_t{0};
 
 template <Communication communication>

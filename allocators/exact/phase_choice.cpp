@@ -2,17 +2,17 @@
 
 #include "allocators/exact/phase_flow.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::uint32_t no_arc = ~std::uint32_t{0};
 /// Layers that an imbalance of 1 counts as when states must be dropped: it decides between equal losses.
 constexpr double balance_weight = 1e-3;

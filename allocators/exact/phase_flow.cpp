@@ -1,18 +1,16 @@
 #include "allocators/exact/phase_flow.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "core/errors.hpp"
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 namespace isobar::allocators {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 bool repeats(const CostModel& cost, std::size_t layer, std::size_t period)
 {

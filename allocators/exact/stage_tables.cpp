@@ -1,5 +1,7 @@
 #include "allocators/exact/stage_tables.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -8,8 +10,6 @@
 namespace isobar::allocators {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Number of groups when there are too many places.
 constexpr std::size_t coarse_groups = 4;

@@ -1,17 +1,16 @@
 #include "allocators/exact/step_bound.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr std::size_t most_groups = 12;
+constexpr std::size_t most_groups_of_devices = 12;
 /// Up to this value of layers x devices², every place is a group: a pass takes a few ms.
 constexpr std::size_t most_for_exact_places = 40'000;
 constexpr std::size_t most_levels = 8;
@@ -19,7 +18,7 @@ constexpr std::size_t most_levels = 8;
 std::size_t groups_for(const CostModel& cost)
 {
   const bool is_small = cost.layers() * cost.devices() * cost.devices() <= most_for_exact_places;
-  return is_small ? std::max(most_groups, cost.devices()) : most_groups;
+  return is_small ? std::max(most_groups_of_devices, cost.devices()) : most_groups_of_devices;
 }
 
 }  // namespace

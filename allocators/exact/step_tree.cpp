@@ -1,15 +1,14 @@
 #include "allocators/exact/step_tree.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/comparisons.hpp"
 
 #include <algorithm>
-#include <limits>
 
 namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// What rounding may add to a bound, relative.
 constexpr double rounding = 1e-11;
 /// Steps for each stage and micro-batch played, as core/certificates/step_search.cpp counts them.

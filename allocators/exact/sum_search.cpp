@@ -1,11 +1,11 @@
 #include "allocators/exact/sum_search.hpp"
 
 #include "allocators/bounds.hpp"
+#include "allocators/comparisons.hpp"
 #include "allocators/exact/label_search.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -13,7 +13,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::size_t finest = 10'000;  // rounds
 constexpr std::size_t most_states_for_sums = 20'000;
 

@@ -15,7 +15,7 @@ namespace {
 constexpr double most_pipelines = 5'000;
 constexpr std::size_t most_devices = 5;
 constexpr std::uint64_t most_microbatches = 16;
-constexpr double tolerance = 1e-12;  // of sums of times
+constexpr double tolerance_of_sums = 1e-12;  // of sums of times
 
 class Enumeration {
  public:
@@ -110,7 +110,7 @@ class Enumeration {
     return result;
   }
 
-  bool is_below(Seconds bound) const { return bound < least_ * (1 - tolerance); }
+  bool is_below(Seconds bound) const { return bound < least_ * (1 - tolerance_of_sums); }
 
   /// Adds further pipelines, from number `next` on, to the set, and tries each set.
   void add_to_set(std::size_t next, std::uint64_t used)

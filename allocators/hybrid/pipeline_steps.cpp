@@ -1,5 +1,6 @@
 #include "allocators/hybrid/pipeline_steps.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/sharding.hpp"
 #include "core/plan/step_recurrence.hpp"
@@ -18,7 +19,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double tolerance = 1e-9;
 constexpr double bytes_of_a_value = 4;  // gradients and parameters are sent in float32
 
 /// A device of a pipeline, with neighbouring stages of the plan.

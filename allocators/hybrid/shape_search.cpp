@@ -34,10 +34,10 @@ class ShapeSearch {
   {
     add_starts();
     // The best starts are each improved for a part of the moves.
-    constexpr std::size_t most_improved = 4;
+    constexpr std::size_t most_improved_shapes = 4;
     std::vector<std::vector<Shape>> starts;
     for (const auto& [step, shapes] : best_) {
-      if (starts.size() < most_improved) starts.push_back(shapes);
+      if (starts.size() < most_improved_shapes) starts.push_back(shapes);
     }
     for (const auto& start : starts) improve(start, moves / starts.size(), heat);
     std::vector<ShapedPlan> plans;

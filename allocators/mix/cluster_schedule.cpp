@@ -33,7 +33,7 @@ struct State {
   std::vector<std::size_t> nodes;  // that it ran on last
 };
 
-StepTimes scaled(StepTimes step, double factor)
+JobStepTimes scaled(JobStepTimes step, double factor)
 {
   step.alone *= factor;
   for (Seconds& part : step.busy) part *= factor;
@@ -159,7 +159,7 @@ class Player {
   {
     for (const auto& holding : holdings_) {
       if (holding.jobs.empty()) continue;
-      std::vector<StepTimes> steps;
+      std::vector<JobStepTimes> steps;
       for (const std::size_t i : holding.jobs) steps.push_back(steps_[i]);
       const Seconds round = shared_round_time(steps, rules_.form);
       for (const std::size_t i : holding.jobs) {
@@ -289,7 +289,7 @@ class Player {
   const ScheduleRules& rules_;
   const OnDecision& on_decision_;
   std::size_t devices_ = 0;
-  std::vector<StepTimes> steps_;  // in a cluster
+  std::vector<JobStepTimes> steps_;  // in a cluster
   std::vector<State> states_;
   std::vector<std::size_t> active_;  // arrived and not ended; in the order of the policy, which ties keep
   std::vector<Holding> holdings_;    // since the last decision, without jobs that ended since

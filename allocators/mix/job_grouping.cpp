@@ -86,7 +86,7 @@ class Chooser {
 
   Seconds round_of(const Members& members) const
   {
-    std::vector<StepTimes> steps;
+    std::vector<JobStepTimes> steps;
     for (const std::size_t job : members) steps.push_back(jobs_[job].step);
     return shared_round_time(steps, RoundForm::Overlap);
   }
@@ -370,7 +370,7 @@ Seconds group_time(std::vector<JobProfile> jobs)
   Seconds time;
   double made = 0;
   while (!jobs.empty()) {
-    std::vector<StepTimes> steps;
+    std::vector<JobStepTimes> steps;
     for (const auto& job : jobs) steps.push_back(job.step);
     const auto fewest = static_cast<double>(jobs.front().steps);
     time += shared_round_time(steps, RoundForm::Overlap) * (fewest - made);

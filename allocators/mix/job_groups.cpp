@@ -17,7 +17,7 @@ constexpr double largest_weight = 1ll << 50;  // see MatchingEdge
 
 struct Group {
   std::vector<std::size_t> jobs;
-  std::vector<StepTimes> steps;
+  std::vector<JobStepTimes> steps;
   Seconds round;
   double steps_left = 0;  // of the job that ends first
 };

@@ -24,7 +24,7 @@ struct GroupRules {
 /// A job that may share its devices.
 struct Candidate {
   std::size_t devices = 1;
-  StepTimes step;
+  JobStepTimes step;
   double steps = 0;        ///< left
   Bytes resident = {};     ///< on each device throughout
   Bytes activations = {};  ///< on each device besides, during its turns

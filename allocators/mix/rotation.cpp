@@ -15,7 +15,7 @@ constexpr std::size_t network = 2;
 
 }  // namespace
 
-Seconds time_of_rounds(const std::vector<StepTimes>& steps, std::uint64_t rounds)
+Seconds time_of_rounds(const std::vector<JobStepTimes>& steps, std::uint64_t rounds)
 {
   ensure(rounds > 0 && !steps.empty(), "no round, or none of a job");
   Seconds computed;
@@ -30,7 +30,7 @@ Seconds time_of_rounds(const std::vector<StepTimes>& steps, std::uint64_t rounds
   return shared_round_time(steps, RoundForm::Overlap) * static_cast<double>(rounds - 1) + first;
 }
 
-std::vector<std::size_t> johnson_order(const std::vector<StepTimes>& steps)
+std::vector<std::size_t> johnson_order(const std::vector<JobStepTimes>& steps)
 {
   std::vector<std::size_t> order(steps.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -50,13 +50,13 @@ Seconds exposed_sync(Seconds sync, Seconds backward, std::uint64_t buckets)
   return std::max(sync / count, sync - backward * ((count - 1) / count));
 }
 
-Seconds round_with_turns(const StepTimes& a, const StepTimes& b, std::uint64_t turns)
+Seconds round_with_turns(const JobStepTimes& a, const JobStepTimes& b, std::uint64_t turns)
 {
   ensure(turns > 0, "a job without a turn");
   return shared_round_time({a, b}, RoundForm::Overlap) + a.alone * static_cast<double>(turns - 1);
 }
 
-double max_min_rate(const std::vector<StepTimes>& steps)
+double max_min_rate(const std::vector<JobStepTimes>& steps)
 {
   double computes = 0;
   double sends = 0;
@@ -68,9 +68,9 @@ double max_min_rate(const std::vector<StepTimes>& steps)
   return 1 / std::max({computes, sends, 1.0});
 }
 
-StepTimes with_hand_over(const StepTimes& step, Seconds hand_over)
+JobStepTimes with_hand_over(const JobStepTimes& step, Seconds hand_over)
 {
-  StepTimes longer = step;
+  JobStepTimes longer = step;
   longer.alone += hand_over;
   longer.busy[compute] += hand_over;
   return longer;

@@ -16,24 +16,24 @@ namespace isobar::allocators {
 
 /// (n-1)·T + max_k (Σ_{i≤k} c_i + Σ_{i≥k} m_i): from rest until the last job has made `rounds` steps, for jobs without
 /// overlap of their own (alone = c + m), T their round. At least one round.
-Seconds time_of_rounds(const std::vector<StepTimes>& steps, std::uint64_t rounds);
+Seconds time_of_rounds(const std::vector<JobStepTimes>& steps, std::uint64_t rounds);
 
 /// The order of turns in which `time_of_rounds` is least: jobs that compute less than they send by rising c, then the
 /// others by falling m. Source: S. M. Johnson, Naval Research Logistics Quarterly 1, 1954.
-std::vector<std::size_t> johnson_order(const std::vector<StepTimes>& steps);
+std::vector<std::size_t> johnson_order(const std::vector<JobStepTimes>& steps);
 
 /// max(m/K, m - b(K-1)/K): what remains of a gradient sync of m in K equal buckets after a backward pass of b.
 Seconds exposed_sync(Seconds sync, Seconds backward, std::uint64_t buckets);
 
 /// T(1:1) + (k-1)·alone_a: a round with k turns of a for one of b. More turns hide nothing more.
-Seconds round_with_turns(const StepTimes& a, const StepTimes& b, std::uint64_t turns);
+Seconds round_with_turns(const JobStepTimes& a, const JobStepTimes& b, std::uint64_t turns);
 
 /// 1 / max(Σρ, Σ(1-ρ), 1) with ρ = c / alone: the largest rate, relative to its rate alone, that all jobs can have at
 /// once, under any discipline. For jobs without overlap of their own.
-double max_min_rate(const std::vector<StepTimes>& steps);
+double max_min_rate(const std::vector<JobStepTimes>& steps);
 
 /// A step whose turn takes `hand_over` more, as of what is swapped: it counts as computation.
-StepTimes with_hand_over(const StepTimes& step, Seconds hand_over);
+JobStepTimes with_hand_over(const JobStepTimes& step, Seconds hand_over);
 
 /// max(out, in) / bandwidth: what a hand-over takes that swaps `out` for `in` over the copy lanes, which work at the
 /// same time, with nothing hidden.

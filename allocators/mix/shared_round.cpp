@@ -12,7 +12,7 @@ namespace {
 constexpr std::size_t resources = step_resources.size();
 
 /// The sum of the slots when job `order[i]` begins at resource i. Numbers beyond the jobs stand for none.
-Seconds slots_in(const std::vector<StepTimes>& steps, const std::vector<std::size_t>& order)
+Seconds slots_in(const std::vector<JobStepTimes>& steps, const std::vector<std::size_t>& order)
 {
   Seconds sum;
   for (std::size_t slot = 0; slot < resources; ++slot) {
@@ -26,7 +26,7 @@ Seconds slots_in(const std::vector<StepTimes>& steps, const std::vector<std::siz
   return sum;
 }
 
-Seconds best_slots(const std::vector<StepTimes>& steps)
+Seconds best_slots(const std::vector<JobStepTimes>& steps)
 {
   std::vector<std::size_t> order(std::max(steps.size(), resources));
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -38,7 +38,7 @@ Seconds best_slots(const std::vector<StepTimes>& steps)
 
 }  // namespace
 
-Seconds shared_round_time(const std::vector<StepTimes>& steps, RoundForm form)
+Seconds shared_round_time(const std::vector<JobStepTimes>& steps, RoundForm form)
 {
   ensure(!steps.empty(), "a round of no job");
   ensure(form == RoundForm::Overlap || steps.size() <= 6, "slots of more than six jobs");

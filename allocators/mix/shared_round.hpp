@@ -15,6 +15,6 @@ enum class RoundForm {
 /// The time of a round. Slots of more jobs than resources hold several jobs of one resource, one after the other.
 /// O(jobs) for Overlap; O(jobs!) for Slots, of at most 6 jobs.
 /// Source: overlap: docs/sharing.md; slots: "Multi-Resource Interleaving for Deep Learning Training", SIGCOMM 2022.
-Seconds shared_round_time(const std::vector<StepTimes>& steps, RoundForm form);
+Seconds shared_round_time(const std::vector<JobStepTimes>& steps, RoundForm form);
 
 }  // namespace isobar::allocators

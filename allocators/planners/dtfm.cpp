@@ -1,5 +1,6 @@
 #include "allocators/planners/dtfm.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/fast_random.hpp"
 #include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/search_clock.hpp"
@@ -7,7 +8,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -23,7 +23,6 @@ constexpr Seconds longest_search(300);
 constexpr std::size_t exchanged_devices = 5;
 constexpr std::size_t most_cycles = 8;
 constexpr std::size_t most_stages_by_subsets = 10;
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A shortest open path through all stages, by dynamic programming over subsets. `hop` is a matrix.
 std::vector<std::size_t> shortest_path(const std::vector<double>& hop, std::size_t stages)

@@ -1,18 +1,17 @@
 #include "allocators/planners/dtfm_compositions.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <functional>
-#include <limits>
 #include <map>
 #include <numeric>
 
 namespace isobar::allocators {
 
 namespace {
-
-constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// Divides things into sets whose members can be exchanged: numbers of the sets, by first appearance.
 template <typename AreAlike>

@@ -1,5 +1,6 @@
 #include "allocators/planners/dtfm_costs.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/plan_stages.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/model/layer_graph.hpp"
@@ -16,7 +17,6 @@ namespace isobar::allocators {
 namespace {
 
 constexpr double bytes_of_gradient = 4;  // float32, as replicas add them up whatever the workload computes in
-constexpr double tolerance = 1e-9;
 
 /// The layers of a chain in that many stages, as even as whole ones allow, the first stages with the remainder.
 std::vector<StagePlacement> even_stages(std::size_t layers, std::size_t count)

@@ -1,5 +1,6 @@
 #include "allocators/planners/dtfm_exact.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/fast_random.hpp"
 #include "allocators/planners/dtfm_compositions.hpp"
 #include "allocators/planners/dtfm_costs.hpp"
@@ -14,7 +15,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <span>
 #include <utility>
@@ -24,8 +24,7 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
-constexpr Seconds longest_search(300);
+constexpr Seconds longest_exact_search(300);
 constexpr std::size_t annealing_moves = 30'000;
 constexpr std::size_t rungs = 16;
 constexpr std::size_t most_steps = 150;  // of the multipliers of a rung
@@ -328,7 +327,7 @@ DtFmGroups groups_of(const StageSequence& sequence, const DeviceClasses& classes
 
 Proposals propose_by_exact_dtfm(const HybridProblem& problem)
 {
-  SearchClock clock(limited_to(longest_search, problem.limits));
+  SearchClock clock(limited_to(longest_exact_search, problem.limits));
   Proposals proposals;
   std::string too_many;
   for (const auto& shape : dtfm_shapes(problem)) {

@@ -1,5 +1,7 @@
 #include "allocators/planners/dtfm_paths.hpp"
 
+#include "allocators/comparisons.hpp"
+
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -8,7 +10,6 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 constexpr std::uint16_t is_exact = 0x8000;  // of an entry of a row
 constexpr std::size_t most_seen = 2'000'000;
 

@@ -1,5 +1,6 @@
 #include "allocators/spmd/pipeline_search.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -7,7 +8,6 @@
 #include "core/program/round_time.hpp"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <set>
@@ -20,9 +20,8 @@ namespace {
 
 using Devices = std::vector<std::size_t>;
 
-constexpr double infinity = std::numeric_limits<double>::infinity();
 /// Of a search with limits of memory. There are many, of which one counts in the end.
-constexpr std::uint64_t most_labels = 10'000;
+constexpr std::uint64_t most_pipeline_labels = 10'000;
 
 /// A step of waves: the first one passes all groups, and the others leave the slowest of them one by one.
 double cost_of_waves(std::uint64_t waves, double sum, double longest)
@@ -67,7 +66,7 @@ class PipelineSearch {
         cuts_(pipeline_cuts(graph_))
   {
     options_.microbatches = {wave_};
-    options_.most_labels = std::min(options_.most_labels, most_labels);
+    options_.most_labels = std::min(options_.most_labels, most_pipeline_labels);
     cuts_.insert(cuts_.begin(), 0);
     cuts_.push_back(graph_.operators.size());
     for (const Devices& group : groups_) {

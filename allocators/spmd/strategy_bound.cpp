@@ -1,5 +1,6 @@
 #include "allocators/spmd/strategy_bound.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/spmd/strategy_search.hpp"
 
 #include <algorithm>
@@ -38,7 +39,6 @@ StrategyProblem weighted(const StrategyProblem& problem, std::size_t kind, doubl
 Seconds lower_bound(const StrategyProblem& problem, std::size_t kind)
 {
   constexpr int most_searches = 12;
-  constexpr double tolerance = 1e-9;
   struct Line {
     double compute = 0, collectives = 0;
 

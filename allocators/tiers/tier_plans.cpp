@@ -13,7 +13,7 @@ namespace isobar::allocators {
 
 namespace {
 
-constexpr std::size_t least_layers = 3;
+constexpr std::size_t least_layers_of_a_plan = 3;
 
 auto traits_of(const Device& device, const Cluster& cluster)
 {
@@ -30,7 +30,7 @@ auto traits_of(const Device& device, const Cluster& cluster)
 void require_passing(const HybridProblem& problem, std::string_view allocator)
 {
   const Workload& workload = problem.workload;
-  if (workload.layers.size() < least_layers) {
+  if (workload.layers.size() < least_layers_of_a_plan) {
     throw InputError("allocator", fmt::format("{} keeps the first and the last layer on the device; workload {} has {}",
                                               allocator, workload.name, counted(workload.layers.size(), "layer")));
   }

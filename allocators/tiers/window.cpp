@@ -1,5 +1,6 @@
 #include "allocators/tiers/window.hpp"
 
+#include "allocators/comparisons.hpp"
 #include "allocators/tiers/tier_plans.hpp"
 #include "core/base/quantity_text.hpp"
 
@@ -23,8 +24,6 @@ constexpr std::size_t coarse_parts = 16;
 constexpr std::size_t refinement = 4;
 /// Divisions of the places in a row that make the step no shorter.
 constexpr int most_worse = 2;
-/// Steps that differ by less count as equal.
-constexpr double tolerance = 1e-9;
 
 /// Which layers stay: `resident` in all, of which `part` of `parts` are spread over those after the prefix.
 struct Division {

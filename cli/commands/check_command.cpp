@@ -39,7 +39,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(NAME.meta.json next to NAME.csv defines the rows (docs/quality_gate.md). Begin a
+constexpr auto check_footer = R"(NAME.meta.json next to NAME.csv defines the rows (docs/quality_gate.md). Begin a
 baseline with --init, then --approve it.
 Exit codes: 0 every row as approved · 2 not comparable, or a file that cannot be
             read · 5 a change, for better or worse
@@ -436,7 +436,7 @@ void add_check_command(CLI::App& app, Action& action)
   add_output(*command, "--junit", options->junit, "report to write, for CI (JUnit XML)");
   add_output(*command, "--markdown", options->markdown, "summary to write, for a pull request (Markdown)");
   command->add_flag("--json", options->json, "print the changes as JSON");
-  command->footer(footer);
+  command->footer(check_footer);
   for (const auto* other : {"--approve", "--base", "--junit", "--markdown", "--json"}) {
     init_flag->excludes(command->get_option(other));
   }

@@ -15,7 +15,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto cluster_footer = R"(Example:
   isobar cluster workloads/jobs/trace3.csv platforms/muri_8x8.xml --policy srtf
 )";
 
@@ -94,7 +94,7 @@ void add_cluster_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", whole->jobs_file, "write a CSV row for each job");
   command->add_flag("--json", whole->json, "print the metrics as JSON");
-  command->footer(footer);
+  command->footer(cluster_footer);
   command->callback([whole, &action] { action = [whole] { return cluster(*whole); }; });
 }
 

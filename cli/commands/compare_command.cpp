@@ -25,7 +25,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto compare_footer = R"(Example:
   isobar compare platforms/sky64.xml workloads/bert160.yaml \
     --allocators even,sky-dynamic,chain-dp --objective sequential,pipeline \
     -o results.csv
@@ -219,7 +219,7 @@ void add_compare_command(CLI::App& app, Action& action)
   command->add_flag("--strict", options->strict, "exit with 3 when any row failed (default: when all did)");
   options->table.add_to(*command);
   command->add_flag("--json", options->json, "print the rows as JSON");
-  command->footer(footer);
+  command->footer(compare_footer);
   command->callback([options, &action] { action = [options] { return compare(*options); }; });
 }
 

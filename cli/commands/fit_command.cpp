@@ -29,7 +29,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto fit_footer = R"(Example:
   isobar fit platforms/stronghold_v100.xml workloads/stronghold.yaml \
     --allocators resident,zero-offload,window --vary layers
 )";
@@ -310,7 +310,7 @@ void add_fit_command(CLI::App& app, Action& action)
   options->goal.add_search_to(*command);
   command->option_defaults()->group("Output");
   command->add_flag("--json", options->json, "print the rows as JSON");
-  command->footer(footer);
+  command->footer(fit_footer);
   command->callback([options, &action] { action = [options] { return fit(*options); }; });
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-constexpr auto footer = R"(Example:
+constexpr auto list_footer = R"(Example:
   isobar list allocators
 )";
 
@@ -153,7 +153,7 @@ void add_list_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Output");
   command->add_flag("--wide", options->wide, "print a table, however wide (default: lines of at most 80 characters)");
   command->add_flag("--json", options->json, "print the list as JSON");
-  command->footer(footer);
+  command->footer(list_footer);
   command->callback([options, &action] {
     action = [options] {
       const Listing listing = listing_of(options->what);

@@ -28,7 +28,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto plan_footer = R"(Example:
   isobar plan platforms/sky64.xml workloads/bert160.yaml \
     --allocator chain-dp --objective sequential -o plan.json
 )";
@@ -271,7 +271,7 @@ void add_plan_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "plan file to write (JSON), even when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");
-  command->footer(footer);
+  command->footer(plan_footer);
   command->callback([command, options, &action] {
     action = [command, options] {
       const bool has_formula = options->spmd.cost || !options->spmd.parity_profile.empty();

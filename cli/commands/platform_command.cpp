@@ -18,7 +18,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto show_footer = R"(Example:
+constexpr auto platform_show_footer = R"(Example:
   isobar platform show platforms/sky64.xml
 )";
 
@@ -35,7 +35,7 @@ Example:
     -o machine.xml
 )";
 
-constexpr auto import_footer = R"(docs/platforms.md describes the columns of both files.
+constexpr auto platform_import_footer = R"(docs/platforms.md describes the columns of both files.
 
 Example:
   isobar platform import matrix.csv --sites sites.csv -o wan.xml
@@ -92,15 +92,15 @@ void add_machine(CLI::App& parent, Action& action)
   });
 }
 
-struct ImportCommand {
+struct PlatformImport {
   sim::ImportOptions import;
   Output output;
 };
 
-void add_import(CLI::App& parent, Action& action)
+void add_platform_import(CLI::App& parent, Action& action)
 {
   auto* command = parent.add_subcommand("import", "make a platform file from measured links between sites");
-  auto options = std::make_shared<ImportCommand>();
+  auto options = std::make_shared<PlatformImport>();
   auto& import = options->import;
   command->option_defaults()->group("Inputs");
   add_file(*command, "MATRIX", import.matrix,
@@ -113,7 +113,7 @@ void add_import(CLI::App& parent, Action& action)
   command->option_defaults()->group("Network");
   add_window_options(*command, import);
   options->output.add_to(*command);
-  command->footer(import_footer);
+  command->footer(platform_import_footer);
   command->callback([options, &action] {
     action = [options] {
       refuse_overwriting({options->import.matrix, options->import.sites}, {options->output.file});
@@ -196,7 +196,7 @@ std::string table_of_devices(const Cluster& cluster, results::TableWidth width)
                      has_machines ? "\n" + table_of_machines(cluster, width) : "");
 }
 
-void add_show(CLI::App& parent, Action& action)
+void add_platform_show(CLI::App& parent, Action& action)
 {
   auto* command =
       parent.add_subcommand("show", "show the devices and machines of a platform file and the paths between them");
@@ -208,7 +208,7 @@ void add_show(CLI::App& parent, Action& action)
   command->option_defaults()->group("Output");
   options->table.add_to(*command);
   command->add_flag("--json", options->json, "print the cluster as JSON, with every pair of devices");
-  command->footer(show_footer);
+  command->footer(platform_show_footer);
   command->callback([options, &action] {
     action = [options] {
       const auto platform = load_platform(options->platform, options->devices);
@@ -226,14 +226,14 @@ void add_platform_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("platform", "show, generate or import platform files");
   command->require_subcommand(1);
-  command->footer(show_footer);
-  add_show(*command, action);
+  command->footer(platform_show_footer);
+  add_platform_show(*command, action);
   auto* generate = command->add_subcommand("generate", "make a platform file from a few options");
   generate->require_subcommand(1);
   generate->footer(generate_footer);
   for (const auto& generator : generators()) add_generator(*generate, action, generator);
   add_machine(*generate, action);
-  add_import(*command, action);
+  add_platform_import(*command, action);
 }
 
 }  // namespace isobar::cli

@@ -33,11 +33,11 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto show_footer = R"(Example:
+constexpr auto schedule_show_footer = R"(Example:
   isobar schedule show plan.json
 )";
 
-constexpr auto import_footer = R"(docs/schedules.md describes both forms of the file.
+constexpr auto schedule_import_footer = R"(docs/schedules.md describes both forms of the file.
 
 Example:
   isobar schedule import orders.csv platforms/sky16.xml workloads/bert24.yaml \
@@ -170,7 +170,7 @@ ExitCode import_orders(const ImportOptions& options)
   return ExitCode::Done;
 }
 
-void add_show(CLI::App& schedule, Action& action)
+void add_schedule_show(CLI::App& schedule, Action& action)
 {
   auto* command = schedule.add_subcommand("show", "show in which order the devices of a plan work on micro-batches");
   auto options = std::make_shared<ShowOptions>();
@@ -183,11 +183,11 @@ void add_show(CLI::App& schedule, Action& action)
   command->add_flag("--wide", options->wide, "draw the whole step, however wide (default: at most 80 characters)");
   command->add_flag("--json", options->json, "print the orders as JSON, which isobar schedule import reads")
       ->excludes(csv);
-  command->footer(show_footer);
+  command->footer(schedule_show_footer);
   command->callback([options, &action] { action = [options] { return show(*options); }; });
 }
 
-void add_import(CLI::App& schedule, Action& action)
+void add_schedule_import(CLI::App& schedule, Action& action)
 {
   auto* command = schedule.add_subcommand("import", "replace the schedule of a plan by the orders of a file");
   auto options = std::make_shared<ImportOptions>();
@@ -200,7 +200,7 @@ void add_import(CLI::App& schedule, Action& action)
   add_file(*command, "--plan", options->plan, "plan whose stages the orders are for (JSON)")->required();
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "plan file to write (JSON)")->required();
-  command->footer(import_footer);
+  command->footer(schedule_import_footer);
   command->callback([options, &action] { action = [options] { return import_orders(*options); }; });
 }
 
@@ -210,9 +210,9 @@ void add_schedule_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("schedule", "show the order of work of a plan, or import one");
   command->require_subcommand(1);
-  command->footer(show_footer);
-  add_show(*command, action);
-  add_import(*command, action);
+  command->footer(schedule_show_footer);
+  add_schedule_show(*command, action);
+  add_schedule_import(*command, action);
 }
 
 }  // namespace isobar::cli

@@ -21,7 +21,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto simulate_footer = R"(Example:
   isobar simulate platforms/sky64.xml workloads/bert160.yaml \
     --plan plan.json --trace trace.json
 )";
@@ -114,7 +114,7 @@ std::string summary_of_mix(const std::string& result_json)
       results::table_of({"device", "busy", "peak memory"}, devices));
 }
 
-constexpr Seconds no_limit(1e9);
+constexpr Seconds longest_simulation(1e9);
 
 ExitCode simulate_jobs(const SimulateOptions& options)
 {
@@ -134,7 +134,7 @@ ExitCode simulate_jobs(const SimulateOptions& options)
   if (!options.trace.empty()) trace.emplace(options.trace);
   const auto alone = simulate_alone(inputs, options.rounds, std::thread::hardware_concurrency());
   const auto work = [&] { return simulate_mix(inputs, alone, options.rounds, trace ? trace->name() : ""); };
-  const std::string result = run_in_child(work, no_limit).output_or_throw();
+  const std::string result = run_in_child(work, longest_simulation).output_or_throw();
   if (trace) trace->keep();
   output.write(result);
   if (!output.is_standard_output()) print(options.json ? result : summary_of_mix(result));
@@ -166,7 +166,7 @@ ExitCode simulate(const SimulateOptions& options)
   std::optional<TemporaryFile> trace;
   if (!options.trace.empty()) trace.emplace(options.trace);
   const auto work = [&] { return simulate_plan(inputs, plan, options.iterations, trace ? trace->name() : ""); };
-  const std::string result = run_in_child(work, no_limit).output_or_throw();
+  const std::string result = run_in_child(work, longest_simulation).output_or_throw();
   if (trace) trace->keep();
   output.write(result);
   if (options.stamp) {
@@ -197,7 +197,7 @@ void add_simulate_command(CLI::App& app, Action& action)
   auto* stamp = command->add_flag("--stamp", options->stamp,
                                   "record in the plan file what was simulated and its result, as isobar run requires");
   command->add_flag("--json", options->json, "print the result as JSON");
-  command->footer(footer);
+  command->footer(simulate_footer);
   auto* workload = command->get_option("WORKLOAD")->required(false);
   for (auto* option : {workload, plan, iterations, stamp, command->get_option("--set")}) mix->excludes(option);
   command->callback([options, &action, workload, plan] {

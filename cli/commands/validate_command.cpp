@@ -34,7 +34,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto validate_footer = R"(Example:
   isobar validate examples/tiny_gpt.yaml --slowdowns 2,4 -o /tmp/tiny
 )";
 
@@ -274,7 +274,7 @@ void add_validate_command(CLI::App& app, Action& action)
   command->add_option("--tolerance", options->tolerance,
                       "largest accepted error of the step time, as a fraction (default: 0.1)");
   command->add_flag("--json", options->json, "print the comparison as JSON");
-  command->footer(footer);
+  command->footer(validate_footer);
   command->callback([options, &action] { action = [options] { return validate(*options); }; });
 }
 

@@ -21,7 +21,9 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Exit codes: 0 every claim holds · 2 a file that cannot be read
+using Json = nlohmann::ordered_json;
+
+constexpr auto verify_footer = R"(Exit codes: 0 every claim holds · 2 a file that cannot be read
             5 a false claim, or one that takes too long to check
 A plan file cannot prove that there is no placement: if that is its outcome, 0
 means that nothing in it is false.
@@ -94,10 +96,9 @@ std::string bound_of(const Plan& plan, const CertificateCheck& check)
                      plan.objective_bound.value().value, name_of(plan.certificate.kind), check.proven.value);
 }
 
-std::string json_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,
-                    std::size_t layers)
+std::string verification_json(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check,
+                              const Faults& faults, std::size_t layers)
 {
-  using Json = nlohmann::ordered_json;
   const bool holds = faults.empty();
   const auto number = [holds](bool is_known, double value) { return holds && is_known ? Json(value) : Json(nullptr); };
   const Seconds none(0);
@@ -118,8 +119,8 @@ std::string json_of(const Plan& plan, const VerifyOptions& options, const Certif
   return answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-std::string text_of(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check, const Faults& faults,
-                    std::size_t layers)
+std::string verification_text(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check,
+                              const Faults& faults, std::size_t layers)
 {
   const std::string plan_file = on_one_line(options.plan);
   std::string text;
@@ -154,7 +155,7 @@ ExitCode verify(const VerifyOptions& options)
   const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);
   faults.insert(faults.end(), check.faults.begin(), check.faults.end());
   check_simulated(plan, inputs, faults);
-  const auto answer = options.json ? json_of : text_of;
+  const auto answer = options.json ? verification_json : verification_text;
   print(answer(plan, options, check, faults, inputs.workload.layers.size()));
   return faults.empty() ? ExitCode::Done : ExitCode::CheckFailed;
 }
@@ -199,7 +200,7 @@ void add_verify_command(CLI::App& app, Action& action)
   add_file(*command, "PLAN", options->plan, "plan file (JSON)");
   command->option_defaults()->group("Output");
   command->add_flag("--json", options->json, "print the findings as JSON");
-  command->footer(footer);
+  command->footer(verify_footer);
   command->callback([options, &action] {
     if (options->inputs.workload.empty()) {
       action = [options] { return verify_groups(options->inputs.platform, options->json); };

@@ -13,12 +13,12 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto workload_footer = R"(Example:
   isobar workload import gpt2/config.json --sequence 1024 --micro-batch 4 \
     -o gpt2.yaml
 )";
 
-struct ImportCommand {
+struct WorkloadImport {
   std::string config;
   HuggingFaceImport import;
   std::string dtype;
@@ -31,7 +31,7 @@ void check(const std::string& option, std::uint64_t count, std::uint64_t highest
   if (count < 1 || count > highest) throw InputError(option, fmt::format("{} is not in 1 to {}", count, highest));
 }
 
-ExitCode import_config(ImportCommand options)
+ExitCode import_config(WorkloadImport options)
 {
   check("--sequence", options.import.sequence, longest_sequence);
   check("--micro-batch", options.import.micro_batch, largest_micro_batch);
@@ -62,12 +62,12 @@ void add_workload_command(CLI::App& app, Action& action)
 {
   auto* command = app.add_subcommand("workload", "make workload files from models described elsewhere");
   command->require_subcommand(1);
-  command->footer(footer);
+  command->footer(workload_footer);
   auto* subcommand = command->add_subcommand(
       "import",
       "make a workload file from a model of Hugging Face's transformers: bert, gpt2, llama, mistral, qwen2 or "
       "qwen3");
-  auto options = std::make_shared<ImportCommand>();
+  auto options = std::make_shared<WorkloadImport>();
   subcommand->option_defaults()->group("Inputs");
   add_file(*subcommand, "CONFIG", options->config, "the model's config.json")->required();
   add_count(*subcommand, "--sequence", options->import.sequence, "tokens per sample")->required();
@@ -77,7 +77,7 @@ void add_workload_command(CLI::App& app, Action& action)
                          "optimizer, whose state counts in memory: sgd, momentum, adam or adamw (default: adamw)");
   subcommand->option_defaults()->group("Output");
   add_output(*subcommand, "-o,--output", options->output, "workload file to write (YAML; default: standard output)");
-  subcommand->footer(footer);
+  subcommand->footer(workload_footer);
   subcommand->callback([options, &action] { action = [options] { return import_config(*options); }; });
 }
 

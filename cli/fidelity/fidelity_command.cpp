@@ -31,7 +31,7 @@ using results::FidelityLimits;
 using results::MeasuredRow;
 using results::PredictedRow;
 
-constexpr auto footer = R"(Errors are predicted / measured - 1; their means count them without sign.
+constexpr auto fidelity_footer = R"(Errors are predicted / measured - 1; their means count them without sign.
 docs/formats/fidelity.md has the columns of FILE, and the keys of --limits.
 Exit codes: 0 done · 2 a wrong file · 3 predictions failed, and none ended
             4 every row is unsupported · 5 a figure is beyond its limit
@@ -241,7 +241,7 @@ void add_fidelity_command(CLI::App& app, Action& action)
       ->excludes(markdown);
   options->table.add_to(*command);
   command->add_flag("--json", options->json, "print figures and rows as JSON");
-  command->footer(footer);
+  command->footer(fidelity_footer);
   command->callback([options, &action] { action = [options] { return fidelity(*options); }; });
 }
 

@@ -21,7 +21,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto plot_footer = R"(Example:
   isobar plot result.json --chart timeline -o figure.svg
 )";
 
@@ -149,7 +149,7 @@ void add_plot_command(CLI::App& app, Action& action)
       ->check(CLI::IsMember(all_charts()).description(""));
   add_output(*command, "-o,--output", options->output, "figure to write (SVG)")->required();
   add_file(*command, "--browser", options->browser, "Chromium to draw with (default: the one on the PATH)");
-  command->footer(footer);
+  command->footer(plot_footer);
   command->callback([options, &action] { action = [options] { return plot(*options); }; });
 }
 

@@ -12,7 +12,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(isobar compare --keep FOLDER writes the results of several allocators.
+constexpr auto report_footer = R"(isobar compare --keep FOLDER writes the results of several allocators.
 
 Example:
   isobar report FOLDER/*.result.json -o report.html
@@ -63,7 +63,7 @@ void add_report_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "page to write (HTML)")->capture_default_str();
   command->add_flag("--json", options->json, "print the data of the page as JSON, and write no page");
-  command->footer(footer);
+  command->footer(report_footer);
   command->callback([options, &action] { action = [options] { return report(*options); }; });
 }
 

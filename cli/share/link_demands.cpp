@@ -17,9 +17,9 @@ namespace isobar::cli {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-constexpr std::uint64_t steps = 3;
+constexpr std::uint64_t played_steps = 3;
 constexpr double ticks_of_a_step = 1000;
 
 /// Keeps when each link carries data.
@@ -44,11 +44,12 @@ std::string demand_of(const MixInputs& inputs, const MixJobInputs& job)
 {
   const auto program = schedules::make_program(job.plan, job.workload);
   LinkMeter meter;
-  const auto report = sim::simulate(inputs.platform, *program,
-                                    sim::rank_hosts(job.plan, job.workload, inputs.platform.cluster()), steps, &meter);
+  const auto report =
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(job.plan, job.workload, inputs.platform.cluster()),
+                    played_steps, &meter);
   const double period = report.step_times.back().value;
   const double end = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0)).value;
-  Json links = Json::object();
+  SortedJson links = SortedJson::object();
   for (const auto& [link, spans] : meter.spans()) {
     for (const auto& [begin, until] : spans) {
       const double from = std::max(begin, end - period) - (end - period);
@@ -56,7 +57,7 @@ std::string demand_of(const MixInputs& inputs, const MixJobInputs& job)
       if (to > from) links[link].push_back({from, to});
     }
   }
-  return Json{{"period", period}, {"links", links}}.dump();
+  return SortedJson{{"period", period}, {"links", links}}.dump();
 }
 
 }  // namespace
@@ -66,9 +67,9 @@ LinkDemands link_demands(const MixInputs& inputs, std::size_t parallel)
   std::vector<std::function<std::string()>> work;
   for (const auto& job : inputs.jobs) work.emplace_back([&inputs, &job] { return demand_of(inputs, job); });
   constexpr Seconds no_limit(1e9);
-  std::vector<Json> demands;
+  std::vector<SortedJson> demands;
   for (const auto& result : run_in_children(work, parallel, no_limit)) {
-    demands.push_back(Json::parse(result.output_or_throw()));
+    demands.push_back(SortedJson::parse(result.output_or_throw()));
   }
 
   LinkDemands found;

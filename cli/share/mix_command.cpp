@@ -67,9 +67,9 @@ std::string turns_of(const Mix& mix)
 }
 
 /// The jobs as closed forms see them.
-std::vector<StepTimes> steps_of(const MixInputs& inputs, const std::vector<SoloRun>& alone)
+std::vector<JobStepTimes> steps_of(const MixInputs& inputs, const std::vector<SoloRun>& alone)
 {
-  std::vector<StepTimes> steps;
+  std::vector<JobStepTimes> steps;
   for (std::size_t i = 0; i < alone.size(); ++i) {
     steps.push_back(profile_of(inputs.mix.jobs[i], inputs.jobs[i], alone[i]).step);
   }
@@ -77,7 +77,7 @@ std::vector<StepTimes> steps_of(const MixInputs& inputs, const std::vector<SoloR
 }
 
 /// Orders of turns: all cyclic ones of few jobs, else Johnson's, the given one and its reverse. Johnson's comes first.
-std::vector<std::vector<std::size_t>> orders_of(const std::vector<StepTimes>& steps)
+std::vector<std::vector<std::size_t>> orders_of(const std::vector<JobStepTimes>& steps)
 {
   std::vector<std::vector<std::size_t>> orders = {allocators::johnson_order(steps)};
   std::vector<std::size_t> order(steps.size());
@@ -237,7 +237,7 @@ Swap swap_of(const MixInputs& inputs, const std::vector<SoloRun>& alone)
     profiles.push_back(profile_of(inputs.mix.jobs[i], inputs.jobs[i], alone[i]));
   }
   Swap swap{"host", "", {}, {}};
-  std::vector<StepTimes> steps;
+  std::vector<JobStepTimes> steps;
   for (const auto& profile : profiles) steps.push_back(profile.step);
   std::map<std::size_t, Bytes> in_machine;
   for (const auto& [name, jobs] : jobs_by_device(inputs)) {

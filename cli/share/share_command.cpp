@@ -11,7 +11,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(Example:
+constexpr auto share_footer = R"(Example:
   isobar share examples/share.xml plan.json:examples/share.yaml \
     examples/share.yaml -o mix.json
 )";
@@ -60,7 +60,7 @@ void add_share_command(CLI::App& app, Action& action)
   add_output(*command, "-o,--output", options->output,
              "write the best mix, or the groups (JSON); plans that were made lie next to it");
   command->add_flag("--json", options->json, "print what was tried, or the groups, as JSON");
-  command->footer(footer);
+  command->footer(share_footer);
   command->callback([options, &action] { action = [options] { return share(*options); }; });
 }
 

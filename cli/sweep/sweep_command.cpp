@@ -22,7 +22,7 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto footer = R"(docs/sweeps.md describes SWEEP. A second start continues where the first ended.
+constexpr auto sweep_footer = R"(docs/sweeps.md describes SWEEP. A second start continues where the first ended.
 
 Example:
   isobar sweep examples/bandwidth_sweep.yaml --csv bandwidth.csv
@@ -164,7 +164,7 @@ void add_sweep_command(CLI::App& app, Action& action)
                             "--export-only", "--slurm"}) {
     rows->excludes(command->get_option(other));
   }
-  command->footer(footer);
+  command->footer(sweep_footer);
   command->callback([options, &action] { action = [options] { return sweep(*options); }; });
 }
 

@@ -1,5 +1,6 @@
 #include "core/base/document.hpp"
 
+#include "core/base/digits.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/utf8.hpp"
 
@@ -15,11 +16,6 @@
 namespace isobar {
 
 namespace {
-
-bool is_digit(char character)
-{
-  return character >= '0' && character <= '9';
-}
 
 /// "a whole number from 1 to 9", or "a whole number, 1 or more" if the limit is max_count.
 std::string describe_count(std::uint64_t lowest, std::uint64_t highest)

@@ -1,5 +1,6 @@
 #include "core/base/quantity_text.hpp"
 
+#include "core/base/digits.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -120,11 +121,6 @@ const Kind& prices()
 {
   static const Kind kind{"a price", "2.48 USD/h", {{"USD/h", 1, {"$/h", "USD"}}}};
   return kind;
-}
-
-bool is_digit(char character)
-{
-  return character >= '0' && character <= '9';
 }
 
 /// The length of the decimal number that `text` begins with: digits, an optional fraction and an optional exponent.

@@ -17,7 +17,7 @@ namespace isobar::proofs {
 namespace {
 
 /// By how much less than claimed is proven, relative: costs that are equal but for rounding are no contradiction.
-constexpr double slack = 5e-10;
+constexpr double rounding_of_pipelines = 5e-10;
 constexpr std::uint64_t most_remembered = 2'000'000;  // nodes of a rung's search
 constexpr std::uint64_t steps_of_node = 100;
 
@@ -314,9 +314,10 @@ class Ways {
 };
 
 /// Searches the placements whose stages are among the first `count` ways.
-class RungSearch {
+class PipelineSearch {
  public:
-  RungSearch(Ways& ways, std::size_t count, std::size_t stages, const std::vector<double>& multipliers, Effort& effort)
+  PipelineSearch(Ways& ways, std::size_t count, std::size_t stages, const std::vector<double>& multipliers,
+                 Effort& effort)
       : ways_(ways), count_(count), stages_(stages), multipliers_(multipliers), effort_(effort), left_(ways.room())
   {
     std::vector<double> charge(count, 0);
@@ -497,8 +498,9 @@ DtFmFinding search_dtfm_below(const Plan& plan, const Workload& workload, const 
   for (const auto& rung : certificate.rungs) {
     const std::size_t count = rung.limit ? ways.within(rung.limit->value) : ways.size();
     if (count > before) {
-      RungSearch search(ways, count, facts.stages, rung.multipliers, effort);
-      result.least = std::min(result.least, search.least_below(result.proven * (1 - slack), least_beyond(before)));
+      PipelineSearch search(ways, count, facts.stages, rung.multipliers, effort);
+      result.least =
+          std::min(result.least, search.least_below(result.proven * (1 - rounding_of_pipelines), least_beyond(before)));
     }
     before = count;
   }

@@ -20,6 +20,9 @@ namespace isobar::proofs {
 
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
+/// Relative difference below which steps count as equal.
+constexpr double tolerance = 1e-9;
+
 /// Tolerance of comparisons, in favour of keeping placements, so that rounding never proves too much.
 constexpr double rounding = 1e-12;
 

@@ -15,7 +15,6 @@ namespace isobar::proofs {
 
 namespace {
 
-constexpr double tolerance = 1e-9;
 constexpr std::uint64_t most_labels = 20'000'000;
 // Approximate, with its share of the table.
 constexpr std::uint64_t bytes_of_label = 216;

@@ -14,7 +14,6 @@ namespace isobar::proofs {
 
 namespace {
 
-constexpr double tolerance = 1e-9;
 // Approximate, per stage and micro-batch played.
 constexpr std::uint64_t steps_of_play = 40;
 

@@ -16,7 +16,7 @@ namespace {
 /// Products of float32 numbers without tensor cores: part of the peak (profiles/sailor/OPT-350_V100-16.json).
 constexpr ProductConstants scalar_products = {0.9, 78};
 
-/// A row of the table: TFLOP/s, memory (GB in data sheets are GiB) and GB/s of the data sheets, then fractions.
+/// A row of the device_table: TFLOP/s, memory (GB in data sheets are GiB) and GB/s of the data sheets, then fractions.
 struct Row {
   std::string_view type;
   double fp16;
@@ -131,7 +131,7 @@ constexpr Row rows[] = {
     {"Titan-RTX", 130.5, false, 0, 16.3, 24, 672, volta, flash_ampere, 0.61, "of V100-SXM2-32GB"},
 };
 
-const std::vector<DeviceConstants>& table()
+const std::vector<DeviceConstants>& device_table()
 {
   static const std::vector<DeviceConstants> devices = [] {
     std::vector<DeviceConstants> result;
@@ -198,13 +198,14 @@ Seconds DeviceConstants::product_time(DType dtype, bool rounds, double m, double
 const DeviceConstants* find_device_constants(const std::string& type)
 {
   const auto find = [&](auto matches) {
-    return std::find_if(table().begin(), table().end(), [&](const auto& device) { return matches(device.type); });
+    return std::find_if(device_table().begin(), device_table().end(),
+                        [&](const auto& device) { return matches(device.type); });
   };
   auto found = find([&](const auto& known) { return known == type; });
-  if (found == table().end() && !type.empty()) {
+  if (found == device_table().end() && !type.empty()) {
     found = find([&](const auto& known) { return details(known, type) || details(type, known); });
   }
-  return found == table().end() ? nullptr : &*found;
+  return found == device_table().end() ? nullptr : &*found;
 }
 
 const DeviceConstants& device_constants(const std::string& type)
@@ -220,7 +221,7 @@ const DeviceConstants& device_constants(const std::string& type)
 std::vector<std::string> device_constant_types()
 {
   std::vector<std::string> types;
-  for (const auto& device : table()) types.push_back(device.type);
+  for (const auto& device : device_table()) types.push_back(device.type);
   return types;
 }
 

@@ -32,7 +32,7 @@ constexpr StateBytes plain32 = {4, 4, 8};
 constexpr StateBytes deepspeed16 = {2, 2, 16};
 constexpr StateBytes deepspeed32 = {4, 8, 12};
 
-std::vector<Framework> make_table()
+std::vector<Framework> make_framework_table()
 {
   Framework megatron;
   megatron.name = "megatron-lm-2021";
@@ -52,7 +52,8 @@ std::vector<Framework> make_table()
   megatron.gathered = DType::Float16;
   megatron.memory = {.state16 = megatron16, .state32 = plain32, .logit = 10, .reserved = 1.05, .context = Bytes(2e9)};
   megatron.source =
-      "arXiv 2104.04473 (scatter/gather, torch DDP without pipelines), its scripts of table 1 (gradients in fp16), "
+      "arXiv 2104.04473 (scatter/gather, torch DDP without pipelines), its scripts of framework_table 1 (gradients in "
+      "fp16), "
       "operators/ (loss), profiles/sailor (host)";
 
   Framework sequence_parallel = megatron;
@@ -129,14 +130,14 @@ std::vector<Framework> make_table()
   return {aceso, composer, megatron_core, deepspeed, deepspeed_gh200, megatron, sequence_parallel};
 }
 
-const std::vector<Framework>& table()
+const std::vector<Framework>& framework_table()
 {
-  static const std::vector<Framework> frameworks = make_table();  // ascending by name
+  static const std::vector<Framework> frameworks = make_framework_table();  // ascending by name
   return frameworks;
 }
 
 /// What names without a year or version stand for.
-constexpr std::pair<std::string_view, std::string_view> words[] = {
+constexpr std::pair<std::string_view, std::string_view> family_words[] = {
     {"megatron-deepspeed", "megatron-deepspeed"},
     {"megatron-core", "megatron-core"},
     {"mcore", "megatron-core"},
@@ -163,12 +164,12 @@ bool has_word(const std::string& name, std::string_view word)
 
 FrameworkChoice framework_named(const std::string& name)
 {
-  const auto found =
-      std::find_if(table().begin(), table().end(), [&](const auto& known) { return known.name == name; });
-  if (found != table().end()) return {&*found, ""};
-  for (const auto& [word, family] : words) {
+  const auto found = std::find_if(framework_table().begin(), framework_table().end(),
+                                  [&](const auto& known) { return known.name == name; });
+  if (found != framework_table().end()) return {&*found, ""};
+  for (const auto& [word, family] : family_words) {
     if (!has_word(name, word)) continue;
-    const auto latest = std::find_if(table().rbegin(), table().rend(),
+    const auto latest = std::find_if(framework_table().rbegin(), framework_table().rend(),
                                      [&, of = family](const auto& known) { return known.family == of; });
     return {&*latest, fmt::format("framework {} has no constants of its own; those of {} stand for them", shown(name),
                                   latest->name)};
@@ -179,7 +180,7 @@ FrameworkChoice framework_named(const std::string& name)
 std::vector<std::string> framework_names()
 {
   std::vector<std::string> names;
-  for (const auto& framework : table()) names.push_back(framework.name);
+  for (const auto& framework : framework_table()) names.push_back(framework.name);
   return names;
 }
 

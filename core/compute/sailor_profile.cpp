@@ -17,7 +17,7 @@ namespace isobar::compute {
 
 namespace {
 
-constexpr double longest_s = 1e6;
+constexpr double longest_measured_s = 1e6;
 constexpr std::uint64_t most_layers = 100'000;
 constexpr std::uint64_t largest_count = 1'000'000;
 
@@ -82,9 +82,9 @@ Triple read_triple(const DocumentNode& node, const std::string& path, FaultList&
     const auto& text = node.items[i].scalar;
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), values[i]);
     const bool is_number = error == std::errc() && end == text.data() + text.size() && !node.items[i].is_text;
-    if (!is_number || !(values[i] >= 0 && values[i] <= longest_s)) {
+    if (!is_number || !(values[i] >= 0 && values[i] <= longest_measured_s)) {
       faults.add(node.items[i].line, fmt::format("{}[{}]", path, i),
-                 fmt::format("{} is no time from 0 to {:.0e} s; {}", in_quotes(text), longest_s, wanted));
+                 fmt::format("{} is no time from 0 to {:.0e} s; {}", in_quotes(text), longest_measured_s, wanted));
       values[i] = 0;
     }
   }

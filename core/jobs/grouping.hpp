@@ -17,7 +17,7 @@ struct JobProfile {
   std::string name;
   std::uint64_t steps = 1;
   std::size_t devices = 1;
-  StepTimes step;
+  JobStepTimes step;
   Bytes resident;     ///< on each of its devices throughout
   Bytes activations;  ///< on each of its devices besides, from the begin of a turn to its end
 

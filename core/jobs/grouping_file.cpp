@@ -19,14 +19,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr auto schema = "isobar-groups/1";
+constexpr auto groups_schema = "isobar-groups/1";
 constexpr NameTable<GroupSize, 3> size_names = {
     {{GroupSize::Pairs, "pairs"}, {GroupSize::Triples, "triples"}, {GroupSize::Auto, "auto"}}};
 constexpr std::size_t most_devices = 1'000'000;
 constexpr std::size_t most_faults_of_places = 20;
 
 /// What is wrong with the times of a step; "" if nothing is.
-std::string fault_of_step(const StepTimes& step)
+std::string fault_of_step(const JobStepTimes& step)
 {
   if (step.alone <= Seconds(0)) return "takes no time";
   for (std::size_t i = 0; i < step.busy.size(); ++i) {
@@ -90,7 +90,7 @@ class GroupingReader {
   {
     const DocumentNode document = parse_json(read_file(file_), file_.string());
     MappingReader reader(document, "", faults_);
-    reader.required_choice("schema", {schema});
+    reader.required_choice("schema", {groups_schema});
     const auto size = reader.required_choice("group", group_size_names());
     grouping_.size = group_size_from_name(size).value_or(GroupSize::Pairs);
     grouping_.at_once = reader.optional_boolean("at_once").value_or(false);
@@ -335,7 +335,7 @@ std::string grouping_to_json(const Grouping& grouping)
   for (const auto& [rule, total, longest] : grouping.baselines) {
     baselines.push_back({{"rule", rule}, {"total_s", total.value}, {"longest_round_s", longest.value}});
   }
-  const Json document = {{"schema", schema},
+  const Json document = {{"schema", groups_schema},
                          {"group", name_of(grouping.size)},
                          {"at_once", grouping.at_once},
                          {"memory_bytes", grouping.memory ? Json(grouping.memory->value) : Json(nullptr)},

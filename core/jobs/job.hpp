@@ -11,16 +11,16 @@
 
 namespace isobar {
 
-/// What a training step occupies, in the order of `StepTimes::busy`.
+/// What a training step occupies, in the order of `JobStepTimes::busy`.
 inline constexpr std::array<const char*, 3> step_resources = {"input", "compute", "network"};
 
 /// How long a training step takes alone, and how long it occupies each resource of its devices. Parts may overlap, so
 /// their sum may be more than `alone`; parts that are not counted make it less.
-struct StepTimes {
+struct JobStepTimes {
   Seconds alone;
   std::array<Seconds, step_resources.size()> busy;
 
-  bool operator==(const StepTimes&) const = default;
+  bool operator==(const JobStepTimes&) const = default;
 };
 
 /// A training job of a cluster. It holds all of its devices whenever it runs (a gang).
@@ -30,7 +30,7 @@ struct Job {
   std::size_t devices = 1;
   Seconds arrival;
   double steps = 0;
-  StepTimes step;
+  JobStepTimes step;
   Seconds start_cost;  ///< from getting its devices to its first step
 };
 

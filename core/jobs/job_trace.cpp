@@ -22,7 +22,7 @@ namespace isobar {
 namespace {
 
 constexpr std::size_t most_cells = 200'000'000;
-constexpr std::uint64_t most_devices = 1'000'000;
+constexpr std::uint64_t most_devices_of_a_job = 1'000'000;
 
 enum class Format { Muri, Helios, Pai, Philly };
 
@@ -273,7 +273,7 @@ void draw_models(const std::vector<TimedJob>& timed, std::uint64_t seed, JobTrac
       trace.leave_out("no GPU");
     } else if (duration <= Seconds(0)) {
       trace.leave_out("ran for no time");
-    } else if (devices > most_devices) {
+    } else if (devices > most_devices_of_a_job) {
       trace.leave_out("more than a million GPUs");
     } else {
       Job& job = trace.jobs.emplace_back();

@@ -98,11 +98,11 @@ const std::vector<std::string>& measured_models()
   return names;
 }
 
-StepTimes measured_step(const std::string& model, std::size_t devices)
+JobStepTimes measured_step(const std::string& model, std::size_t devices)
 {
   const Measured* row = find(model, devices, [](const Measured& measured) { return measured.step_ms > 0; });
   ensure(row != nullptr, "a model without measured steps");
-  StepTimes step;
+  JobStepTimes step;
   step.alone = Seconds(row->step_ms / 1000);
   std::transform(std::begin(row->busy_ms), std::end(row->busy_ms), step.busy.begin(),
                  [](double milliseconds) { return Seconds(milliseconds / 1000); });

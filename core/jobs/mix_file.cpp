@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr auto schema = "isobar-mix/1";
+constexpr auto mix_schema = "isobar-mix/1";
 constexpr NameTable<Discipline, 3> discipline_names = {
     {{Discipline::Strict, "strict"}, {Discipline::Conserving, "conserving"}, {Discipline::None, "none"}}};
 constexpr NameTable<HandOver, 2> hand_over_names = {{{HandOver::Step, "step"}, {HandOver::Instruction, "instruction"}}};
@@ -40,7 +40,7 @@ class MixReader {
   {
     const DocumentNode document = parse_json(read_file(file_), file_.string());
     MappingReader reader(document, "", faults_);
-    reader.required_choice("schema", {schema});
+    reader.required_choice("schema", {mix_schema});
     const auto& jobs = reader.required_sequence("jobs");
     const DocumentNode* list = reader.optional("jobs");
     const bool is_list = list != nullptr && list->kind == DocumentNode::Kind::Sequence;
@@ -174,7 +174,7 @@ std::string mix_to_json(const Mix& mix)
   }
   Json turns = Json::array();
   for (const auto& turn : mix.turns) turns.push_back({{"job", mix.jobs.at(turn.job).name}, {"steps", turn.steps}});
-  const Json document = {{"schema", schema},
+  const Json document = {{"schema", mix_schema},
                          {"jobs", std::move(jobs)},
                          {"turns", std::move(turns)},
                          {"discipline", name_of(mix.discipline)},

@@ -13,6 +13,9 @@
 
 namespace isobar {
 
+inline constexpr double token = 8;    ///< bytes of an int64
+inline constexpr double moments = 8;  ///< bytes of a token's mean and deviation
+
 /// Sizes of one generated layer, for one micro-batch. The layer's gradient is as large as `output`.
 struct LayerSizes {
   std::string name;

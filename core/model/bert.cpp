@@ -7,13 +7,6 @@
 
 namespace isobar {
 
-namespace {
-
-constexpr double token = 8;    // bytes of an int64
-constexpr double moments = 8;  // bytes of a token's mean and deviation
-
-}  // namespace
-
 void build_bert(const BertSizes& sizes, Workload& workload)
 {
   const auto& [encoders, hidden, heads, intermediate, vocabulary, positions, classes, attention] = sizes;

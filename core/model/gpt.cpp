@@ -8,10 +8,7 @@ namespace isobar {
 
 namespace {
 
-constexpr std::uint64_t norm_sums = 2;  // for mean and variance
-
-constexpr double token = 8;    // bytes of an int64
-constexpr double moments = 8;  // bytes of a token's mean and deviation
+constexpr std::uint64_t layer_norm_sums = 2;  // for mean and variance
 
 }  // namespace
 
@@ -76,7 +73,7 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                                             .parameters = 4 * hidden * hidden + 3 * hidden,
                                             .activations = Bytes(z * 4 * e + kept_scores),
                                             .products = {{hidden, 3 * hidden}, {hidden, hidden}},
-                                            .norm_sums = norm_sums}};
+                                            .norm_sums = layer_norm_sums}};
   const LayerSizes feed_forward = {.name = "mlp",
                                    .parameters = 2 * hidden * intermediate + intermediate + hidden + 2 * hidden,
                                    .multiply_adds = 2 * T * H * I,
@@ -90,7 +87,7 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                                                   .parameters = 2 * hidden * intermediate + intermediate,
                                                   .activations = Bytes(z * 2 * T * I),
                                                   .products = {{hidden, intermediate}, {intermediate, hidden}},
-                                                  .norm_sums = norm_sums}};
+                                                  .norm_sums = layer_norm_sums}};
   append_blocks(workload, layers, unit, attend, feed_forward);
   LayerSizes head = {.name = "head",
                      .parameters = 2 * hidden + vocabulary * hidden,
@@ -99,7 +96,7 @@ void build_gpt(const GptSizes& sizes, Workload& workload)
                      .output = z * T * V,
                      .kept = 2 * z * e + 4 * T * V + norm + token * T + kernels.cast(T * V + V * H),
                      .passing = std::max({4 * V * H, kernels.cast(T * V - e), kernels.in_float32(e)}),
-                     .split = split_of_head(vocabulary, hidden, T, norm_sums)};
+                     .split = split_of_head(vocabulary, hidden, T, layer_norm_sums)};
   if (tied) {
     head.parameters = 2 * hidden;
     head.score_multiply_adds = head.multiply_adds;  // of no parameters of its own

@@ -20,7 +20,7 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<DType, 3> dtypes{
+constexpr NameTable<DType, 3> dtypes_of_weights{
     {{DType::Float32, "float32"}, {DType::BFloat16, "bfloat16"}, {DType::Float16, "float16"}}};
 
 /// Reads a configuration, in which null means the default, like a missing key.
@@ -446,11 +446,11 @@ DType read_dtype(ConfigReader& config)
   DType dtype = DType::Float32;
   for (const std::string key : {"torch_dtype", "dtype"}) {
     if (!config.has_value(key)) continue;
-    const auto known = value_in(dtypes, config.text(key, ""));
+    const auto known = value_in(dtypes_of_weights, config.text(key, ""));
     if (known) dtype = *known;
     if (!known) {
       config.add_fault(key, fmt::format("{} is not one of {}; give --dtype", in_quotes(config.text(key, "")),
-                                        fmt::join(names_in(dtypes), ", ")));
+                                        fmt::join(names_in(dtypes_of_weights), ", ")));
     }
   }
   return dtype;

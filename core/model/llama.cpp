@@ -7,9 +7,7 @@ namespace isobar {
 
 namespace {
 
-constexpr std::uint64_t norm_sums = 1;  // of squares
-
-constexpr double token = 8;  // bytes of an int64
+constexpr std::uint64_t rms_norm_sums = 1;  // of squares
 
 }  // namespace
 
@@ -69,7 +67,7 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                                             .parameters = 2 * hidden * hidden + 2 * hidden * kv_width,
                                             .activations = Bytes(z * (2 * e + 2 * T * K) + kept_scores),
                                             .products = {{hidden, hidden + 2 * kv_width}, {hidden, hidden}},
-                                            .norm_sums = norm_sums}};
+                                            .norm_sums = rms_norm_sums}};
   const LayerSizes feed_forward = {
       .name = "mlp",
       .parameters = 3 * hidden * intermediate + hidden,
@@ -83,7 +81,7 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                      .parameters = 3 * hidden * intermediate,
                      .activations = Bytes(z * 4 * T * I),
                      .products = {{hidden, 2 * intermediate}, {intermediate, hidden}},
-                     .norm_sums = norm_sums}};
+                     .norm_sums = rms_norm_sums}};
   append_blocks(workload, layers, unit, attend, feed_forward);
   append_layer(workload, {.name = "head",
                           .parameters = hidden + vocabulary * hidden,
@@ -92,7 +90,7 @@ void build_llama(const LlamaSizes& sizes, Workload& workload)
                           .output = z * T * V,
                           .kept = 2 * z * e + 4 * T * V + norm + token * T + kernels.cast(T * V + V * H),
                           .passing = std::max({4 * V * H, norm_backward - z * e, kernels.cast(T * V - e)}),
-                          .split = split_of_head(vocabulary, hidden, T, norm_sums)});
+                          .split = split_of_head(vocabulary, hidden, T, rms_norm_sums)});
   count_in_each_pass(workload, embedding);
 }
 

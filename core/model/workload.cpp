@@ -112,7 +112,7 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
 
 namespace {
 
-struct Build {
+struct BuildLayers {
   Workload& workload;
 
   void operator()(const std::monostate&) const { ensure(false, "listed layers have no other micro-batch"); }
@@ -132,7 +132,7 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
   result.layers.clear();
   result.recompute.clear();
   result.workspace = Bytes(0);
-  std::visit(Build{result}, workload.model);
+  std::visit(BuildLayers{result}, workload.model);
   if (workload.memory_model != MemoryModel::Sky) {
     for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
   }

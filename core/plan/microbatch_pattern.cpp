@@ -14,13 +14,13 @@ namespace {
 
 /// The next micro-batch of a replica with `count` of them in a period: it is due in the middle of its part of the
 /// period, after (2 index + 1) / (2 count) of it.
-struct Turn {
+struct StageTurn {
   std::uint64_t index = 0;
   std::uint64_t count = 1;
   std::uint32_t replica = 0;
 
   /// True if the other one is due first; of two at the same time, that of the first replica.
-  bool operator<(const Turn& other) const
+  bool operator<(const StageTurn& other) const
   {
     const std::uint64_t due = (2 * index + 1) * other.count;  // below 2^42: a period has at most 2^20 micro-batches
     const std::uint64_t other_due = (2 * other.index + 1) * count;
@@ -47,14 +47,14 @@ MicrobatchPattern::MicrobatchPattern(std::vector<std::uint64_t> counts) : counts
                     "divisor, so that they repeat after at most {}",
                     period, longest_period));
   }
-  std::priority_queue<Turn> turns;
+  std::priority_queue<StageTurn> turns;
   for (std::size_t replica = 0; replica < counts_.size(); ++replica) {
     turns.push({0, counts_[replica] / divisor, static_cast<std::uint32_t>(replica)});
   }
   of_replica_.resize(counts_.size());
   places_.reserve(period);
   while (places_.size() < period) {
-    Turn turn = turns.top();
+    StageTurn turn = turns.top();
     turns.pop();
     of_replica_[turn.replica].push_back(static_cast<std::uint32_t>(places_.size()));
     places_.push_back({turn.replica, static_cast<std::uint32_t>(turn.index)});

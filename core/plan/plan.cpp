@@ -30,7 +30,7 @@ constexpr NameTable<Outcome, 4> outcomes = {{{Outcome::Optimal, "optimal"},
                                              {Outcome::Feasible, "feasible"},
                                              {Outcome::Infeasible, "infeasible"},
                                              {Outcome::TimedOut, "timed_out"}}};
-constexpr NameTable<StepTimeBy, 3> step_times = {
+constexpr NameTable<StepTimeBy, 3> names_of_step_times = {
     {{StepTimeBy::Formula, "formula"}, {StepTimeBy::Recurrence, "recurrence"}, {StepTimeBy::Played, "played"}}};
 
 }  // namespace
@@ -49,7 +49,7 @@ std::string_view name_of(Outcome outcome)
 }
 std::string_view name_of(StepTimeBy by)
 {
-  return name_in(step_times, by);
+  return name_in(names_of_step_times, by);
 }
 std::optional<Objective> objective_from_name(std::string_view name)
 {
@@ -65,7 +65,7 @@ std::optional<Outcome> outcome_from_name(std::string_view name)
 }
 std::optional<StepTimeBy> step_time_by_from_name(std::string_view name)
 {
-  return value_in(step_times, name);
+  return value_in(names_of_step_times, name);
 }
 std::vector<std::string> objective_names()
 {

@@ -13,8 +13,8 @@ namespace isobar {
 namespace {
 
 /// Levels and times that differ by less are equal.
-constexpr double rounding = 1e-12;
-constexpr double never = std::numeric_limits<double>::infinity();
+constexpr double rounding_of_rates = 1e-12;
+constexpr double unlimited = std::numeric_limits<double>::infinity();
 
 /// The flows of a round on their way.
 class SharedRound {
@@ -71,7 +71,7 @@ class SharedRound {
     double bandwidth = 0;
     bool is_fat_pipe = false;
     double most = 0;  // that all flows would take
-    double least_weight = never;
+    double least_weight = unlimited;
     double most_weight = 0;
     double free = 0;    // while rates are given
     double weight = 0;  // of the flows that have no rate yet: their sum, of a fat pipe the largest
@@ -80,8 +80,8 @@ class SharedRound {
   bool is_contended() const
   {
     return std::any_of(links_.begin(), links_.end(), [](const LinkState& link) {
-      return link.is_fat_pipe ? link.least_weight < link.most_weight * (1 - rounding)
-                              : link.most > link.bandwidth * (1 + rounding);
+      return link.is_fat_pipe ? link.least_weight < link.most_weight * (1 - rounding_of_rates)
+                              : link.most > link.bandwidth * (1 + rounding_of_rates);
     });
   }
 
@@ -96,19 +96,19 @@ class SharedRound {
     std::vector<FlowState*> active;
     double now = 0;
     while (!waiting.empty() || !active.empty()) {
-      while (!waiting.empty() && (active.empty() || waiting.back()->begin <= now * (1 + rounding))) {
+      while (!waiting.empty() && (active.empty() || waiting.back()->begin <= now * (1 + rounding_of_rates))) {
         now = std::max(now, waiting.back()->begin);
         active.push_back(waiting.back());
         waiting.pop_back();
       }
       share(active);
-      double next = never;
+      double next = unlimited;
       if (!waiting.empty()) next = waiting.back()->begin;
       for (const auto* flow : active) next = std::min(next, now + flow->left / flow->rate);
       std::erase_if(active, [&](FlowState* flow) {
         const double end = now + flow->left / flow->rate;
         flow->left -= (next - now) * flow->rate;
-        if (end > next * (1 + rounding)) return false;
+        if (end > next * (1 + rounding_of_rates)) return false;
         flow->end = end;
         return true;
       });
@@ -123,12 +123,12 @@ class SharedRound {
     std::vector<FlowState*> left = active;
     while (!left.empty()) {
       weigh(left);
-      double level = never;  // the rate of a flow of weight 1 at which a link or flow is full
+      double level = unlimited;  // the rate of a flow of weight 1 at which a link or flow is full
       for (const auto* flow : left) {
         level = std::min(level, flow->most / flow->weight);
         for (const auto& load : flow->loads) level = std::min(level, level_of(links_[load.link]));
       }
-      const double limit = level * (1 + rounding);
+      const double limit = level * (1 + rounding_of_rates);
       const auto is_full = [&](const FlowState* flow) {
         return flow->most / flow->weight <= limit ||
                std::any_of(flow->loads.begin(), flow->loads.end(),

@@ -14,7 +14,7 @@ namespace isobar::spmd {
 
 namespace {
 
-constexpr std::string_view arrow = "->";
+constexpr std::string_view arrow_of_forms = "->";
 
 /// Finds the reforms of a division, and what is wrong with it.
 class Reader {
@@ -200,22 +200,22 @@ std::string text_of(const Signature& signature)
 {
   std::string text;
   for (const Form form : signature.inputs) text += name_of(form) + " ";
-  text += arrow;
+  text += arrow_of_forms;
   for (const Form form : signature.outputs) text += " " + name_of(form);
   return text;
 }
 
 bool is_signature_text(std::string_view text)
 {
-  return text.find(arrow) != std::string_view::npos;
+  return text.find(arrow_of_forms) != std::string_view::npos;
 }
 
 std::optional<Signature> signature_from_text(std::string_view text)
 {
-  const auto middle = text.find(arrow);
+  const auto middle = text.find(arrow_of_forms);
   if (middle == std::string_view::npos) return std::nullopt;
   auto inputs = forms_from_text(text.substr(0, middle));
-  auto outputs = forms_from_text(text.substr(middle + arrow.size()));
+  auto outputs = forms_from_text(text.substr(middle + arrow_of_forms.size()));
   if (!inputs || !outputs) return std::nullopt;
   return Signature{std::move(*inputs), std::move(*outputs)};
 }

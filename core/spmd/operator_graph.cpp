@@ -9,44 +9,44 @@ namespace isobar::spmd {
 
 namespace {
 
-constexpr NameTable<OperatorKind, 32> names = {{{OperatorKind::Data, "data"},
-                                                {OperatorKind::Parameter, "parameter"},
-                                                {OperatorKind::Positions, "positions"},
-                                                {OperatorKind::CausalMask, "causal_mask"},
-                                                {OperatorKind::Transpose, "transpose"},
-                                                {OperatorKind::Flatten, "flatten"},
-                                                {OperatorKind::SplitHeads, "split_heads"},
-                                                {OperatorKind::MergeHeads, "merge_heads"},
-                                                {OperatorKind::PrependClass, "prepend_class"},
-                                                {OperatorKind::TakeClass, "take_class"},
-                                                {OperatorKind::Scale, "scale"},
-                                                {OperatorKind::Mask, "mask"},
-                                                {OperatorKind::Relu, "relu"},
-                                                {OperatorKind::Dropout, "dropout"},
-                                                {OperatorKind::Add, "add"},
-                                                {OperatorKind::Softmax, "softmax"},
-                                                {OperatorKind::LogSoftmax, "log_softmax"},
-                                                {OperatorKind::LayerNorm, "layer_norm"},
-                                                {OperatorKind::Linear, "linear"},
-                                                {OperatorKind::QkvLinear, "qkv_linear"},
-                                                {OperatorKind::Scores, "scores"},
-                                                {OperatorKind::Context, "context"},
-                                                {OperatorKind::Dispatch, "dispatch"},
-                                                {OperatorKind::Expert, "expert"},
-                                                {OperatorKind::Combine, "combine"},
-                                                {OperatorKind::Convolution, "convolution"},
-                                                {OperatorKind::Attention, "attention"},
-                                                {OperatorKind::Embedding, "embedding"},
-                                                {OperatorKind::Gating, "gating"},
-                                                {OperatorKind::NllSum, "nll_sum"},
-                                                {OperatorKind::Sum, "sum"},
-                                                {OperatorKind::Output, "output"}}};
+constexpr NameTable<OperatorKind, 32> operator_names = {{{OperatorKind::Data, "data"},
+                                                         {OperatorKind::Parameter, "parameter"},
+                                                         {OperatorKind::Positions, "positions"},
+                                                         {OperatorKind::CausalMask, "causal_mask"},
+                                                         {OperatorKind::Transpose, "transpose"},
+                                                         {OperatorKind::Flatten, "flatten"},
+                                                         {OperatorKind::SplitHeads, "split_heads"},
+                                                         {OperatorKind::MergeHeads, "merge_heads"},
+                                                         {OperatorKind::PrependClass, "prepend_class"},
+                                                         {OperatorKind::TakeClass, "take_class"},
+                                                         {OperatorKind::Scale, "scale"},
+                                                         {OperatorKind::Mask, "mask"},
+                                                         {OperatorKind::Relu, "relu"},
+                                                         {OperatorKind::Dropout, "dropout"},
+                                                         {OperatorKind::Add, "add"},
+                                                         {OperatorKind::Softmax, "softmax"},
+                                                         {OperatorKind::LogSoftmax, "log_softmax"},
+                                                         {OperatorKind::LayerNorm, "layer_norm"},
+                                                         {OperatorKind::Linear, "linear"},
+                                                         {OperatorKind::QkvLinear, "qkv_linear"},
+                                                         {OperatorKind::Scores, "scores"},
+                                                         {OperatorKind::Context, "context"},
+                                                         {OperatorKind::Dispatch, "dispatch"},
+                                                         {OperatorKind::Expert, "expert"},
+                                                         {OperatorKind::Combine, "combine"},
+                                                         {OperatorKind::Convolution, "convolution"},
+                                                         {OperatorKind::Attention, "attention"},
+                                                         {OperatorKind::Embedding, "embedding"},
+                                                         {OperatorKind::Gating, "gating"},
+                                                         {OperatorKind::NllSum, "nll_sum"},
+                                                         {OperatorKind::Sum, "sum"},
+                                                         {OperatorKind::Output, "output"}}};
 
 }  // namespace
 
 std::string_view name_of(OperatorKind kind)
 {
-  return name_in(names, kind);
+  return name_in(operator_names, kind);
 }
 
 bool is_product(OperatorKind kind)

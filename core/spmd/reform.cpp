@@ -8,20 +8,20 @@ namespace isobar::spmd {
 
 namespace {
 
-constexpr NameTable<ReformKind, 8> names = {{{ReformKind::AllGather, "all_gather"},
-                                             {ReformKind::AllReduce, "all_reduce"},
-                                             {ReformKind::ReduceScatter, "reduce_scatter"},
-                                             {ReformKind::AllToAll, "all_to_all"},
-                                             {ReformKind::Replicate, "replicate"},
-                                             {ReformKind::Slice, "slice"},
-                                             {ReformKind::Select, "select"},
-                                             {ReformKind::Pad, "pad"}}};
+constexpr NameTable<ReformKind, 8> reform_names = {{{ReformKind::AllGather, "all_gather"},
+                                                    {ReformKind::AllReduce, "all_reduce"},
+                                                    {ReformKind::ReduceScatter, "reduce_scatter"},
+                                                    {ReformKind::AllToAll, "all_to_all"},
+                                                    {ReformKind::Replicate, "replicate"},
+                                                    {ReformKind::Slice, "slice"},
+                                                    {ReformKind::Select, "select"},
+                                                    {ReformKind::Pad, "pad"}}};
 
 }  // namespace
 
 std::string_view name_of(ReformKind kind)
 {
-  return name_in(names, kind);
+  return name_in(reform_names, kind);
 }
 
 const Reform* reform_between(Form from, Form to, Rules rules)

@@ -20,7 +20,7 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr std::string_view prefix = "events.out.tfevents.";
+constexpr std::string_view event_file_prefix = "events.out.tfevents.";
 
 /// Lowest byte first, as protocol buffers and TFRecords store numbers.
 template <typename Number>
@@ -74,8 +74,8 @@ std::uint64_t second_of_name(const std::filesystem::path& folder)
   for (const auto& entry : std::filesystem::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     std::uint64_t existing = 0;
-    if (!name.starts_with(prefix)) continue;
-    const char* digits = name.data() + prefix.size();
+    if (!name.starts_with(event_file_prefix)) continue;
+    const char* digits = name.data() + event_file_prefix.size();
     const auto [end, fault] = std::from_chars(digits, name.data() + name.size(), existing);
     if (fault == std::errc() && end == digits + 10) second = std::max(second, existing + 1);
   }
@@ -94,7 +94,7 @@ EventFile::EventFile(const std::filesystem::path& folder, std::uint64_t first_st
 {
   try {
     std::filesystem::create_directories(folder);
-    path_ = folder / fmt::format("{}{:010}.{}.{}", prefix, second_of_name(folder), host_name(), getpid());
+    path_ = folder / fmt::format("{}{:010}.{}.{}", event_file_prefix, second_of_name(folder), host_name(), getpid());
   } catch (const std::filesystem::filesystem_error& error) {
     throw EnvironmentError(
         fmt::format("{}: cannot write there: {}", shown(folder.string(), 300), error.code().message()));

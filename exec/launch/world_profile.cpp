@@ -19,7 +19,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr Seconds patience{600};
+constexpr Seconds profile_patience{600};
 
 /// Number of a device: equal for all processes that use it, different for all other devices of all machines; that of ""
 /// is the machine's. It has 52 bits, which a double can hold.
@@ -35,7 +35,7 @@ std::vector<std::size_t> first_rank_of_device(TcpWorld& world, std::size_t rank,
 {
   std::vector<double> numbers(ranks);
   numbers[rank] = device_number(device);
-  world.all_reduce_sum(std::span(numbers), patience);
+  world.all_reduce_sum(std::span(numbers), profile_patience);
   std::vector<std::size_t> first;
   for (const double number : numbers) {
     first.push_back(static_cast<std::size_t>(std::find(numbers.begin(), numbers.end(), number) - numbers.begin()));
@@ -57,7 +57,7 @@ MachineProfile measure_in_turn(TcpWorld& world, std::size_t rank, const std::vec
   MachineProfile machine;
   for (std::size_t turn = 0; turn <= *std::max_element(turns.begin(), turns.end()); ++turn) {
     if (first[rank] == rank && turns[rank] == turn) machine = measure();
-    world.wait_for_all(patience);
+    world.wait_for_all(profile_patience);
   }
   return machine;
 }
@@ -152,7 +152,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
                                           const Measurements& measure, TcpOptions options)
 {
   options.run_id = measure.machine ? "profile of machines" : "profile";  // ranks that disagree refuse each other
-  options.connect_deadline = patience;
+  options.connect_deadline = profile_patience;
   std::vector<std::size_t> first;
   std::vector<std::size_t> first_of_machine;
   Json own = {{"profile", nullptr}, {"links", Json::array()}};
@@ -171,7 +171,7 @@ std::optional<WorldProfile> measure_world(std::size_t rank, const std::vector<En
   for (const auto& link : probe_links(rank, ranks, most_connections, options)) own["links"].push_back(json_of(link));
 
   TcpWorld world(rank, ranks, SideChannel::links(ranks.size()), options);
-  const auto texts = SideChannel(world, rank, ranks.size(), patience).gather(own.dump(), patience);
+  const auto texts = SideChannel(world, rank, ranks.size(), profile_patience).gather(own.dump(), profile_patience);
   if (rank != 0) return std::nullopt;
   WorldProfile measured;
   std::vector<DeviceProfile> profiles(ranks.size());

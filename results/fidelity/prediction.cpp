@@ -8,16 +8,16 @@ namespace isobar::results {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 template <typename Quantity>
-Json json_of(const std::optional<Quantity>& quantity)
+SortedJson json_of(const std::optional<Quantity>& quantity)
 {
-  return quantity ? Json(quantity->value) : Json(nullptr);
+  return quantity ? SortedJson(quantity->value) : SortedJson(nullptr);
 }
 
 template <typename Quantity>
-std::optional<Quantity> quantity_in(const Json& json)
+std::optional<Quantity> quantity_in(const SortedJson& json)
 {
   return json.is_null() ? std::nullopt : std::optional(Quantity(json.get<double>()));
 }
@@ -26,23 +26,23 @@ std::optional<Quantity> quantity_in(const Json& json)
 
 std::string prediction_to_json(const RowPrediction& prediction)
 {
-  Json parts = Json::object();
+  SortedJson parts = SortedJson::object();
   for (const auto& part : row_parts) parts[part.key] = (prediction.parts.*part.time).value;
-  const Json json = {{"step", json_of(prediction.step)},
-                     {"unsupported", prediction.unsupported},
-                     {"memory", json_of(prediction.memory)},
-                     {"parts", std::move(parts)},
-                     {"at_peak", json_of(prediction.at_peak)},
-                     {"folded", prediction.folded},
-                     {"fits", prediction.fits},
-                     {"notes", prediction.notes},
-                     {"device", prediction.device}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  const SortedJson json = {{"step", json_of(prediction.step)},
+                           {"unsupported", prediction.unsupported},
+                           {"memory", json_of(prediction.memory)},
+                           {"parts", std::move(parts)},
+                           {"at_peak", json_of(prediction.at_peak)},
+                           {"folded", prediction.folded},
+                           {"fits", prediction.fits},
+                           {"notes", prediction.notes},
+                           {"device", prediction.device}};
+  return json.dump(-1, ' ', false, SortedJson::error_handler_t::replace);
 }
 
 RowPrediction prediction_from_json(const std::string& text)
 {
-  const Json json = Json::parse(text);
+  const SortedJson json = SortedJson::parse(text);
   RowPrediction prediction;
   prediction.step = quantity_in<Seconds>(json.at("step"));
   prediction.unsupported = json.at("unsupported").get<std::string>();

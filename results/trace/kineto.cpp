@@ -22,7 +22,7 @@ namespace {
 
 /// Kineto's times are microseconds since 1970, about 1.7e15, with three decimals: double resolves only 0.25 us there.
 using Real = long double;
-using Json = nlohmann::basic_json<std::map, std::vector, std::string, bool, std::int64_t, std::uint64_t, Real>;
+using KinetoJson = nlohmann::basic_json<std::map, std::vector, std::string, bool, std::int64_t, std::uint64_t, Real>;
 
 struct Stream {
   std::uint64_t events = 0;
@@ -38,7 +38,7 @@ struct Gpu {
 /// Sums up events in the order of the file.
 class KinetoReader {
  public:
-  void add(const Json& event)
+  void add(const KinetoJson& event)
   {
     if (event.at("ph") != "X" || !event.contains("cat")) return;
     const std::string category = event.at("cat");
@@ -71,7 +71,7 @@ class KinetoReader {
 
  private:
   /// An id is a number or a text such as "stream 7".
-  static std::string text_of_id(const Json& id)
+  static std::string text_of_id(const KinetoJson& id)
   {
     return id.is_string() ? id.get<std::string>() : std::to_string(id.get<std::int64_t>());
   }
@@ -100,7 +100,7 @@ class KinetoReader {
             span_of(busy) - busy.length()};
   }
 
-  Interval add_to(const std::string& name, const Json& event)
+  Interval add_to(const std::string& name, const KinetoJson& event)
   {
     const auto time_us = event.at("ts").get<Real>();
     if (!origin_us_) origin_us_ = time_us;
@@ -118,7 +118,7 @@ class KinetoReader {
   std::map<std::uint64_t, Gpu> gpus_;
 };
 
-bool is_kinetos(const Json& event)
+bool is_kinetos(const KinetoJson& event)
 {
   static const std::set<std::string> categories = {"cpu_op", "kernel", "gpu_memcpy", "gpu_memset"};
   if (!event.is_object()) return false;
@@ -134,7 +134,7 @@ std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
   KinetoReader reader;
   std::size_t index = 0;
   try {
-    const Json json = Json::parse(text);
+    const KinetoJson json = KinetoJson::parse(text);
     if (!json.is_object() || !json.contains("traceEvents")) return std::nullopt;
     const auto& events = json.at("traceEvents");
     const bool is_trace = json.contains("schemaVersion") || std::any_of(events.begin(), events.end(), is_kinetos);
@@ -143,9 +143,9 @@ std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
       reader.add(event);
       ++index;
     }
-  } catch (const Json::parse_error& error) {
+  } catch (const KinetoJson::parse_error& error) {
     throw InputError(file.string(), json_fault_message(error.what()));
-  } catch (const Json::exception& error) {
+  } catch (const KinetoJson::exception& error) {
     throw InputError(file.string(), fmt::format("traceEvents[{}]: {}", index, json_fault_message(error.what())));
   } catch (const InputError& fault) {
     throw InputError(file.string(), fmt::format("traceEvents[{}].{}", index, fault.what()));

@@ -19,7 +19,7 @@ namespace isobar::results {
 
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
 /// Above any real run; a trace with more was not written by Isobar.
 constexpr std::uint64_t most_ranks = 1'000'000;
@@ -29,7 +29,7 @@ constexpr std::uint64_t most_periods = 65'536;
 constexpr std::uint64_t any = std::uint64_t{1} << 53;
 constexpr std::size_t most_waits = 4;
 
-std::uint64_t count_of(const Json& object, const char* key, std::uint64_t most)
+std::uint64_t count_of(const SortedJson& object, const char* key, std::uint64_t most)
 {
   const auto& value = object.at(key);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() >= most) {
@@ -46,7 +46,7 @@ Opcode opcode_of(const std::string& name)
 }
 
 /// What an event has in both schemas.
-TraceEvent event_of(const Json& json, std::uint64_t most_tracks)
+TraceEvent event_of(const SortedJson& json, std::uint64_t most_tracks)
 {
   TraceEvent event;
   Instruction& instruction = event.instruction;
@@ -57,7 +57,7 @@ TraceEvent event_of(const Json& json, std::uint64_t most_tracks)
   const Seconds duration(1e-6 * json.at("dur").get<double>());
   if (duration < Seconds(0)) throw InputError("dur: less than 0");
   event.end = event.begin + duration;
-  const Json& details = json.at("args");
+  const SortedJson& details = json.at("args");
   event.step = count_of(details, "step", most_steps);
   instruction.stage = static_cast<std::uint32_t>(count_of(details, "stage", most_ranks));
   instruction.microbatch = count_of(details, "microbatch", any);
@@ -66,18 +66,18 @@ TraceEvent event_of(const Json& json, std::uint64_t most_tracks)
   return event;
 }
 
-void read_work(TraceEvent& event, const Json& details)
+void read_work(TraceEvent& event, const SortedJson& details)
 {
   event.instruction.work = Flops(details.at("flops").get<double>());
   event.memory = Bytes(details.at("memory_bytes").get<double>());
 }
 
-EventOfSchema1 event_of_schema_1(const Json& json)
+EventOfSchema1 event_of_schema_1(const SortedJson& json)
 {
   EventOfSchema1 result;
   result.event = event_of(json, tracks_of_schema_1.size());
   Instruction& instruction = result.event.instruction;
-  const Json& details = json.at("args");
+  const SortedJson& details = json.at("args");
   const bool is_other_collective = is_collective(instruction.opcode) && instruction.opcode != Opcode::AllReduce;
   if (is_other_collective || is_copy(instruction.opcode)) {
     throw InputError(fmt::format("cat: {}: not an instruction of isobar-trace/1", name_of(instruction.opcode)));
@@ -98,7 +98,7 @@ EventOfSchema1 event_of_schema_1(const Json& json)
 }
 
 /// Names of the processes that have tracks.
-std::vector<std::string> device_names(const Json& events)
+std::vector<std::string> device_names(const SortedJson& events)
 {
   std::map<std::uint64_t, std::string> names;
   std::set<std::uint64_t> ranks;
@@ -119,7 +119,7 @@ std::vector<std::string> device_names(const Json& events)
 }
 
 /// The named tracks of each rank, numbered from 0.
-std::vector<std::vector<Lane>> lanes_of(const Json& events, std::size_t ranks)
+std::vector<std::vector<Lane>> lanes_of(const SortedJson& events, std::size_t ranks)
 {
   std::vector<std::map<std::uint64_t, std::string>> names(ranks);
   for (const auto& event : events) {
@@ -153,7 +153,7 @@ class Schema2Reader {
     for (std::size_t rank = 0; rank < uses_.size(); ++rank) uses_[rank].resize(trace.lanes[rank].size());
   }
 
-  void add(const Json& json)
+  void add(const SortedJson& json)
   {
     TraceEvent event = event_of(json, most_lanes);
     if (event.rank >= trace_.lanes.size()) {
@@ -165,7 +165,7 @@ class Schema2Reader {
       throw InputError(
           fmt::format("an event on track {} of process {}, which has no name", instruction.lane, event.rank));
     }
-    const Json& details = json.at("args");
+    const SortedJson& details = json.at("args");
     event.position = count_of(details, "position", any);
     Use use{kind_of(instruction.opcode), 0, 0, engine_of(instruction)};
     if (use.kind == Kind::Computation) {
@@ -237,7 +237,7 @@ class Schema2Reader {
     return *found;
   }
 
-  static Waits waits_of(const Json& json, const std::vector<Lane>& lanes)
+  static Waits waits_of(const SortedJson& json, const std::vector<Lane>& lanes)
   {
     if (!json.is_array() || json.size() > most_waits) {
       throw InputError(fmt::format("waits: {}: not a list of at most {}", shown(json.dump()), most_waits));
@@ -314,7 +314,7 @@ class Schema2Reader {
 
 /// Calls `add` for each instruction. `number` counts events, to name the one that cannot be read.
 template <typename Add>
-void for_each_instruction(const Json& events, std::optional<std::size_t>& number, Add add)
+void for_each_instruction(const SortedJson& events, std::optional<std::size_t>& number, Add add)
 {
   number = 0;
   for (const auto& event : events) {
@@ -344,26 +344,27 @@ TraceFile read_trace(const std::filesystem::path& file)
   const std::string text = read_unpacked(file);
   std::optional<std::size_t> event_number;
   try {
-    const Json json = Json::parse(text);
+    const SortedJson json = SortedJson::parse(text);
     const std::string schema = json.is_object() ? json.value("/otherData/schema"_json_pointer, "") : "";
     if (schema != "isobar-trace/1" && schema != "isobar-trace/2") {
       throw InputError(
           "otherData.schema: not isobar-trace/1 or isobar-trace/2; pass a trace of isobar simulate or isobar run");
     }
-    const Json& events = json.at("traceEvents");
+    const SortedJson& events = json.at("traceEvents");
     trace.devices = device_names(events);
     if (schema == "isobar-trace/1") {
       std::vector<EventOfSchema1> instructions;
-      for_each_instruction(events, event_number,
-                           [&instructions](const Json& event) { instructions.push_back(event_of_schema_1(event)); });
+      for_each_instruction(events, event_number, [&instructions](const SortedJson& event) {
+        instructions.push_back(event_of_schema_1(event));
+      });
       add_events_of_schema_1(trace, std::move(instructions));
     } else {
       trace.lanes = lanes_of(events, trace.devices.size());
       Schema2Reader reader(trace);
-      for_each_instruction(events, event_number, [&reader](const Json& event) { reader.add(event); });
+      for_each_instruction(events, event_number, [&reader](const SortedJson& event) { reader.add(event); });
       reader.finish();
     }
-  } catch (const Json::exception& error) {
+  } catch (const SortedJson::exception& error) {
     const std::string what = json_fault_message(error.what());
     throw InputError(trace.name, event_number ? fmt::format("traceEvents[{}]: {}", *event_number, what) : what);
   } catch (const InputError& fault) {

@@ -15,7 +15,7 @@ namespace isobar::schedules {
 
 namespace {
 
-constexpr std::string_view place = "schedule.orders";
+constexpr std::string_view place_of_orders = "schedule.orders";
 
 /// Whether a stage takes micro-batches back at once or in two halves.
 enum class BackwardKind : std::uint8_t { Whole, Split };
@@ -269,7 +269,7 @@ std::vector<std::string> lines_of(const std::vector<OrderFault>& faults, const P
 {
   std::vector<std::string> lines;
   for (const auto& [rank, what] : faults) {
-    lines.push_back(fmt::format("{}{}: {}", place, rank ? "." + shown(shape.devices[*rank]) : "", what));
+    lines.push_back(fmt::format("{}{}: {}", place_of_orders, rank ? "." + shown(shape.devices[*rank]) : "", what));
   }
   return lines;
 }
@@ -311,14 +311,15 @@ std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoic
     if (std::find(shape.devices.begin(), shape.devices.end(), device) != shape.devices.end()) continue;
     std::vector<std::string> known;
     for (const auto& name : shape.devices) known.push_back(shown(name));
-    faults.push_back(
-        fmt::format("{}.{}: no stage is on this device; use {}", place, shown(device), fmt::join(known, ", ")));
+    faults.push_back(fmt::format("{}.{}: no stage is on this device; use {}", place_of_orders, shown(device),
+                                 fmt::join(known, ", ")));
   }
   std::vector<Order> orders;
   for (const auto& device : shape.devices) {
     const auto order = choice.orders.find(device);
     if (order == choice.orders.end()) {
-      faults.push_back(fmt::format("{}: {} has none; give each device of the stages an order", place, shown(device)));
+      faults.push_back(
+          fmt::format("{}: {} has none; give each device of the stages an order", place_of_orders, shown(device)));
     } else {
       orders.push_back(order->second);
     }

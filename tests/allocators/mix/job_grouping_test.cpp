@@ -57,7 +57,7 @@ bool may_share(const std::vector<JobProfile>& jobs, const GroupingGoal& goal)
 
 Seconds round_of(const std::vector<JobProfile>& jobs)
 {
-  std::vector<StepTimes> steps;
+  std::vector<JobStepTimes> steps;
   for (const auto& job : jobs) steps.push_back(job.step);
   return shared_round_time(steps, RoundForm::Overlap);
 }

@@ -8,19 +8,19 @@ namespace {
 
 using testing::ElementsAre;
 
-StepTimes step_of(double input, double compute, double network)
+JobStepTimes step_of(double input, double compute, double network)
 {
   return {Seconds(input + compute + network), {Seconds(input), Seconds(compute), Seconds(network)}};
 }
 
 TEST(RoundTime, IsTheLargestOfTheSumsByResourceAndOfTheSteps)
 {
-  const StepTimes compute = step_of(0, 1, 0.5);
+  const JobStepTimes compute = step_of(0, 1, 0.5);
   EXPECT_EQ(shared_round_time({compute}, RoundForm::Overlap), Seconds(1.5));
   EXPECT_EQ(shared_round_time({compute, compute}, RoundForm::Overlap), Seconds(2));
   EXPECT_EQ(shared_round_time({compute, step_of(0, 0.5, 2)}, RoundForm::Overlap), Seconds(2.5));
   EXPECT_EQ(shared_round_time({step_of(2, 0, 0), step_of(0, 2, 0), step_of(0, 0, 2)}, RoundForm::Overlap), Seconds(2));
-  StepTimes with_more = step_of(0, 1, 0);
+  JobStepTimes with_more = step_of(0, 1, 0);
   with_more.alone = Seconds(9);
   EXPECT_EQ(shared_round_time({with_more, compute}, RoundForm::Overlap), Seconds(9));
 }
@@ -28,13 +28,13 @@ TEST(RoundTime, IsTheLargestOfTheSumsByResourceAndOfTheSteps)
 TEST(RoundTime, OfSlotsWaitsForTheSlowestJobOfEach)
 {
   // b one resource ahead of a: max(1, 3) + max(2, 2) + max(3, 1); two ahead: max(1, 2) + max(2, 1) + max(3, 3).
-  const StepTimes a = step_of(1, 2, 3);
-  const StepTimes b = step_of(1, 3, 2);
+  const JobStepTimes a = step_of(1, 2, 3);
+  const JobStepTimes b = step_of(1, 3, 2);
   EXPECT_EQ(shared_round_time({a, b}, RoundForm::Slots), Seconds(7));
   EXPECT_EQ(shared_round_time({a, b}, RoundForm::Overlap), Seconds(6));
   EXPECT_EQ(shared_round_time({a}, RoundForm::Slots), Seconds(6));
   // Two jobs of one resource in a slot take their sum.
-  const StepTimes even = step_of(1, 1, 1);
+  const JobStepTimes even = step_of(1, 1, 1);
   EXPECT_EQ(shared_round_time({even, even, even}, RoundForm::Slots), Seconds(3));
   EXPECT_EQ(shared_round_time({even, even, even, even}, RoundForm::Slots), Seconds(6));
 }

@@ -12,13 +12,13 @@
 namespace isobar::allocators {
 namespace {
 
-StepTimes step_of(double compute, double network)
+JobStepTimes step_of(double compute, double network)
 {
   return {Seconds(compute + network), {Seconds(0), Seconds(compute), Seconds(network)}};
 }
 
 /// Strict rotation from rest with a link in the order of the turns, event by event.
-double played(const std::vector<StepTimes>& steps, int rounds)
+double played(const std::vector<JobStepTimes>& steps, int rounds)
 {
   double device = 0;
   double link = 0;
@@ -33,9 +33,9 @@ double played(const std::vector<StepTimes>& steps, int rounds)
   return link;
 }
 
-std::vector<StepTimes> drawn(Pcg64& random, std::size_t jobs)
+std::vector<JobStepTimes> drawn(Pcg64& random, std::size_t jobs)
 {
-  std::vector<StepTimes> steps;
+  std::vector<JobStepTimes> steps;
   for (std::size_t i = 0; i < jobs; ++i) steps.push_back(step_of(1 + random.below(9), 1 + random.below(9)));
   return steps;
 }
@@ -59,7 +59,7 @@ TEST(Rotation, IsShortestInJohnsonsOrder)
     std::vector<std::size_t> order(steps.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
     const auto time_in = [&](const std::vector<std::size_t>& turns) {
-      std::vector<StepTimes> ordered;
+      std::vector<JobStepTimes> ordered;
       for (const std::size_t job : turns) ordered.push_back(steps[job]);
       return time_of_rounds(ordered, 3);
     };

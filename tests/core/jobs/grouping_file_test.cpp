@@ -47,7 +47,7 @@ Grouping small_grouping()
   Grouping grouping;
   grouping.size = GroupSize::Pairs;
   grouping.memory = Bytes(16e9);
-  const StepTimes step{Seconds(1.5), {Seconds(0), Seconds(1), Seconds(0.5)}};
+  const JobStepTimes step{Seconds(1.5), {Seconds(0), Seconds(1), Seconds(0.5)}};
   grouping.jobs = {{"a", 10, 2, step, Bytes(1e9), Bytes(2e9)}, {"b", 10, 2, step, {}, {}}, {"c", 3, 1, step, {}, {}}};
   grouping.groups = {{{0, 1}, Seconds(2), Seconds(20)}, {{2}, Seconds(1.5), Seconds(4.5)}};
   grouping.total = Seconds(24.5);
