@@ -223,11 +223,15 @@ class ReplicaOrders {
                                            shown(devices_[rank])));
   }
 
-  void set_order(std::size_t rank, const Order& order)
+  /// Sets the order of a rank and its other shards: each task of part k of `order` becomes one of each of `parts[k]`.
+  void set_order(std::size_t rank, const Order& order, const std::vector<std::vector<std::uint32_t>>& parts)
   {
     if (is_ordered_[rank]) refuse_two_uses(rank);
     is_ordered_[rank] = true;
-    for (const std::size_t shard : shards_of_[rank]) orders_[shard] = order;
+    // What passes through the device then does so once a step.
+    const bool is_by_part = chain_schedule(choice_) == ChainSchedule::GPipe && uses_machine_[rank];
+    const Order whole = is_by_part ? part_by_part(order, parts) : over_parts(order, parts);
+    for (const std::size_t shard : shards_of_[rank]) orders_[shard] = whole;
   }
 
   /// Orders a pipeline with one replica of each stage.
@@ -262,12 +266,7 @@ class ReplicaOrders {
       for (const std::size_t rank : ranks) own.push_back((*warm_up)[rank]);
     }
     const auto orders = schedule_.orders(shape, choice);
-    // What passes through the device then does so once a step.
-    const bool is_by_part = chain_schedule(choice_) == ChainSchedule::GPipe;
-    for (std::size_t i = 0; i < ranks.size(); ++i) {
-      const bool moves = is_by_part && uses_machine_[ranks[i]];
-      set_order(ranks[i], moves ? part_by_part(orders[i], becomes[i]) : over_parts(orders[i], becomes[i]));
-    }
+    for (std::size_t i = 0; i < ranks.size(); ++i) set_order(ranks[i], orders[i], becomes[i]);
   }
 
   /// Orders a pipeline in which a stage has several replicas, each replica by itself.
@@ -322,7 +321,7 @@ class ReplicaOrders {
                                      shown(devices_[rank]), warm_up, needed));
       }
       ahead_here = std::max(ahead_here, span_of(pattern, replica, warm_up));
-      set_order(rank, over_parts(order, {parts_of_rank.at(rank)}));
+      set_order(rank, order, {parts_of_rank.at(rank)});
     }
   }
 

@@ -93,6 +93,21 @@ TEST(TierLanes, PassEachPartOnceAStepUnderGPipe)
   EXPECT_TRUE(std::is_sorted(stages.begin(), stages.end()));
 }
 
+TEST(TierLanes, PassEachPartOnceAStepUnderGPipeWhereAnotherStageHasReplicas)
+{
+  const Workload workload = workload_of_layers(std::vector<PassingLayer>(6));
+  Plan plan = window_plan(workload, 0, on_host(1, 1), 4);
+  plan.stages[4].residence = {};
+  plan.stages.back().replicas = {{2, {Shard{"gpu1"}}}, {2, {Shard{"gpu2"}}}};
+  const auto program = make_program(plan, workload);
+  EXPECT_EQ(lane_of(*program, "copy in"),
+            (std::vector<std::string>{"Load 1 Forward", "Load 2 Forward", "Load 3 Forward", "Load 2 Backward",
+                                      "Load 1 Backward"}));
+  EXPECT_EQ(lane_of(*program, "copy out"),
+            (std::vector<std::string>{"Store 3 Backward", "Store 2 Backward", "Store 1 Backward"}));
+  EXPECT_EQ(faults_of(*program), std::vector<std::string>{});
+}
+
 TEST(TierLanes, TakeTheTimesOfAStepByHand)
 {
   // Two layers that pass, one at a time: 100 parameters of 4 B at 100 B/s take 4 s, an update of 1200 FLOP 6 s.
