@@ -127,6 +127,24 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
 }
 
+namespace {
+
+/// What else helps a plan that needs more memory on the host of machine `name` than it has: a disk that it does not
+/// use.
+std::string_view hint_of_disk(const Plan& plan, const std::string& name, const Cluster& cluster)
+{
+  const auto has_on = [&](Tier tier) {
+    return std::any_of(plan.stages.begin(), plan.stages.end(),
+                       [&](const Stage& stage) { return stage.residence.optimizer == tier; });
+  };
+  const bool has_disk = std::any_of(cluster.machines.begin(), cluster.machines.end(),
+                                    [&](const Machine& machine) { return machine.name == name && machine.disk; });
+  if (!has_disk || has_on(Tier::Disk) || !has_on(Tier::Host)) return "";
+  return "; allocators window and zero-infinity can have optimizer states on its disk";
+}
+
+}  // namespace
+
 std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster)
 {
   std::optional<Excess> worst;
@@ -134,11 +152,12 @@ std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster
     const TierMemory memory = memory_named(name, cluster).value();
     const Bytes excess = need - memory.has;
     if ((worst && excess <= worst->size) || need <= memory.has * (1 + tolerance)) continue;
-    worst = Excess{fmt::format("{} {}: its stages need {} under schedule {} and it has {}; {} more memory there would "
-                               "be enough",
-                               name_of(memory.tier), name, text_of(need), text_of(plan.goal.schedule),
-                               text_of(memory.has), text_of(excess)),
-                   excess};
+    worst =
+        Excess{fmt::format("{} {}: its stages need {} under schedule {} and it has {}; {} more memory there would "
+                           "be enough{}",
+                           name_of(memory.tier), name, text_of(need), text_of(plan.goal.schedule), text_of(memory.has),
+                           text_of(excess), memory.tier == Tier::Host ? hint_of_disk(plan, name, cluster) : ""),
+               excess};
   }
   return worst;
 }

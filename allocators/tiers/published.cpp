@@ -171,13 +171,15 @@ Proposals propose_zero_offload(const HybridProblem& problem)
 Proposals propose_zero_infinity(const HybridProblem& problem)
 {
   return propose_for_each_kind(problem, "zero-infinity", [&](std::size_t device) {
-    return stages_with(problem, device, [](std::size_t) {
-      Residence residence;
-      residence.parameters = residence.gradients = residence.optimizer = Tier::Host;
-      residence.parameter_slots = residence.gradient_slots = 1;
-      residence.overlap = UpdateOverlap::None;
-      return residence;
-    });
+    const WindowCosts costs(problem.workload, problem.cluster, device, problem.goal.microbatches,
+                            std::string(zero_infinity_allocator.name));
+    WindowShape shape;
+    shape.is_resident.assign(problem.workload.layers.size(), false);
+    shape.parameter_slots = shape.gradient_slots = 1;
+    shape.overlap = UpdateOverlap::None;
+    const bool fits_on_host = costs.memory_of(shape).host <= costs.machine().memory;
+    if (!fits_on_host && costs.machine().disk) shape.spilled = shape.windowed();
+    return costs.stages_of(shape);
   });
 }
 

@@ -13,7 +13,8 @@ Proposals propose_resident(const HybridProblem& problem);
 Proposals propose_l2l(const HybridProblem& problem);
 /// Parameters on the device; gradients leave after each backward, and the machine updates after the last.
 Proposals propose_zero_offload(const HybridProblem& problem);
-/// Parameters and gradients on the host too, one layer at a time.
+/// Parameters and gradients on the host too, one layer at a time. Where the host's memory is too small, the optimizer's
+/// states of all layers are on its disk, if it has one.
 Proposals propose_zero_infinity(const HybridProblem& problem);
 /// A window of layers (SearchLimits::window; none: as its authors choose it) stays on the device and is updated there,
 /// as many others pass. Parameters return after each pass and a gradient keeps its place until the update, as in the

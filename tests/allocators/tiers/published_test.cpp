@@ -10,6 +10,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
@@ -100,6 +101,54 @@ TEST(PublishedSystems, HoldOnTheHostWhatTheMachineUpdates)
   EXPECT_DOUBLE_EQ(host_of("l2l"), 16 * parameters);
   EXPECT_DOUBLE_EQ(host_of("zero-offload"), 16 * parameters);
   EXPECT_DOUBLE_EQ(host_of("zero-infinity"), 16 * parameters);
+}
+
+/// A step of one micro-batch of a model on a device with much memory, in a machine with `host` bytes and a disk.
+Plan plan_with_disk(const std::string& allocator, const Workload& workload, double host, double disk)
+{
+  Goal goal;
+  goal.schedule = choice_of(ChainSchedule::GPipe);
+  goal.microbatches = 1;
+  const Cluster cluster = testing_support::cluster_with_machine(
+      {.device_memory = 1e15,
+       .host_memory = host,
+       .in = 12e9,
+       .out = 12e9,
+       .disk = Disk{"nvme0", Bytes(disk), BytesPerSecond(2.5e9), BytesPerSecond(1.25e9)}});
+  return allocate(allocator, workload, cluster, goal, {});
+}
+
+TEST(PublishedSystems, HoldAllOptimizerStatesOnTheDiskWhereTheHostHoldsTooLittle)
+{
+  const Workload workload = stronghold_model("32");
+  double parameters = 0;
+  double most = 0;  // of a layer
+  for (const auto& layer : workload.layers) {
+    parameters += static_cast<double>(layer.parameters);
+    most = std::max(most, static_cast<double>(layer.parameters));
+  }
+  const Plan on_host = plan_with_disk("zero-infinity", workload, 16 * parameters, 1e12);
+  EXPECT_DOUBLE_EQ(on_host.predicted.value().peak_memory.at("node0").value, 16 * parameters);
+  EXPECT_FALSE(on_host.predicted->peak_memory.contains("node0/nvme0"));
+  const Plan on_disk = plan_with_disk("zero-infinity", workload, 15.9 * parameters, 1e12);
+  ASSERT_TRUE(on_disk.predicted) << on_disk.reason;
+  EXPECT_DOUBLE_EQ(on_disk.predicted->peak_memory.at("node0/nvme0").value, 8 * parameters);
+  // Three states are between the disk and their updates.
+  EXPECT_DOUBLE_EQ(on_disk.predicted->peak_memory.at("node0").value, 8 * parameters + 3 * 8 * most);
+  EXPECT_GT(*on_disk.objective, *on_host.objective);
+  EXPECT_EQ(plan_with_disk("zero-infinity", workload, 15.9 * parameters, 8e9).reason,
+            "disk node0/nvme0: its stages need 12.8 GiB under schedule gpipe and it has 7.45 GiB; 5.34 GiB more memory "
+            "there would be enough");
+}
+
+TEST(PublishedSystems, NameAllocatorsThatUseTheDiskWhereTheHostHoldsTooLittle)
+{
+  const Workload workload = stronghold_model("32");
+  for (const char* allocator : {"l2l", "zero-offload"}) {
+    EXPECT_EQ(plan_with_disk(allocator, workload, 20e9, 1e12).reason,
+              "host node0: its stages need 25.6 GiB under schedule gpipe and it has 18.6 GiB; 6.95 GiB more memory "
+              "there would be enough; allocators window and zero-infinity can have optimizer states on its disk");
+  }
 }
 
 TEST(PublishedSystems, RefuseAWindowThatLeavesNothingToPass)
