@@ -2,6 +2,7 @@
 
 #include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 
@@ -39,6 +40,11 @@ void require_passing(const HybridProblem& problem, std::string_view allocator)
                      fmt::format("{} passes layers once for each of {} micro-batches; use gpipe, which lets {} pass "
                                  "them once a step",
                                  text_of(problem.goal.schedule), problem.goal.microbatches, allocator));
+  }
+  if (schedules::require_schedule(problem.goal.schedule.name).splits_backward) {
+    throw InputError("schedule", fmt::format("{} passes layers once for each half of a backward pass; use gpipe, which "
+                                             "lets {} pass them once a step",
+                                             text_of(problem.goal.schedule), allocator));
   }
   for (std::size_t layer = 1; layer + 1 < workload.layers.size(); ++layer) {
     if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer)) continue;

@@ -12,9 +12,9 @@
 /// What the allocators for one device and its machine share. Internal to allocators/tiers.
 namespace isobar::allocators {
 
-/// Checks that layers can pass through a device once a step: one micro-batch or schedule gpipe, and all layers but the
-/// first and the last recompute their activations. @throws InputError naming `allocator`; and for a workload of fewer
-/// than three layers.
+/// Checks that layers can pass through a device once a step: one micro-batch and whole backward passes, or schedule
+/// gpipe, and all layers but the first and the last recompute their activations. @throws InputError naming `allocator`;
+/// and for a workload of fewer than three layers.
 void require_passing(const HybridProblem& problem, std::string_view allocator);
 
 /// A device of each kind that has a machine: those of the same rates and memories, on it and its machine, count as one.

@@ -47,7 +47,7 @@ ROOMS = {
     "allocators/spmd": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
     "allocators/spmd/linear_program.cpp": (CORE | {"allocators/spmd"}, ("fmt/",), ("coin/",)),
     "allocators/mix": (CORE, ("fmt/",), ("lemon/",)),
-    "allocators/tiers": (CORE | {"allocators", "schedules/lowering"}, ("fmt/",), ()),
+    "allocators/tiers": (CORE | {"allocators", "schedules/lowering", "schedules/orders"}, ("fmt/",), ()),
     "schedules": (CORE | {"schedules/orders", "schedules/lowering"}, ("fmt/",), ()),
     "schedules/lowering": (CORE | {"schedules/orders"}, ("fmt/",), ()),
     "schedules/orders": (CORE, ("fmt/",), ()),

@@ -36,6 +36,33 @@ TINY_PLATFORM = """<?xml version="1.0"?>
 </platform>
 """
 
+BOX_MODEL = """model: gpt
+layers: 8
+hidden: 6144
+heads: 48
+vocabulary: 49152
+sequence: 2048
+dtype: bf16
+optimizer: adamw
+"""
+
+
+def box_of(gpus):
+    """A platform of equal GPUs in one machine with a disk, each with a link of its own."""
+    names = [f"gpu{i}" for i in range(gpus)]
+    hosts = [f'<host id="{name}" speed="35.6Tf"><prop id="memory" value="24 GB"/><prop id="host" value="cpu"/></host>'
+             for name in names]
+    links = [f'<link id="pcie{i}" bandwidth="12GBps" latency="5us" sharing_policy="SPLITDUPLEX"/>' for i in range(gpus)]
+    routes = [f'<route src="{name}" dst="cpu"><link_ctn id="pcie{i}" direction="UP"/></route>'
+              for i, name in enumerate(names)]
+    routes += [f'<route src="gpu{i}" dst="gpu{j}"><link_ctn id="pcie{i}" direction="UP"/>'
+               f'<link_ctn id="pcie{j}" direction="DOWN"/></route>' for j in range(gpus) for i in range(j)]
+    return "\n".join(['<?xml version="1.0"?>', '<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">',
+                      '<platform version="4.1">', '<zone id="box" routing="Full">',
+                      '<host id="cpu" speed="20Gf"><prop id="role" value="machine"/><prop id="memory" value="256 GB"/>'
+                      '<disk id="nvme" read_bw="3GBps" write_bw="2GBps"><prop id="capacity" value="4 TB"/></disk></host>',
+                      *hosts, *links, *routes, "</zone>", "</platform>", ""])
+
 
 def rows_of(file):
     with (DATA / file).open() as table:
@@ -80,6 +107,24 @@ class Offload(CommandTest):
         self.run_isobar("verify", *inputs, self.folder / "plan.json")
         result = self.json_of("simulate", *inputs, "--plan", self.folder / "plan.json")
         self.assertGreaterEqual(result["step_time_s"], plan["objective_bound_s"])
+
+    def test_places_stages_with_other_numbers_of_replicas(self):
+        platform, model = self.folder / "box.xml", self.folder / "model.yaml"
+        platform.write_text(box_of(4))
+        model.write_text(BOX_MODEL)
+        plan = self.json_of("plan", platform, model, "--allocator", "hybrid", "--offload", "auto", "--microbatches", 4,
+                            "-o", self.folder / "plan.json")
+        self.run_isobar("verify", platform, model, self.folder / "plan.json")
+        result = self.json_of("simulate", platform, model, "--plan", self.folder / "plan.json")
+        self.assertGreaterEqual(result["step_time_s"], plan["objective_bound_s"])
+
+    def test_has_optimizer_states_on_the_disk_where_the_memory_of_the_machine_is_too_small(self):
+        inputs = T4S, "workloads/gpt3_6.7b.yaml"
+        plan = self.json_of("plan", *inputs, "--allocator", "zero-infinity", "-o", self.folder / "plan.json")
+        self.assertEqual({stage["residence"]["optimizer"] for stage in plan["stages"]}, {"disk"})
+        self.run_isobar("verify", *inputs, self.folder / "plan.json")
+        result = self.json_of("simulate", *inputs, "--plan", self.folder / "plan.json")
+        self.assertAlmostEqual(result["step_time_s"] / plan["objective_s"], 1, delta=1e-6)
 
     def test_names_what_is_too_small(self):
         for allocator in ("exact", "hybrid"):

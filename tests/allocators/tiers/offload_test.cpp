@@ -189,6 +189,17 @@ TEST(Offload, NamesWhatItNeeds)
   EXPECT_EQ(message_of([&] { allocate("exact", workload, cluster, goal, offloading()); }),
             "InputError schedule: 1f1b passes layers once for each of 4 micro-batches; use gpipe, which lets --offload "
             "auto pass them once a step");
+  goal.schedule.name = "zero-bubble-h1";
+  goal.microbatches = 1;
+  for (const char* allocator : {"exact", "hybrid"}) {
+    EXPECT_EQ(
+        message_of([&] { allocate(allocator, workload, cluster, goal, offloading()); }),
+        "InputError schedule: zero-bubble-h1 passes layers once for each half of a backward pass; use gpipe, which "
+        "lets --offload auto pass them once a step");
+  }
+  EXPECT_EQ(message_of([&] { allocate("zero-offload", workload, cluster, goal, {}); }),
+            "InputError schedule: zero-bubble-h1 passes layers once for each half of a backward pass; use gpipe, which "
+            "lets zero-offload pass them once a step");
   EXPECT_EQ(message_of([&] {
               allocate("exact", workload, cluster, Goal::with_defaults(Objective::Bottleneck), offloading());
             }),
