@@ -60,11 +60,15 @@ class AnswerReader {
       throw InputError(name_, "the answer is not a JSON object; print one with \"stages\" (docs/own_allocator.md)");
     }
     MappingReader reader(document, "", faults_);
-    // The other keys of a plan file are claims, which are computed here instead.
-    for (const char* claim :
-         {"schema", "allocator", "objective", "communication", "schedule", "microbatches", "predicted", "objective_s",
-          "objective_bound_s", "gap_fraction", "step_bound_s", "schedule_bound_s", "certificate", "inputs", "recompute",
-          "data_server", "stamp", "wall"}) {
+    // The other keys of a plan file are claims, which are computed here instead, and what the call has set.
+    for (const char* claim : {"schema",        "allocator",    "objective",
+                              "communication", "schedule",     "microbatches",
+                              "predicted",     "objective_s",  "objective_bound_s",
+                              "gap_fraction",  "step_bound_s", "schedule_bound_s",
+                              "certificate",   "inputs",       "recompute",
+                              "system",        "micro_batch",  "without",
+                              "data_server",   "simulated",    "stamp",
+                              "wall"}) {
       reader.optional(claim);
     }
     ExternalAnswer answer;
@@ -75,8 +79,11 @@ class AnswerReader {
     answer.reason = shown(reader.optional_text("reason").value_or(""), longest_reason);
     const bool may_lack_stages = answer.outcome == Outcome::Infeasible || answer.outcome == Outcome::TimedOut;
     if (is_plan_2(reader)) {
-      answer.stages = read_stages_2(reader, problem_.goal.microbatches, faults_);
-      answer.sync = read_sync_2(reader, answer.stages, faults_);
+      Plan& plan = answer.plan;
+      plan.stages = read_stages_2(reader, problem_.goal.microbatches, faults_);
+      plan.sync = read_sync_2(reader, plan.stages, faults_);
+      plan.transfers = read_transfers_2(reader, plan.stages, faults_);
+      plan.system = reader.optional_text("system");
     } else if (!may_lack_stages || reader.has("stages")) {
       read_stages(reader);
     }
@@ -169,7 +176,7 @@ class AnswerReader {
   void check_outcome(const ExternalAnswer& answer) const
   {
     const std::size_t layers = problem_.cost.layers();
-    const bool is_empty = stages_.empty() && answer.stages.empty();
+    const bool is_empty = stages_.empty() && answer.plan.stages.empty();
     if (answer.outcome == Outcome::Infeasible && !is_empty) {
       throw InputError(name_, "outcome: infeasible, but there are stages; omit one of them");
     }
@@ -179,7 +186,7 @@ class AnswerReader {
     if (is_empty && answer.reason.empty()) {
       throw InputError(name_, "reason: missing; an answer without stages needs one");
     }
-    for (std::size_t i = 0; i < answer.stages.size(); ++i) check_devices(answer.stages[i], i);
+    for (std::size_t i = 0; i < answer.plan.stages.size(); ++i) check_devices(answer.plan.stages[i], i);
     if (!stages_.empty() && next_layer_ != layers) {
       throw InputError(name_,
                        fmt::format("stages: layers {}..{} are not placed; place every layer", next_layer_, layers - 1));
@@ -229,24 +236,30 @@ Placement placement_of(const ExternalAnswer& answer, const Problem& problem)
 Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& problem)
 {
   const CostModel cost(problem.workload, problem.cluster);
-  Plan plan;
+  Plan plan = answer.plan;
   plan.goal = problem.goal;
   plan.goal.schedule = given_part_of(problem.goal.schedule);
   plan.outcome = answer.outcome;
-  plan.sync = answer.sync;
-  for (const Stage& stage : answer.stages) {
+  plan.recompute = problem.workload.recompute;
+  plan.data_server = problem.cluster.data_server;
+  plan.stages.clear();
+  for (const Stage& stage : answer.plan.stages) {
     const std::size_t layers = problem.view.workload.layers.size();
     const std::size_t highest = std::max(stage.first_layer, stage.last_layer);
     if (highest >= layers) {
-      throw InputError(answer.program, fmt::format("stages: layer {} of {}; layers count from 0", highest, layers));
+      throw InputError(answer.program,
+                       fmt::format("stages: layer {} of {}; layers count from 0 in the chain that the program reads",
+                                   highest, layers));
     }
     const auto placed = over_layers_of(problem.view, {{0, stage.first_layer, stage.last_layer}}).front();
-    Stage each{placed.first_layer, placed.last_layer, {}};
-    for (const Replica& replica : stage.replicas) {
-      Replica& used = each.replicas.emplace_back(Replica{replica.microbatches, {}});
-      for (const Shard& shard : replica.shards) {
-        used.shards.push_back(shard_on(cost, problem.cluster.device_index(shard.device).value()));
-        used.shards.back().share = shard.share;
+    Stage each = stage;
+    each.first_layer = placed.first_layer;
+    each.last_layer = placed.last_layer;
+    for (Replica& replica : each.replicas) {
+      for (Shard& shard : replica.shards) {
+        const double share = shard.share;
+        shard = shard_on(cost, problem.cluster.device_index(shard.device).value());
+        shard.share = share;
       }
     }
     if (!has_shards({each})) {
@@ -254,14 +267,15 @@ Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& proble
       continue;
     }
     for (std::size_t layer = placed.first_layer; layer <= placed.last_layer; ++layer) {
-      plan.stages.push_back({layer, layer, each.replicas});
+      Stage& of_layer = plan.stages.emplace_back(each);
+      of_layer.first_layer = of_layer.last_layer = layer;
     }
   }
   if (schedules::require_schedule(plan.goal.schedule).takes(chunks_key)) {
     const std::size_t devices = devices_of(plan).size();
     plan.goal.schedule.numbers.try_emplace(chunks_key, 1, placed_shards(plan).size() / devices);
   }
-  std::vector<std::string> faults = placement_faults_of(plan, problem.workload);
+  std::vector<std::string> faults = placement_faults_of(plan, problem.workload, problem.cluster);
   for (auto& fault : faults) fault = fmt::format("{}: {}", answer.program, fault);
   if (!faults.empty()) throw InputError(faults);
   return {{std::move(plan)}};

@@ -13,9 +13,9 @@ struct ExternalAnswer {
   Outcome outcome = Outcome::Feasible;
   std::string reason = {};
   std::vector<StagePlacement> chain = {};
-  /// Instead, as isobar-plan/2 has them. They number the layers of the chain.
-  std::vector<Stage> stages = {};
-  Sync sync = {};  ///< of `stages`
+  /// Instead, stages with what isobar-plan/2 says of them: sync, transfers and system. They number the layers of the
+  /// chain.
+  Plan plan = {};
 };
 
 /// Runs a program that places the layers: "exec:PROGRAM" (docs/own_allocator.md). PROGRAM is a path or a name on PATH,
@@ -24,8 +24,9 @@ struct ExternalAnswer {
 /// The program reads one JSON object from its standard input (schema isobar-problem/1: "cluster", "workload", "goal",
 /// "limits"). It writes one with "stages" to its standard output, as in a plan file. "outcome" and "reason" are
 /// optional. The outcome is feasible, infeasible, timed_out or optimal; optimal counts as feasible until our own bound
-/// proves it. Stages may have replicas, as in isobar-plan/2, and "sync" then counts. Other keys of a plan file are
-/// allowed and ignored: every claim is computed here.
+/// proves it. Stages may have replicas and residences, as in isobar-plan/2, and "sync", "transfers" and "system" then
+/// count. Other keys of a plan file are allowed and ignored: every claim is computed here, and which layers recompute
+/// is the problem's.
 ///
 /// The program is killed at the time limit, by default after 300 s. It decides what to do with budget and seed.
 /// Deterministic when the program is.

@@ -333,7 +333,7 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     }
   };
   std::vector<Plan> plans;
-  const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.stages.empty();
+  const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.plan.stages.empty();
   if (proposes || !chain_schedule(goal.schedule)) {
     if (proposes) {
       if (goal.is_formula()) {
@@ -342,7 +342,12 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
                                      name_of(goal.objective), name));
       }
       auto proposals = allocator != nullptr ? allocator->propose(hybrid) : proposals_of(answer, hybrid);
-      plans = priced_plans(std::move(proposals), hybrid, clock);
+      try {
+        plans = priced_plans(std::move(proposals), hybrid, clock);
+      } catch (const InputError& fault) {
+        if (allocator != nullptr) throw;
+        throw InputError(name, fault.what());
+      }
     } else {
       plans = plans_by_playing(place, workload, view, cluster, goal, problem.limits);
       raise_bounds(plans, workload, cluster);

@@ -633,7 +633,12 @@ std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& w
     device.machine.emplace();
   }
   named.data_server = plan.data_server;
-  return Checker(plan, workload, named).placement_faults();
+  return placement_faults_of(plan, workload, named);
+}
+
+std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  return Checker(plan, workload, cluster).placement_faults();
 }
 
 }  // namespace isobar

@@ -3,7 +3,9 @@
 
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/machines.hpp"
 #include "tests/support/temporary_folder.hpp"
 
 #include <fmt/format.h>
@@ -40,11 +42,32 @@ class Program {
   fs::path before_ = fs::current_path();
 };
 
+/// The plan of a program that prints `answer`.
+Plan plan_by_answer(const std::string& answer, const Workload& workload, const Cluster& platform, const Goal& goal)
+{
+  const Program program("cat > /dev/null; cat <<'END'\n" + answer + "\nEND");
+  return allocate("exec:./allocator", workload, platform, goal, {});
+}
+
 /// Four layers on two devices, placed by a program that prints `answer`.
 Plan plan_by_answer(const std::string& answer)
 {
-  const Program program("cat > /dev/null; cat <<'END'\n" + answer + "\nEND");
-  return allocate("exec:./allocator", chain({1, 1, 1, 1}), cluster({1, 2}), Goal{}, {});
+  return plan_by_answer(answer, chain({1, 1, 1, 1}), cluster({1, 2}), Goal{});
+}
+
+Goal gpipe(std::uint64_t microbatches)
+{
+  Goal goal;
+  goal.schedule = choice_of(ChainSchedule::GPipe);
+  goal.microbatches = microbatches;
+  return goal;
+}
+
+/// Stages of two replicas each with what `more` says of the first.
+std::string two_replicas(const std::string& more)
+{
+  return R"({"stages": [{"first_layer": 0, "last_layer": 3, )" + more + R"("replicas": [
+      {"microbatches": 4, "shards": [{"device": "gpu0"}]}, {"microbatches": 4, "shards": [{"device": "gpu1"}]}]}]})";
 }
 
 Plan plan_by_script(const std::string& script, const SearchLimits& limits = {})
@@ -109,6 +132,70 @@ TEST(PlaceExternally, TakesStagesWithReplicas)
   EXPECT_EQ(*plan.objective, plan.predicted->step_time);
 }
 
+TEST(PlaceExternally, TakesStagesWithReplicasWhereLayersRecompute)
+{
+  const Workload workload = with_recomputation(chain({1, 1, 1, 1}), {0, 1, 2, 3});
+  const std::string stages = R"("stages": [{"first_layer": 0, "last_layer": 3, "replicas": [
+      {"microbatches": 3, "shards": [{"device": "d0"}]}, {"microbatches": 5, "shards": [{"device": "d1"}]}]}])";
+  for (const std::string& answer : {"{" + stages + "}", R"({"recompute": [0, 1, 2, 3], )" + stages + "}"}) {
+    const Plan plan = plan_by_answer(answer, workload, cluster({1, 2}), Goal{});
+    EXPECT_EQ(plan.stages.at(0).replicas.size(), 2U);
+    EXPECT_EQ(plan.recompute, workload.recompute);
+  }
+}
+
+TEST(PlaceExternally, TakesPlansOfIsobarBackAsTheyAre)
+{
+  const auto expect_the_same = [](Plan ours, const Workload& workload, const Cluster& platform) {
+    SCOPED_TRACE(ours.allocator);
+    ASSERT_TRUE(ours.objective) << ours.reason;
+    ours.micro_batch = workload.micro_batch;
+    ours.without = {"d9"};
+    const Plan plan = plan_by_answer(plan_to_json(ours), workload, platform, gpipe(ours.goal.microbatches));
+    EXPECT_EQ(plan.objective, ours.objective);
+    EXPECT_EQ(plan.predicted->peak_memory, ours.predicted->peak_memory);
+    ASSERT_EQ(plan.stages.size(), ours.stages.size());
+    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+      EXPECT_EQ(plan.stages[i].residence, ours.stages[i].residence);
+    }
+  };
+  const Workload recomputed = with_recomputation(chain({1, 1, 1, 1}), {0, 1, 2, 3});
+  const Plan replicas = allocate("hybrid", recomputed, cluster({1, 1}), gpipe(8), {});
+  EXPECT_TRUE(has_replicas(replicas));
+  expect_the_same(replicas, recomputed, cluster({1, 1}));
+
+  const MachineNumbers small = {.device_speed = 1e4, .device_memory = 8'000};
+  const Cluster machines = cluster_with_machines({small, small}, {Seconds(0), BytesPerSecond(1e9)});
+  const Workload passing = workload_of_layers(std::vector<PassingLayer>(12, {.forward = 10'000, .backward = 20'000}));
+  for (const char* allocator : {"window", "zero-infinity"}) {
+    expect_the_same(allocate(allocator, passing, machines, gpipe(1), {}), passing, machines);
+  }
+  SearchLimits offload;
+  offload.offload = true;
+  const Plan both = allocate("hybrid", passing, machines, gpipe(4), offload);
+  EXPECT_TRUE(uses_machines(both));
+  expect_the_same(both, passing, machines);
+}
+
+TEST(PlaceExternally, RefusesAResidenceThatTheDeviceOrTheScheduleCannotHave)
+{
+  const Workload workload = workload_of_layers(std::vector<PassingLayer>(4));
+  Cluster platform = cluster_with_machines({{}, {}}, {Seconds(0), BytesPerSecond(1e9)});
+  const std::string answer = two_replicas(R"("cuts": "layers", "residence": {"parameters": "host", "gradients": "host",
+      "optimizer": "host", "parameter_slots": 1, "gradient_slots": 1}, )");
+  const auto refusal = [&](const Goal& goal) {
+    return message_of<InputError>([&] { plan_by_answer(answer, workload, platform, goal); });
+  };
+  EXPECT_EQ(refusal(gpipe(8)), "no error");
+  EXPECT_EQ(refusal(Goal{}),
+            "exec:./allocator: stages[2].residence.gradient_slots: 1; the backward passes of more stages of the device "
+            "overlap, and each needs a place until its last micro-batch; give as many, or use schedule gpipe");
+  platform.devices[1].machine.reset();
+  EXPECT_EQ(refusal(gpipe(8)),
+            "exec:./allocator: stages[0].residence: device gpu1 has no machine on platform machines; give it the prop "
+            "host");
+}
+
 TEST(PlaceExternally, RefusesShardsOfLayersThatCannotBeDivided)
 {
   const std::string answer = R"({"stages": [{"first_layer": 0, "last_layer": 3, "replicas": [{"microbatches": 8,
@@ -158,7 +245,7 @@ TEST(PlaceExternally, RefusesReplicasThatAreNotAPlacement)
   EXPECT_EQ(refusal_of(two("4", "gpu9", all)),
             "exec:./allocator: stages[0].replicas[1].shards[0].device: \"gpu9\" is not on platform cluster");
   EXPECT_EQ(refusal_of(two("4", "d1", R"("first_layer": 0, "last_layer": 4)")),
-            "exec:./allocator: stages: layer 4 of 4; layers count from 0");
+            "exec:./allocator: stages: layer 4 of 4; layers count from 0 in the chain that the program reads");
   EXPECT_THAT(refusal_of(two("4", "d1", R"("first_layer": 0, "last_layer": 2)")),
               testing::StartsWith("exec:./allocator: "));
   EXPECT_THAT(refusal_of(two("4", "d0", all)), testing::StartsWith("exec:./allocator: "));
