@@ -7,6 +7,7 @@
 #include "core/base/document.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -47,7 +48,8 @@ std::string problem_to_json(const Problem& problem)
 /// Reads an answer and maps it to the problem's devices; every fault names the program and the line of its answer.
 class AnswerReader {
  public:
-  AnswerReader(const std::string& name, const Problem& problem) : problem_(problem), name_(name), faults_(name)
+  AnswerReader(const std::string& name, const Problem& problem, const ChainView& view)
+      : problem_(problem), view_(view), name_(name), faults_(name)
   {
     const auto& devices = problem.cost.cluster().devices;
     for (std::size_t i = 0; i < devices.size(); ++i) index_of_.emplace(devices[i].name, i);
@@ -61,18 +63,17 @@ class AnswerReader {
     }
     MappingReader reader(document, "", faults_);
     // The other keys of a plan file are claims, which are computed here instead, and what the call has set.
-    for (const char* claim : {"schema",        "allocator",    "objective",
-                              "communication", "schedule",     "microbatches",
-                              "predicted",     "objective_s",  "objective_bound_s",
-                              "gap_fraction",  "step_bound_s", "schedule_bound_s",
-                              "certificate",   "inputs",       "recompute",
-                              "system",        "micro_batch",  "without",
-                              "data_server",   "simulated",    "stamp",
+    for (const char* claim : {"allocator",    "objective",    "communication",    "schedule",
+                              "microbatches", "predicted",    "objective_s",      "objective_bound_s",
+                              "gap_fraction", "step_bound_s", "schedule_bound_s", "certificate",
+                              "inputs",       "recompute",    "system",           "micro_batch",
+                              "without",      "data_server",  "simulated",        "stamp",
                               "wall"}) {
       reader.optional(claim);
     }
     ExternalAnswer answer;
     answer.program = name_;
+    is_plan_file_ = reader.optional_text("schema").value_or("").starts_with("isobar-plan/");
     const auto outcome = reader.optional_choice("outcome", outcome_names());
     if (outcome) answer.outcome = outcome_from_name(*outcome).value_or(Outcome::Feasible);
     if (answer.outcome == Outcome::Optimal) answer.outcome = Outcome::Feasible;
@@ -90,7 +91,7 @@ class AnswerReader {
     reader.refuse_unknown();
     faults_.throw_if_any();
     check_outcome(answer);
-    answer.chain = std::move(stages_);
+    number_layers(answer);
     return answer;
   }
 
@@ -156,7 +157,7 @@ class AnswerReader {
 
   void read_layers(MappingReader& stage)
   {
-    const std::size_t layers = problem_.cost.layers();
+    const std::size_t layers = numbered_layers();
     auto& placed = stages_.back();
     placed.first_layer = stage.required_count("first_layer", 0, layers - 1);
     placed.last_layer = stage.required_count("last_layer", 0, layers - 1);
@@ -175,7 +176,7 @@ class AnswerReader {
 
   void check_outcome(const ExternalAnswer& answer) const
   {
-    const std::size_t layers = problem_.cost.layers();
+    const std::size_t layers = numbered_layers();
     const bool is_empty = stages_.empty() && answer.plan.stages.empty();
     if (answer.outcome == Outcome::Infeasible && !is_empty) {
       throw InputError(name_, "outcome: infeasible, but there are stages; omit one of them");
@@ -193,6 +194,35 @@ class AnswerReader {
     }
   }
 
+  /// The number of layers that the answer numbers.
+  std::size_t numbered_layers() const { return is_plan_file_ ? view_.first_layer.back() : problem_.cost.layers(); }
+
+  /// Converts a chain to layers of the chain, and other stages to those of the workload.
+  void number_layers(ExternalAnswer& answer) const
+  {
+    answer.chain = is_plan_file_ ? over_chain_of(view_, stages_, name_) : stages_;
+    for (Stage& stage : answer.plan.stages) {
+      const std::size_t highest = std::max(stage.first_layer, stage.last_layer);
+      if (highest >= numbered_layers()) {
+        throw InputError(name_, fmt::format("stages: layer {} of {}; layers count from 0{}", highest, numbered_layers(),
+                                            is_plan_file_ ? "" : " in the chain that the program reads"));
+      }
+      if (is_plan_file_) continue;
+      const auto placed = over_layers_of(view_, {{0, stage.first_layer, stage.last_layer}}).front();
+      stage.first_layer = placed.first_layer;
+      stage.last_layer = placed.last_layer;
+    }
+    const auto stage_of = pipeline_stages(answer.plan);
+    for (std::size_t i = 1; i < stage_of.size(); ++i) {
+      const std::size_t first = answer.plan.stages[i].first_layer;
+      const bool is_cut = stage_of[i] != stage_of[i - 1];
+      if (!is_cut || std::binary_search(view_.first_layer.begin(), view_.first_layer.end(), first)) continue;
+      throw InputError(name_, fmt::format("stages: one begins at layer {}, where more than one tensor crosses; cut "
+                                          "stages only where one tensor crosses",
+                                          first));
+    }
+  }
+
   void check_devices(const Stage& stage, std::size_t number) const
   {
     for (std::size_t i = 0; i < stage.replicas.size(); ++i) {
@@ -206,23 +236,25 @@ class AnswerReader {
   }
 
   const Problem& problem_;
+  const ChainView& view_;
   std::string name_;
   FaultList faults_;
   std::unordered_map<std::string, std::size_t> index_of_;
   std::unordered_map<std::size_t, std::size_t> stage_of_device_;
   std::vector<StagePlacement> stages_;
   std::size_t next_layer_ = 0;
+  bool is_plan_file_ = false;
 };
 
 }  // namespace
 
-ExternalAnswer ask_program(const std::string& program, const Problem& problem)
+ExternalAnswer ask_program(const std::string& program, const Problem& problem, const ChainView& view)
 {
   const std::string name = "exec:" + program;
   const ChildLimit limit(problem.limits.time_limit.value_or(default_time_limit), "--time-limit");
   const auto result = run_command({program}, problem_to_json(problem), limit);
   if (result.failure) throw EnvironmentError(name, result.failure->text);
-  return AnswerReader(name, problem).read(result.output);
+  return AnswerReader(name, problem, view).read(result.output);
 }
 
 Placement placement_of(const ExternalAnswer& answer, const Problem& problem)
@@ -244,17 +276,7 @@ Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& proble
   plan.data_server = problem.cluster.data_server;
   plan.stages.clear();
   for (const Stage& stage : answer.plan.stages) {
-    const std::size_t layers = problem.view.workload.layers.size();
-    const std::size_t highest = std::max(stage.first_layer, stage.last_layer);
-    if (highest >= layers) {
-      throw InputError(answer.program,
-                       fmt::format("stages: layer {} of {}; layers count from 0 in the chain that the program reads",
-                                   highest, layers));
-    }
-    const auto placed = over_layers_of(problem.view, {{0, stage.first_layer, stage.last_layer}}).front();
     Stage each = stage;
-    each.first_layer = placed.first_layer;
-    each.last_layer = placed.last_layer;
     for (Replica& replica : each.replicas) {
       for (Shard& shard : replica.shards) {
         const double share = shard.share;
@@ -266,7 +288,7 @@ Proposals proposals_of(const ExternalAnswer& answer, const HybridProblem& proble
       plan.stages.push_back(std::move(each));
       continue;
     }
-    for (std::size_t layer = placed.first_layer; layer <= placed.last_layer; ++layer) {
+    for (std::size_t layer = each.first_layer; layer <= each.last_layer; ++layer) {
       Stage& of_layer = plan.stages.emplace_back(each);
       of_layer.first_layer = of_layer.last_layer = layer;
     }

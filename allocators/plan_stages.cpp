@@ -1,5 +1,11 @@
 #include "allocators/plan_stages.hpp"
 
+#include "core/errors.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
 namespace isobar::allocators {
 
 std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages)
@@ -7,6 +13,26 @@ std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<St
   for (auto& stage : stages) {
     stage.first_layer = view.first_layer[stage.first_layer];
     stage.last_layer = view.first_layer[stage.last_layer + 1] - 1;
+  }
+  return stages;
+}
+
+std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages,
+                                          const std::string& place)
+{
+  const auto& first_layer = view.first_layer;  // with the end of the last
+  const auto chain_layer = [&](std::size_t layer, std::size_t stage) {
+    const auto found = std::lower_bound(first_layer.begin(), first_layer.end(), layer);
+    if (found == first_layer.end() || *found != layer) {
+      throw InputError(place, fmt::format("stages[{}]: ends before layer {}, where more than one tensor crosses; cut "
+                                          "stages only where one tensor crosses",
+                                          stage, layer));
+    }
+    return static_cast<std::size_t>(found - first_layer.begin());
+  };
+  for (std::size_t i = 0; i < stages.size(); ++i) {
+    stages[i].last_layer = chain_layer(stages[i].last_layer + 1, i) - 1;
+    stages[i].first_layer = i == 0 ? 0 : stages[i - 1].last_layer + 1;
   }
   return stages;
 }

@@ -5,12 +5,18 @@
 #include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
+#include <string>
 #include <vector>
 
 namespace isobar::allocators {
 
 /// Converts a placement of a chain to the layers of the workload that it views.
 std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<StagePlacement> stages);
+
+/// Converts a placement of the workload to the layers of the chain. @throws InputError at `place` for cuts that the
+/// chain lacks.
+std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages,
+                                          const std::string& place);
 
 /// The placement of a plan with a device for each stage.
 std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluster);

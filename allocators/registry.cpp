@@ -94,26 +94,6 @@ void require_size(const Allocator& allocator, std::size_t layers, std::size_t de
                                             too_large, fmt::join(others, ", ")));
 }
 
-/// Converts a placement of the workload to the layers of the chain. @throws InputError for cuts that the chain lacks.
-std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages)
-{
-  const auto& first_layer = view.first_layer;  // with the end of the last
-  const auto chain_layer = [&](std::size_t layer, std::size_t stage) {
-    const auto found = std::lower_bound(first_layer.begin(), first_layer.end(), layer);
-    if (found == first_layer.end() || *found != layer) {
-      throw InputError("start", fmt::format("stages[{}]: ends before layer {}, where more than one tensor crosses; "
-                                            "cut a start only where one tensor crosses",
-                                            stage, layer));
-    }
-    return static_cast<std::size_t>(found - first_layer.begin());
-  };
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    stages[i].last_layer = chain_layer(stages[i].last_layer + 1, i) - 1;
-    stages[i].first_layer = i == 0 ? 0 : stages[i - 1].last_layer + 1;
-  }
-  return stages;
-}
-
 /// Writes the cost model's claims on the placement, and how good it is. Returns the proven bound: it is above the
 /// objective only when the placement violates what the bound assumes, its memory.
 Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<StagePlacement>& stages,
@@ -180,7 +160,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
   const auto claim_chain = [&](Plan& plan) {
     const auto stages = placement_of(plan, problem.cluster);
     Placement placement;
-    placement.stages = over_chain_of(problem.view, stages);
+    placement.stages = over_chain_of(problem.view, stages, "plan");
     make_claims(plan, placement, stages, cost, chain_cost);
   };
   for (auto& plan : proposals.plans) {
@@ -310,13 +290,13 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
   const CostModel chain_cost(view.workload, cluster);
   Problem problem{chain_cost, goal, limits};
-  problem.limits.start = over_chain_of(view, limits.start);
+  problem.limits.start = over_chain_of(view, limits.start, "start");
   const HybridProblem hybrid{workload, view, cluster, goal, limits};
   ExternalAnswer answer;
   if (allocator == nullptr) {
     Problem asked = problem;
     if (!chain_schedule(goal.schedule)) asked.goal.schedule = choice_of(ChainSchedule::OneForwardOneBackward);
-    answer = ask_program(name.substr(external_prefix.size()), asked);
+    answer = ask_program(name.substr(external_prefix.size()), asked, view);
   }
   const auto place = [&](const Problem& one) {
     return allocator != nullptr ? allocator->place(one) : placement_of(answer, one);
@@ -551,7 +531,7 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
   const ChainView view = chain_view(workload);
   const CostModel chain_cost(view.workload, cluster);
   Placement placement;
-  placement.stages = over_chain_of(view, stages);
+  placement.stages = over_chain_of(view, stages, "plan");
   Plan carried;
   carried.allocator = plan.allocator;
   carried.goal = goal;

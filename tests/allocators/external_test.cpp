@@ -177,6 +177,32 @@ TEST(PlaceExternally, TakesPlansOfIsobarBackAsTheyAre)
   expect_the_same(both, passing, machines);
 }
 
+TEST(PlaceExternally, TakesPlanFilesWithTheLayersOfTheWorkload)
+{
+  Workload graph = with_recomputation(chain({1, 1, 1, 1, 1}), {1, 2, 3});
+  graph.layers[3].inputs = {1, 2};  // the chain has fewer layers
+  ASSERT_LT(chain_view(graph).workload.layers.size(), 5U);
+  const Cluster platform = cluster({1, 1});
+  for (const char* allocator : {"exact", "hybrid"}) {
+    SCOPED_TRACE(allocator);
+    const Plan ours = allocate(allocator, graph, platform, gpipe(8), {});
+    const Plan plan = plan_by_answer(plan_to_json(ours), graph, platform, gpipe(8));
+    EXPECT_EQ(plan.objective, ours.objective);
+    EXPECT_EQ(plan.stages.back().last_layer, 4U);
+  }
+  const auto replica = [](const char* device) {
+    return fmt::format(R"("replicas": [{{"microbatches": 8, "shards": [{{"device": "{}"}}]}}]}})", device);
+  };
+  EXPECT_EQ(
+      message_of<InputError>([&] {
+        plan_by_answer(R"({"schema": "isobar-plan/2", "stages": [{"first_layer": 0, "last_layer": 2, )" +
+                           replica("d0") + R"(, {"first_layer": 3, "last_layer": 4, )" + replica("d1") + "]}",
+                       graph, platform, gpipe(8));
+      }),
+      "exec:./allocator: stages: one begins at layer 3, where more than one tensor crosses; cut stages only where "
+      "one tensor crosses");
+}
+
 TEST(PlaceExternally, RefusesAResidenceThatTheDeviceOrTheScheduleCannotHave)
 {
   const Workload workload = workload_of_layers(std::vector<PassingLayer>(4));

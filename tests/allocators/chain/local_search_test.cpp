@@ -287,10 +287,9 @@ TEST(LocalSearch, StartsOnAGraphWhereItsChainHasCuts)
     search(workload, platform, Goal{}, limits);
     FAIL() << "a cut inside a block was taken";
   } catch (const InputError& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "start: stages[0]: ends before layer 2, where more than one tensor crosses; cut a start only where one "
-        "tensor crosses");
+    EXPECT_STREQ(error.what(),
+                 "start: stages[0]: ends before layer 2, where more than one tensor crosses; cut stages only where one "
+                 "tensor crosses");
   }
 }
 
