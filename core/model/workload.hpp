@@ -131,6 +131,9 @@ struct Workload {
   MemoryModel memory_model = MemoryModel::Training;
   Training training;
   ModelSizes model;
+  bool ties_apart = false;  ///< the model's head shares the embedding's matrix; here each has its own
+  /// What the model has that Isobar's layers compute differently at the same cost. `isobar run` refuses it.
+  std::vector<std::string> differences = {};
   Bytes input;  ///< data of one micro-batch
   /// Layers that recompute their activations in the backward pass (activation checkpointing), ascending; see
   /// with_recomputation.

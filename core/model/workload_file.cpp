@@ -65,6 +65,27 @@ Unit read_unit(MappingReader& model, std::uint64_t layers)
   return unit;
 }
 
+/// What the key `tied` says: whether the head uses the embedding's matrix.
+enum class Tie { No, Yes, Apart };
+
+Tie read_tie(MappingReader& model, const std::vector<std::string>& choices)
+{
+  const auto tied = model.optional_choice("tied", choices).value_or("false");
+  return tied == "true" ? Tie::Yes : tied == "apart" ? Tie::Apart : Tie::No;
+}
+
+std::vector<std::string> read_differences(MappingReader& model)
+{
+  std::vector<std::string> differences;
+  if (model.optional("differences") == nullptr) return differences;
+  for (const auto& text : model.required_sequence("differences")) {
+    const bool is_text = text.kind == DocumentNode::Kind::Scalar && text.is_text && !text.scalar.empty();
+    if (!is_text) model.add_fault("differences", "holds something other than texts; write a list of texts");
+    differences.push_back(text.scalar);
+  }
+  return differences;
+}
+
 using Build = std::function<void(Workload&)>;
 
 Build read_bert(MappingReader& model, const Workload& workload, const FaultList& faults)
@@ -99,13 +120,15 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
   sizes.positions = model.optional_count("positions", 1, longest_sequence).value_or(workload.sequence);
   sizes.attention = read_attention(model, sizes.attention, workload.training.dropout);
   sizes.unit = read_unit(model, sizes.layers);
-  sizes.tied = model.optional_boolean("tied").value_or(false);
+  const Tie tie = read_tie(model, {"true", "false", "apart"});
+  sizes.tied = tie == Tie::Yes;
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
   }
-  return [sizes](Workload& built) {
+  return [sizes, tie](Workload& built) {
     built.model = sizes;
+    built.ties_apart = tie == Tie::Apart;
     build_gpt(sizes, built);
   };
 }
@@ -123,12 +146,14 @@ Build read_llama(MappingReader& model, const FaultList& faults)
   sizes.norm_epsilon = read_positive(model, "norm_epsilon", sizes.norm_epsilon);
   sizes.attention = read_attention(model, sizes.attention, 0);
   sizes.unit = read_unit(model, sizes.layers);
+  const Tie tie = read_tie(model, {"false", "apart"});
   if (faults.empty()) {
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);
   }
-  return [sizes](Workload& built) {
+  return [sizes, tie](Workload& built) {
     built.model = sizes;
+    built.ties_apart = tie == Tie::Apart;
     build_llama(sizes, built);
   };
 }
@@ -395,6 +420,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     workload.memory_model = *memory_model_from_name(*memory_model);
   }
   if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt" || model == "moe");
+  if (model != "layers") workload.differences = read_differences(file);
   const bool has_sky_memory = model == "bert" || model == "layers";
   if (workload.memory_model == MemoryModel::Sky && !has_sky_memory) {
     file.add_fault("memory_model", fmt::format("sky is not available for {}; write training", model));

@@ -1,4 +1,6 @@
 #include "core/base/files.hpp"
+#include "core/errors.hpp"
+#include "core/model/differences.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/workload.hpp"
 #include "tests/support/bad_files.hpp"
@@ -9,7 +11,9 @@
 
 #include <algorithm>
 #include <ctime>
+#include <optional>
 #include <ostream>
+#include <string>
 #include <variant>
 
 namespace isobar {
@@ -336,6 +340,42 @@ TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbeddingOnly)
   EXPECT_EQ(other.layers.back().tied_to, 0U);
 }
 
+TEST(HeadTiedApart, CountsAMatrixOfItsOwnAndReportsBothCounts)
+{
+  const auto own = workload_from_text(small_gpt, "x.yaml");
+  const auto apart = workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"tied", "apart"}});
+  EXPECT_EQ(all_parameters(apart), all_parameters(own));
+  EXPECT_EQ(apart.layers.back().tied_to, own.layers.back().tied_to);
+  EXPECT_EQ(matrix_of_head(apart), 100U * 64);
+  EXPECT_EQ(
+      note_of_head(apart, "x.yaml"),
+      fmt::format("x.yaml: tied: apart: counts {} parameters; {} with one matrix for head and embedding, as in the "
+                  "model",
+                  all_parameters(own), all_parameters(own) - 6400));
+  const auto tied = workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"tied", "true"}});
+  EXPECT_EQ(all_parameters(tied), all_parameters(own) - 6400);
+  for (const auto* other : {&own, &tied}) EXPECT_EQ(note_of_head(*other, "x.yaml"), std::nullopt);
+  EXPECT_TRUE(with_micro_batch(apart, 3).ties_apart);
+  const std::string llama =
+      "model: llama\nlayers: 1\nhidden: 64\nheads: 4\nkv_heads: 2\nintermediate: 100\nvocabulary: 100\nsequence: 8\n";
+  EXPECT_EQ(matrix_of_head(workload_from_text(llama + "tied: apart\n", "x.yaml")), 100U * 64);
+}
+
+TEST(DifferencesFromAModel, AreListedAndRefuseARun)
+{
+  const auto same = workload_from_text(small_gpt, "x.yaml");
+  require_same_model(same, "x.yaml");
+  const auto other =
+      workload_from_text(std::string(small_gpt) + "differences: [\"gelu, not gelu_new\", biases]\n", "x.yaml");
+  EXPECT_EQ(all_parameters(other), all_parameters(same));
+  EXPECT_THAT(
+      [&] { require_same_model(other, "x.yaml"); },
+      testing::ThrowsMessage<InputError>(
+          "x.yaml: differences: the model has gelu, not gelu_new; biases, which isobar run does not compute; to "
+          "train the model without, plan with --set differences=[]"));
+  EXPECT_TRUE(with_micro_batch(other, 3).differences == other.differences);
+}
+
 TEST(GptWorkload, HasTheWorkOfNarayanan)
 {
   // Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", appendix: forward and
@@ -638,7 +678,8 @@ TEST(Workload, ListsEveryFaultByLine)
   EXPECT_EQ(
       fault_of(head + "hiden: 3\nencoders: 1000000000000000\nclasses: two\nvocabulary: 30522\ndtype: float64\n"),
       "x.yaml:1: intermediate: missing; write a whole number from 1 to 4194304\n"
-      "x.yaml:6: hiden: unknown key; the keys here are attention, classes, clip_norm, compute, dropout, dtype, "
+      "x.yaml:6: hiden: unknown key; the keys here are attention, classes, clip_norm, compute, differences, dropout, "
+      "dtype, "
       "encoders, "
       "framework, heads, "
       "hidden, "
