@@ -1,6 +1,8 @@
 #include "core/model/huggingface_config.hpp"
 
 #include "core/base/document.hpp"
+#include "core/model/differences.hpp"
+#include "core/model/huggingface_reader.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/names.hpp"
 
@@ -23,110 +25,6 @@ namespace {
 constexpr NameTable<DType, 3> dtypes_of_weights{
     {{DType::Float32, "float32"}, {DType::BFloat16, "bfloat16"}, {DType::Float16, "float16"}}};
 
-/// Reads a configuration, in which null means the default, like a missing key.
-class ConfigReader {
- public:
-  ConfigReader(const DocumentNode& node, FaultList& faults) : ConfigReader(node, "", faults) {}
-  ConfigReader(const DocumentNode& node, const std::string& path, FaultList& faults)
-      : config_(node, path, faults), faults_(&faults)
-  {
-  }
-
-  /// True for null too.
-  bool has(const std::string& key) { return config_.optional(key) != nullptr; }
-  bool has_value(const std::string& key)
-  {
-    const auto* node = config_.optional(key);
-    return node != nullptr && node->kind != DocumentNode::Kind::Null;
-  }
-  /// The number of members of an existing mapping.
-  std::size_t member_count(const std::string& key)
-  {
-    const auto* node = config_.optional(key);
-    if (node->kind != DocumentNode::Kind::Mapping) add_fault(key, "is not a mapping");
-    return node->members.size();
-  }
-  /// A reader of an existing mapping; messages prefix its keys with `key`.
-  ConfigReader mapping(const std::string& key)
-  {
-    return {*config_.optional(key), config_.path_of(key) + ".", *faults_};
-  }
-
-  /// The texts of an existing list.
-  std::vector<std::string> texts(const std::string& key)
-  {
-    std::vector<std::string> found;
-    for (const auto& item : config_.optional(key)->items) found.push_back(item.scalar);
-    return found;
-  }
-
-  std::uint64_t count(const std::string& key, std::uint64_t highest) { return config_.required_count(key, 1, highest); }
-  std::uint64_t count(const std::string& key, std::uint64_t highest, std::uint64_t default_value)
-  {
-    return has_value(key) ? config_.required_count(key, 1, highest) : default_value;
-  }
-  double number(const std::string& key, double default_value)
-  {
-    return config_.optional_number(key).value_or(default_value);
-  }
-  bool boolean(const std::string& key, bool default_value)
-  {
-    return has_value(key) ? config_.optional_boolean(key).value_or(default_value) : default_value;
-  }
-  std::string text(const std::string& key, const std::string& default_value)
-  {
-    return has_value(key) ? config_.optional_text(key).value_or(default_value) : default_value;
-  }
-  std::string choice(const std::string& key, const std::vector<std::string>& choices)
-  {
-    return config_.required_choice(key, choices);
-  }
-
-  /// Refuse values that Isobar's layers do not support.
-  void demand_text(const std::string& key, const std::vector<std::string>& supported)
-  {
-    const std::string value = text(key, supported.front());
-    if (std::find(supported.begin(), supported.end(), value) != supported.end()) return;
-    add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(value), fmt::join(supported, ", ")));
-  }
-  void demand_boolean(const std::string& key, bool supported)
-  {
-    if (boolean(key, supported) == supported) return;
-    add_fault(key, fmt::format("{} is not supported (only {})", !supported, supported));
-  }
-  void demand_number(const std::string& key, double supported, double default_value)
-  {
-    const double value = number(key, default_value);
-    if (value != supported) add_fault(key, fmt::format("{} is not supported (only {})", value, supported));
-  }
-  bool is_right_so_far() const { return faults_->empty(); }
-  /// Refuse values that contradict each other, once each value read so far is right.
-  void demand_parts(const std::string& key, std::uint64_t parts, const std::string& of, std::uint64_t whole)
-  {
-    if (is_right_so_far() && whole % parts != 0)
-      add_fault(key, fmt::format("{} does not divide {}, {}", parts, of, whole));
-  }
-  void demand_positions(const std::string& key, std::uint64_t positions, std::uint64_t sequence)
-  {
-    if (!is_right_so_far() || sequence <= positions) return;
-    add_fault(key, fmt::format("{} is less than the sequence of {}; give a shorter --sequence", positions, sequence));
-  }
-  /// Refuses any value except null, false, 0, [] or {}.
-  void demand_nothing(const std::string& key, const std::string& meaning)
-  {
-    const auto* node = config_.optional(key);
-    if (node == nullptr || (node->items.empty() && node->members.empty() && node->scalar.empty())) return;
-    if (!node->is_text && (node->scalar == "false" || node->scalar == "0")) return;
-    add_fault(key, fmt::format("requires {}, which is not supported; remove it", meaning));
-  }
-
-  void add_fault(const std::string& key, const std::string& what) { config_.add_fault(key, what); }
-
- private:
-  MappingReader config_;
-  FaultList* faults_;
-};
-
 /// The lines of a workload file.
 class Lines {
  public:
@@ -135,6 +33,11 @@ class Lines {
   void add(std::string_view key, const Value& value)
   {
     text_ += fmt::format("{}: {}\n", key, value);
+  }
+  void add_list(std::string_view key, const std::vector<std::string>& texts)
+  {
+    text_ += fmt::format("{}:\n", key);
+    for (const auto& text : texts) text_ += fmt::format("  - \"{}\"\n", text);
   }
   const std::string& text() const { return text_; }
 
@@ -154,127 +57,187 @@ std::optional<std::uint64_t> read_classes(ConfigReader& config)
   return std::nullopt;
 }
 
+/// Activation functions that cost what those of Isobar's layers do.
+const std::vector<std::string> smooth_activations = {
+    "gelu",          "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_10",
+    "gelu_accurate", "quick_gelu",  "silu",     "swish"};
+
 BertSizes read_bert(ConfigReader& config)
 {
   constexpr std::uint64_t classes_of_transformers = 2;
   BertSizes sizes;
-  sizes.encoders = config.count("num_hidden_layers", most_encoders);
-  sizes.hidden = config.count("hidden_size", widest);
-  sizes.heads = config.count("num_attention_heads", widest);
-  sizes.intermediate = config.count("intermediate_size", widest_intermediate);
-  sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
-  sizes.positions = config.count("max_position_embeddings", longest_sequence);
+  sizes.encoders = config.size("num_hidden_layers", most_encoders, 12);
+  sizes.hidden = config.size("hidden_size", widest, 768);
+  sizes.heads = config.size("num_attention_heads", widest, 12);
+  sizes.intermediate = config.size("intermediate_size", widest_intermediate, 3072);
+  sizes.vocabulary = config.size("vocab_size", largest_vocabulary, 30'522);
+  sizes.positions = config.size("max_position_embeddings", longest_sequence, 512);
   sizes.classes = read_classes(config).value_or(classes_of_transformers);
   config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
-  config.demand_text("hidden_act", {"gelu", "gelu_python"});
-  config.demand_text("position_embedding_type", {"absolute"});
+  config.accept_text("hidden_act", {"gelu", "gelu_python"}, smooth_activations);
+  config.accept_text("position_embedding_type", {"absolute"});
   config.demand_number("type_vocab_size", 2, 2);
-  config.demand_number("layer_norm_eps", 1e-12, 1e-12);
+  config.accept_number("layer_norm_eps", 1e-12);
   config.demand_boolean("is_decoder", false);
   config.demand_boolean("add_cross_attention", false);
   return sizes;
 }
 
+/// The key of GPT-2's learned positions.
+std::string gpt2_positions(ConfigReader& config)
+{
+  return config.named("n_positions", "max_position_embeddings");
+}
+
+/// transformers takes four keys by their usual names, too (GPT2Config.attribute_map).
 GptSizes read_gpt2(ConfigReader& config)
 {
   GptSizes sizes;
-  sizes.layers = config.count("n_layer", most_blocks);
-  sizes.hidden = config.count("n_embd", widest);
-  sizes.heads = config.count("n_head", widest);
+  const std::string hidden = config.named("n_embd", "hidden_size");
+  const std::string heads = config.named("n_head", "num_attention_heads");
+  sizes.layers = config.size(config.named("n_layer", "num_hidden_layers"), most_blocks, 12);
+  sizes.hidden = config.size(hidden, widest, 768);
+  sizes.heads = config.size(heads, widest, 12);
   sizes.intermediate = config.count("n_inner", widest_intermediate, 4 * sizes.hidden);
-  sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
-  sizes.positions = config.count("n_positions", longest_sequence);
-  config.demand_parts("n_head", sizes.heads, "n_embd", sizes.hidden);
-  config.demand_text("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
-  config.demand_number("layer_norm_epsilon", 1e-5, 1e-5);
-  config.demand_boolean("scale_attn_weights", true);
-  config.demand_boolean("scale_attn_by_inverse_layer_idx", false);
+  sizes.vocabulary = config.size("vocab_size", largest_vocabulary, 50'257);
+  sizes.positions = config.size(gpt2_positions(config), longest_sequence, 1024);
+  config.demand_parts(heads, sizes.heads, hidden, sizes.hidden);
+  config.accept_text("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"}, smooth_activations);
+  config.accept_number("layer_norm_epsilon", 1e-5);
+  config.accept_boolean("scale_attn_weights", true);
+  config.accept_boolean("scale_attn_by_inverse_layer_idx", false);
   config.demand_boolean("add_cross_attention", false);
   return sizes;
 }
 
-/// The purpose of the sizes.
-enum class Use {
-  Weights,  ///< Isobar's layers compute exactly what the model does
-  Costs     ///< they cost the same
-};
-
 /// The keys under which transformers 4 and 5 write rotary positions.
 const std::vector<std::string> rope_keys = {"rope_scaling", "rope_parameters"};
 
-/// The kind of scaling of rotary positions, "default" for none.
-std::string rope_type_of(ConfigReader& config)
-{
-  std::string type = "default";
-  for (const auto& key : rope_keys) {
-    if (!config.has_value(key)) continue;
-    auto rope = config.mapping(key);
-    type = rope.text("rope_type", rope.text("type", type));
-  }
-  return type;
-}
-
 /// The base of the rotary positions.
-double read_rope_theta(ConfigReader& config, Use use)
+double read_rope_theta(ConfigReader& config)
 {
   constexpr double of_transformers = 10'000;
   double theta = config.number("rope_theta", of_transformers);
   if (config.has_value("rope_theta") && theta == 0) config.add_fault("rope_theta", "is 0");
-  const std::vector<std::string> exact = {"default"};
-  const std::vector<std::string> cost_the_same = {"default", "linear", "dynamic", "yarn", "longrope", "llama3"};
   for (const auto& key : rope_keys) {
     if (!config.has_value(key)) continue;
     auto rope = config.mapping(key);
-    for (const auto* type : {"rope_type", "type"}) rope.demand_text(type, use == Use::Weights ? exact : cost_the_same);
+    for (const auto* type : {"rope_type", "type"}) {
+      rope.accept_text(type, {"default"}, {"linear", "dynamic", "yarn", "longrope", "llama3"});
+    }
     theta = rope.number("rope_theta", theta);
     if (theta == 0) rope.add_fault("rope_theta", "is 0");
   }
   return theta;
 }
 
-/// transformers' defaults for a model_type of Llama's kind.
+/// transformers' defaults for a model_type of Llama's kind. Source: src/transformers/models/*/configuration_*.py, the
+/// same in 4.57.6 and 5.24.0.
 struct LlamaDefaults {
-  std::optional<std::uint64_t> kv_heads;  ///< none: as many as heads
-  std::uint64_t positions = 1;
-  std::optional<std::uint64_t> window;  ///< how far back attention reaches; none: to the start
+  std::uint64_t vocabulary = 32'000;
+  std::uint64_t intermediate = 11'008;
+  std::optional<std::uint64_t> kv_heads = {};    ///< none: as many as heads
+  std::optional<std::uint64_t> head_width = {};  ///< none: hidden_size over num_attention_heads
+  std::uint64_t positions = 2048;
+  std::optional<std::uint64_t> window = {};  ///< how far back attention reaches; none: to the start
 };
 
 LlamaDefaults llama_defaults(const std::string& model_type)
 {
-  if (model_type == "mistral") return {8, 131'072, 4096};
-  if (model_type == "qwen2" || model_type == "qwen3") return {32, 32'768, {}};
-  return {{}, 2048, {}};
+  if (model_type == "mistral") return {.intermediate = 14'336, .kv_heads = 8, .positions = 131'072, .window = 4096};
+  if (model_type == "llama") return {};
+  LlamaDefaults qwen = {151'936, 22'016, 32, {}, 32'768, 4096};
+  if (model_type == "qwen3") qwen.head_width = 128;
+  return qwen;
 }
 
-LlamaSizes read_llama(ConfigReader& config, const std::string& model_type, Use use)
+/// Heads of keys and values. A null means as many as heads, unlike a missing key.
+std::uint64_t read_kv_heads(ConfigReader& config, std::optional<std::uint64_t> default_value, std::uint64_t heads)
 {
-  LlamaSizes sizes;
-  sizes.layers = config.count("num_hidden_layers", most_blocks);
-  sizes.hidden = config.count("hidden_size", widest);
-  sizes.heads = config.count("num_attention_heads", widest);
-  sizes.kv_heads =
-      config.count("num_key_value_heads", widest, llama_defaults(model_type).kv_heads.value_or(sizes.heads));
-  sizes.intermediate = config.count("intermediate_size", widest_intermediate);
-  sizes.vocabulary = config.count("vocab_size", largest_vocabulary);
-  sizes.rope_theta = read_rope_theta(config, use);
-  sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
-  if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
-  config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
-  config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
+  const std::string key = "num_key_value_heads";
+  if (config.has(key) || !default_value) return config.count(key, widest, heads);
+  return config.size(key, widest, *default_value);
+}
+
+/// Refuses heads of a width that Isobar's layers do not have.
+void check_head_width(ConfigReader& config, const LlamaSizes& sizes, std::optional<std::uint64_t> default_value)
+{
   const std::uint64_t width = std::max<std::uint64_t>(1, sizes.hidden / sizes.heads);
   if (config.is_right_so_far() && width % 2 != 0) {
     config.add_fault("num_attention_heads",
                      fmt::format("makes heads {} wide; rotary positions need an even width", width));
   }
-  const std::uint64_t head_dim = config.count("head_dim", widest, width);
+  const std::uint64_t head_dim = config.count("head_dim", widest, default_value.value_or(width));
   if (config.is_right_so_far() && head_dim != width) {
     config.add_fault("head_dim", fmt::format("{} is not supported (only {}, hidden_size over num_attention_heads)",
-                                             head_dim, width));
+                                             config.stated("head_dim", head_dim), width));
   }
-  config.demand_text("hidden_act", {"silu", "swish"});
-  config.demand_boolean("attention_bias", false);
-  config.demand_boolean("mlp_bias", false);
+}
+
+/// Remarks parameters of each block that Isobar's layers do not have.
+void leave_out(ConfigReader& config, const std::string& what, const LlamaSizes& sizes, std::uint64_t of_block)
+{
+  config.remarks().left_out += sizes.layers * of_block;
+  config.remarks().differences.push_back(fmt::format("{}, {} parameters", what, sizes.layers * of_block));
+}
+
+/// Reads biases and normalizations that a model_type adds to Llama's layers.
+void read_additions(ConfigReader& config, const LlamaSizes& sizes, const std::string& type)
+{
+  const std::uint64_t width = sizes.hidden / sizes.heads;
+  const std::uint64_t of_inputs = sizes.hidden + 2 * width * sizes.kv_heads;
+  const bool has_option = type == "llama" || type == "qwen3";
+  if (config.use() == ConfigUse::Weights) {
+    if (has_option) config.demand_boolean("attention_bias", false);
+    if (type == "llama") config.demand_boolean("mlp_bias", false);
+    return;
+  }
+  if (type == "qwen2") leave_out(config, "biases of queries, keys and values", sizes, of_inputs);
+  if (type == "qwen3") leave_out(config, "normalizations of queries and keys", sizes, 2 * width);
+  if (has_option && config.boolean("attention_bias", false)) {
+    leave_out(config, "biases of attention", sizes, of_inputs + sizes.hidden);
+  }
+  if (type == "llama" && config.boolean("mlp_bias", false)) {
+    leave_out(config, "biases of the feed-forward network", sizes, 2 * sizes.intermediate + sizes.hidden);
+  }
+}
+
+LlamaSizes read_llama(ConfigReader& config, const std::string& model_type)
+{
+  const LlamaDefaults defaults = llama_defaults(model_type);
+  LlamaSizes sizes;
+  sizes.layers = config.size("num_hidden_layers", most_blocks, 32);
+  sizes.hidden = config.size("hidden_size", widest, 4096);
+  sizes.heads = config.size("num_attention_heads", widest, 32);
+  sizes.kv_heads = read_kv_heads(config, defaults.kv_heads, sizes.heads);
+  sizes.intermediate = config.size("intermediate_size", widest_intermediate, defaults.intermediate);
+  sizes.vocabulary = config.size("vocab_size", largest_vocabulary, defaults.vocabulary);
+  sizes.rope_theta = read_rope_theta(config);
+  sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
+  if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
+  config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
+  config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
+  check_head_width(config, sizes, defaults.head_width);
+  config.accept_text("hidden_act", {"silu", "swish"}, smooth_activations);
+  read_additions(config, sizes, model_type);
   return sizes;
+}
+
+/// How far back the attention of a model of Llama's kind reaches; none: to the start.
+std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string& type, std::uint64_t layers)
+{
+  constexpr std::uint64_t first_with_window = 28;  // transformers' default of Qwen's
+  if (type == "llama") return std::nullopt;
+  if (type != "mistral") {
+    if (!config.boolean("use_sliding_window", false)) return std::nullopt;
+    const auto types = config.has_value("layer_types") ? config.texts("layer_types") : std::vector<std::string>();
+    const bool is_in_list = std::find(types.begin(), types.end(), "sliding_attention") != types.end();
+    const bool follows = types.empty() && config.number("max_window_layers", first_with_window) < layers;
+    if (!is_in_list && !follows) return std::nullopt;
+  }
+  // transformers' default applies to a missing key; null means no window.
+  if (config.has("sliding_window") && !config.has_value("sliding_window")) return std::nullopt;
+  return config.count("sliding_window", longest_sequence, llama_defaults(type).window.value());
 }
 
 /// The model_type of a class of transformers, such as "LlamaForCausalLM" or "LlamaModel"; none for an unknown class.
@@ -295,10 +258,10 @@ std::optional<std::string> type_of_architecture(std::string_view architecture)
   return std::nullopt;
 }
 
-std::string read_model_type(ConfigReader& config, Use use)
+std::string read_model_type(ConfigReader& config)
 {
-  std::vector<std::string> known = {"bert", "gpt2", "llama"};
-  if (use == Use::Costs) known.insert(known.end(), {"mistral", "qwen2", "qwen3"});
+  std::vector<std::string> known = {"bert", "gpt2", "llama", "mistral"};
+  if (config.use() == ConfigUse::Costs) known.insert(known.end(), {"qwen2", "qwen3"});
   if (config.has_value("model_type") || !config.has_value("architectures")) return config.choice("model_type", known);
   const auto architectures = config.texts("architectures");
   for (const auto& architecture : architectures) {
@@ -315,31 +278,34 @@ struct ReadModel {
   HuggingFaceSizes sizes;
 };
 
-ReadModel read_model(ConfigReader& config, FaultList& faults, Use use)
+ReadModel read_model(ConfigReader& config, FaultList& faults)
 {
-  const auto model = read_model_type(config, use);
+  const auto model = read_model_type(config);
   faults.throw_if_any();  // which keys are right depends on the model
   config.demand_nothing("auto_map", "custom code of the model");
   config.demand_nothing("quantization_config", "quantised matrices");
   config.demand_nothing("pruned_heads", "pruned heads");
-  if (model == "bert") return {model, {read_bert(config), false}};
-  if (model == "gpt2") return {model, {read_gpt2(config), config.boolean("tie_word_embeddings", true)}};
-  return {model, {read_llama(config, model, use), config.boolean("tie_word_embeddings", false)}};
+  if (model == "bert") return {model, {read_bert(config), false, {}}};
+  if (model == "gpt2") return {model, {read_gpt2(config), config.boolean("tie_word_embeddings", true), {}}};
+  const LlamaSizes sizes = read_llama(config, model);
+  return {model, {sizes, config.boolean("tie_word_embeddings", false), read_window(config, model, sizes.layers)}};
 }
 
-/// The dropout probability, which must be the same for all keys.
+/// The largest dropout probability of the keys; others are remarked.
 double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
 {
   constexpr double of_transformers = 0.1;
-  const double dropout = config.number(keys.front(), of_transformers);
-  if (dropout >= 1) config.add_fault(keys.front(), fmt::format("{} is not below 1", dropout));
+  double largest = 0;
   for (const auto& key : keys) {
-    const double other = config.number(key, of_transformers);
-    if (other == dropout) continue;
-    config.add_fault(key, fmt::format("{} is not {}, {}; only one dropout for all places is supported", other,
-                                      keys.front(), dropout));
+    const double dropout = config.number(key, of_transformers);
+    if (dropout >= 1) config.add_fault(key, fmt::format("{} is not below 1", dropout));
+    largest = std::max(largest, dropout);
   }
-  return dropout;
+  for (const auto& key : keys) {
+    const double dropout = config.number(key, of_transformers);
+    if (dropout != largest) config.add_difference(key, fmt::format("{}", dropout), fmt::format("{}", largest));
+  }
+  return largest;
 }
 
 /// Fused kernels cannot use Isobar's reproducible dropout.
@@ -351,7 +317,7 @@ void add_dropout_and_attention(Lines& lines, double dropout)
 }
 
 /// Adds the lines of the model's sizes and checks how long a sample may be.
-void add_lines(ConfigReader& config, const BertSizes& sizes, const std::string& /*type*/, std::uint64_t sequence,
+void add_lines(ConfigReader& config, const BertSizes& sizes, const ReadModel& /*model*/, std::uint64_t sequence,
                Lines& lines)
 {
   config.demand_positions("max_position_embeddings", sizes.positions, sequence);
@@ -371,10 +337,16 @@ void add_lines(ConfigReader& config, const BertSizes& sizes, const std::string& 
   add_dropout_and_attention(lines, read_dropout(config, dropouts));
 }
 
-void add_lines(ConfigReader& config, const GptSizes& sizes, const std::string& /*type*/, std::uint64_t sequence,
+/// The line of a decoder's head.
+void add_head(Lines& lines, const ReadModel& model)
+{
+  if (model.sizes.tied) lines.add("tied", "apart");
+}
+
+void add_lines(ConfigReader& config, const GptSizes& sizes, const ReadModel& model, std::uint64_t sequence,
                Lines& lines)
 {
-  config.demand_positions("n_positions", sizes.positions, sequence);
+  config.demand_positions(gpt2_positions(config), sizes.positions, sequence);
   lines.add("model", "gpt");
   lines.add("layers", sizes.layers);
   lines.add("hidden", sizes.hidden);
@@ -382,46 +354,18 @@ void add_lines(ConfigReader& config, const GptSizes& sizes, const std::string& /
   lines.add("intermediate", sizes.intermediate);
   lines.add("vocabulary", sizes.vocabulary);
   lines.add("positions", sizes.positions);
+  add_head(lines, model);
   add_dropout_and_attention(lines, read_dropout(config, {"resid_pdrop", "embd_pdrop", "attn_pdrop"}));
 }
 
-/// How far back the model's attention reaches; none: to the start.
-std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string& type)
-{
-  const bool is_qwen = type == "qwen2" || type == "qwen3";
-  if (type == "llama" || (is_qwen && !config.boolean("use_sliding_window", false))) return std::nullopt;
-  if (config.has_value("sliding_window")) return config.count("sliding_window", longest_sequence);
-  // transformers' default applies to a missing key; null means no window.
-  return config.has("sliding_window") ? std::nullopt : llama_defaults(type).window;
-}
-
-/// Adds comments on differences between the workload and the model.
-void add_differences(ConfigReader& config, const LlamaSizes& sizes, const std::string& type, Lines& lines)
-{
-  const auto rope = rope_type_of(config);
-  if (rope != "default") {
-    lines.comment(fmt::format("The model scales rotary positions ({}); the executor does not.", shown(rope)));
-  }
-  const std::uint64_t width = sizes.hidden / sizes.heads;
-  if (type == "qwen2") {
-    lines.comment(fmt::format("Left out: biases of queries, keys and values, {} parameters.",
-                              sizes.layers * (sizes.hidden + 2 * width * sizes.kv_heads)));
-  }
-  if (type == "qwen3") {
-    lines.comment(
-        fmt::format("Left out: normalisations of queries and keys, {} parameters.", sizes.layers * 2 * width));
-  }
-}
-
-void add_lines(ConfigReader& config, const LlamaSizes& sizes, const std::string& type, std::uint64_t sequence,
+void add_lines(ConfigReader& config, const LlamaSizes& sizes, const ReadModel& model, std::uint64_t sequence,
                Lines& lines)
 {
-  config.demand_positions("max_position_embeddings",
-                          config.count("max_position_embeddings", longest_sequence, llama_defaults(type).positions),
+  const std::string positions = "max_position_embeddings";
+  config.demand_positions(positions, config.count(positions, longest_sequence, llama_defaults(model.type).positions),
                           sequence);
-  if (const auto window = read_window(config, type)) config.demand_positions("sliding_window", *window, sequence);
-  add_differences(config, sizes, type, lines);
-  config.demand_number("attention_dropout", 0, 0);
+  if (const auto window = model.sizes.window) config.demand_positions("sliding_window", *window, sequence);
+  config.accept_number("attention_dropout", 0);
   lines.add("model", "llama");
   lines.add("layers", sizes.layers);
   lines.add("hidden", sizes.hidden);
@@ -431,12 +375,13 @@ void add_lines(ConfigReader& config, const LlamaSizes& sizes, const std::string&
   lines.add("vocabulary", sizes.vocabulary);
   lines.add("rope_theta", sizes.rope_theta);
   lines.add("norm_epsilon", sizes.norm_epsilon);
+  add_head(lines, model);
   lines.add("attention", name_of(Attention::Fused));
 }
 
 template <typename Sizes>
-void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, const std::string& /*type*/,
-               std::uint64_t /*sequence*/, Lines& /*lines*/)
+void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, const ReadModel& /*model*/, std::uint64_t /*sequence*/,
+               Lines& /*lines*/)
 {
   throw std::logic_error("no reader for the configuration of this model");
 }
@@ -456,14 +401,38 @@ DType read_dtype(ConfigReader& config)
   return dtype;
 }
 
+/// Comments on the model, before the lines of the workload.
+Lines head_of(const ReadModel& model, const ConfigRemarks& remarks, const Workload& workload, const std::string& name)
+{
+  Lines lines;
+  lines.comment(fmt::format("Converted from {}, model_type {} of Hugging Face's transformers.",
+                            shown(std::filesystem::path(name).filename().string()), model.type));
+  const std::uint64_t here = all_parameters(workload);
+  const std::uint64_t in_model = here - matrix_of_head(workload) + remarks.left_out;
+  lines.comment(in_model == here ? fmt::format("{} parameters, as many as the model.", here)
+                                 : fmt::format("{} parameters; the model has {}.", here, in_model));
+  if (!remarks.defaults.empty()) {
+    lines.comment(fmt::format("transformers' defaults, which the configuration leaves out: {}.",
+                              fmt::join(remarks.defaults, ", ")));
+  }
+  if (model.sizes.tied) {
+    const bool may_be_tied = std::holds_alternative<GptSizes>(model.sizes.sizes);
+    lines.comment(fmt::format("In the model, head and embedding share one matrix; here each has its own.{}",
+                              may_be_tied ? " With tied: true they share it, on one device." : ""));
+  }
+  lines.comment("A configuration has no optimizer and no learning_rate (default 0.01): choose your own.");
+  return lines;
+}
+
 }  // namespace
 
 HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name)
 {
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
-  ConfigReader config(document, faults);
-  auto model = read_model(config, faults, Use::Weights);
+  ConfigRemarks remarks;
+  ConfigReader config(document, ConfigUse::Weights, remarks, faults);
+  auto model = read_model(config, faults);
   faults.throw_if_any();
   return model.sizes;
 }
@@ -472,20 +441,12 @@ std::string workload_from_huggingface(const std::string& text, const std::string
 {
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
-  ConfigReader config(document, faults);
-  const auto [type, model] = read_model(config, faults, Use::Costs);
+  ConfigRemarks remarks;
+  ConfigReader config(document, ConfigUse::Costs, remarks, faults);
+  const ReadModel model = read_model(config, faults);
+  faults.throw_if_any();  // differences follow from right sizes
   Lines lines;
-  lines.comment(fmt::format("Converted from {}, model_type {} of Hugging Face's transformers.",
-                            shown(std::filesystem::path(name).filename().string()), type));
-  if (model.tied) {
-    const bool may_be_tied = std::holds_alternative<GptSizes>(model.sizes);
-    lines.comment(fmt::format("In the model, head and embedding share one matrix; here each has its own.{}",
-                              may_be_tied ? " With tied: true they share it, on one device." : ""));
-  }
-  lines.comment("A configuration has no optimizer and no learning_rate (default 0.01): choose your own.");
-  std::visit(
-      [&, model_type = type](const auto& sizes) { add_lines(config, sizes, model_type, import.sequence, lines); },
-      model.sizes);
+  std::visit([&](const auto& sizes) { add_lines(config, sizes, model, import.sequence, lines); }, model.sizes.sizes);
   const DType dtype = import.dtype ? *import.dtype : read_dtype(config);
   faults.throw_if_any();
 
@@ -493,7 +454,12 @@ std::string workload_from_huggingface(const std::string& text, const std::string
   lines.add("sequence", import.sequence);
   lines.add("dtype", name_of(dtype));
   lines.add("optimizer", name_of(import.optimizer));
-  return lines.text();
+  if (!remarks.differences.empty()) {
+    lines.comment("What the model computes and isobar run does not; the cost is the same.");
+    lines.add_list("differences", remarks.differences);
+  }
+  const Workload workload = workload_from_text(lines.text(), "imported workload");
+  return head_of(model, remarks, workload, name).text() + lines.text();
 }
 
 }  // namespace isobar

@@ -18,14 +18,15 @@ struct HuggingFaceImport {
   Optimizer optimizer = Optimizer::AdamW;
 };
 
-/// The sizes that determine what a model computes with its weights.
+/// What determines what a model computes with its weights.
 struct HuggingFaceSizes {
-  ModelSizes sizes;   ///< of bert, gpt or llama
-  bool tied = false;  ///< gpt, llama: the head uses the embedding's matrix
+  ModelSizes sizes;                          ///< of bert, gpt or llama
+  bool tied = false;                         ///< gpt, llama: the head uses the embedding's matrix
+  std::optional<std::uint64_t> window = {};  ///< llama: how many tokens back attention reaches; none: to the start
 };
 
-/// Reads the sizes from a config.json of model_type bert, gpt2 or llama, for weights that Isobar's layers reproduce
-/// exactly. Settings that only affect training (dropout, the length of a sample) may have any value.
+/// Reads the sizes from a config.json of model_type bert, gpt2, llama or mistral, for weights that Isobar's layers
+/// reproduce exactly. Settings that only affect training (dropout, the length of a sample) may have any value.
 /// @throws InputError like workload_from_huggingface.
 HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name);
 
@@ -33,9 +34,10 @@ HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::stri
 /// supports model_type bert (with its classifier), gpt2, llama, mistral, qwen2 and qwen3 (the dense ones). Without
 /// model_type, `architectures` determines the type.
 ///
-/// Keys that do not change what is computed are ignored; a key that requires something that Isobar's layers do not
-/// compute is a fault. Missing optional keys have transformers' defaults. Comments in the workload file tell where it
-/// differs from the model: tied matrices, scaled rotary positions, biases or normalisations of Qwen's attention.
+/// Missing keys have transformers' defaults. Keys that do not change what is computed are ignored. A difference at the
+/// same cost is listed in the file: with key `tied: apart`, a head that shares the embedding's matrix in the model;
+/// with key `differences`, others, such as activation functions, biases or scaled rotary positions. A key that requires
+/// something of another cost is a fault. Comments give the parameters of the workload and of the model.
 /// @throws InputError "name:line: key: …" for each fault of `text`, JSON that `name` stands for in messages.
 /// Source: transformers, src/transformers/models/{bert,gpt2,llama,mistral,qwen2,qwen3}/configuration_*.py and
 /// configuration_utils.py.
