@@ -31,4 +31,10 @@ void price(Workload& workload, const Cluster& cluster,
            const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
            const std::vector<OperatorTable>& tables = {});
 
+/// Where the constants of ComputeModel::Operators only stand for those of the workload's software, or of a device type
+/// under it, by which training runs were fitted: a sentence each. None for types with a table, and for other workloads.
+/// Requires a workload that `price` takes.
+std::vector<std::string> notes_of_constants(const Workload& workload, const Cluster& cluster,
+                                            const std::vector<OperatorTable>& tables = {});
+
 }  // namespace isobar::compute
