@@ -8,6 +8,7 @@
 #include "core/compute/operator_table.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/model/device_profile.hpp"
+#include "core/model/differences.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -86,6 +87,25 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
   return inputs;
 }
 
+/// Prints which devices have no rate for the workload's dtype.
+void note_missing_rates(const Inputs& inputs)
+{
+  const DType dtype = inputs.workload.dtype;
+  const bool needs_rates = inputs.workload.compute == ComputeModel::Rate && !inputs.profile_fingerprint;
+  if (dtype == DType::Float32 || !needs_rates) return;
+  std::map<std::string, std::size_t> lacking;  // devices of each type
+  for (const auto& device : inputs.platform.cluster().devices) {
+    if (!device.speed_in.contains(dtype)) ++lacking[device.type.empty() ? "devices without a type" : device.type];
+  }
+  if (lacking.empty()) return;
+  std::string list;
+  for (const auto& [type, count] : lacking) {
+    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", shown(type), count);
+  }
+  say(fmt::format("{}: no {} rate of {}; their float32 rate is used; set speed.{}",
+                  on_one_line(inputs.platform_fingerprint.name), name_of(dtype), list, name_of(dtype)));
+}
+
 sim::Platform load_with_notes(const InputOptions& options, const std::vector<std::string>& left_out)
 {
   sim::Platform platform = load_platform(options.platform, options.devices, left_out);
@@ -121,6 +141,7 @@ void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables)
 {
   const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) { inputs.platform.set_speed(type, speed); };
   compute::price(inputs.workload, inputs.platform.cluster(), set_speed, tables);
+  inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, inputs.platform.cluster(), tables);
 }
 
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs)
@@ -153,22 +174,11 @@ Inputs load(const InputOptions& options, const sim::Platform& platform, const Pl
                     plan_file);
 }
 
-void note_missing_rates(const Inputs& inputs)
+void note_approximations(const Inputs& inputs)
 {
-  const DType dtype = inputs.workload.dtype;
-  const bool needs_rates = inputs.workload.compute == ComputeModel::Rate && !inputs.profile_fingerprint;
-  if (dtype == DType::Float32 || !needs_rates) return;
-  std::map<std::string, std::size_t> lacking;  // devices of each type
-  for (const auto& device : inputs.platform.cluster().devices) {
-    if (!device.speed_in.contains(dtype)) ++lacking[device.type.empty() ? "devices without a type" : device.type];
-  }
-  if (lacking.empty()) return;
-  std::string list;
-  for (const auto& [type, count] : lacking) {
-    list += fmt::format("{}{} ({})", list.empty() ? "" : ", ", shown(type), count);
-  }
-  say(fmt::format("{}: no {} rate of {}; their float32 rate is used; set speed.{}",
-                  on_one_line(inputs.platform_fingerprint.name), name_of(dtype), list, name_of(dtype)));
+  note_missing_rates(inputs);
+  if (const auto note = note_of_head(inputs.workload, inputs.workload_fingerprint.name)) say(*note);
+  for (const auto& note : inputs.notes_of_constants) say(note);
 }
 
 std::vector<std::string> Inputs::files() const

@@ -33,9 +33,10 @@ struct Inputs {
   Workload workload;
   Fingerprint platform_fingerprint;
   Fingerprint workload_fingerprint;
-  std::optional<Fingerprint> profile_fingerprint;  ///< where times were measured
-  std::optional<std::string> devices_file;         ///< where one was named
-  bool has_measured_layers = false;                ///< in the profile: for micro-batches of the workload file alone
+  std::optional<Fingerprint> profile_fingerprint;    ///< where times were measured
+  std::optional<std::string> devices_file;           ///< where one was named
+  std::vector<std::string> notes_of_constants = {};  ///< as compute::notes_of_constants has them
+  bool has_measured_layers = false;                  ///< in the profile: for micro-batches of the workload file alone
 
   /// Every file that was read.
   std::vector<std::string> files() const;
@@ -66,7 +67,8 @@ void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables = {
 /// Gives the platform the speeds of a profile that the workload has (apply_profile), and the inputs its name.
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs);
 
-/// Prints to stderr which devices have no rate for the workload's dtype, so that their float32 rate is used.
-void note_missing_rates(const Inputs& inputs);
+/// Prints to stderr where predictions with these inputs are only near: devices without a rate for the workload's dtype,
+/// whose float32 rate is used; a matrix that counts twice; constants that no training run was fitted for.
+void note_approximations(const Inputs& inputs);
 
 }  // namespace isobar::cli

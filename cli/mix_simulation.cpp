@@ -262,7 +262,7 @@ MixInputs load_mix(const std::string& platform, const std::string& devices_file,
       throw InputError(
           file, fmt::format("there is no placement to simulate ({}): {}", name_of(plan.outcome), reason_of(plan)));
     }
-    note_missing_rates(own);
+    note_approximations(own);
     inputs.jobs.push_back({std::move(plan), std::move(own.workload)});
   }
   return inputs;

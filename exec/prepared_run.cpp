@@ -4,6 +4,7 @@
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/residence_checker.hpp"
+#include "core/model/differences.hpp"
 #include "core/program/walk.hpp"
 #include "exec/device/device.hpp"
 #include "exec/run/run_result.hpp"
@@ -62,6 +63,7 @@ PreparedRun::PreparedRun(RunCommandOptions given, const std::optional<LaunchPlac
 
 void PreparedRun::complete(const std::optional<LaunchPlace>& launched, const std::vector<std::string>& output_files)
 {
+  if (const auto note = note_of_head(workload, options.workload)) options.run.warn(*note);
   for (const auto& stage : plan.stages) {
     if (stage.residence.optimizer == Tier::Device || stage.residence.overlap != UpdateOverlap::Delayed) continue;
     options.run.warn("the plan's overlap is delayed: updates are a step late, so losses are not those of other plans");

@@ -4,6 +4,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/device_profile.hpp"
+#include "core/model/differences.hpp"
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -75,6 +76,7 @@ Workload read_run_workload(const Plan& plan, const std::string& workload_text, R
   const auto& settings = settings_of(plan, options.plan, options.settings);
   Workload workload =
       workload_from_text(workload_text, options.workload, settings, options.plan + ": inputs.workload.set");
+  require_same_model(workload, options.workload);
   if (options.profile.empty()) return workload;
   if (!options.run.emulate || is_gpu(options.run.device)) {
     throw InputError("--profile", "sets the speed of emulated devices; add --emulate, and use a CPU");

@@ -14,7 +14,8 @@
 namespace isobar::exec {
 
 /// Reads the workload with the plan's settings, and applies --profile, whose speed it stores in `options.run`.
-/// @throws InputError naming the file or option, also when the plan was made with another profile or setting.
+/// @throws InputError naming the file or option, also when the plan was made with another profile or setting, and for a
+/// workload that lists differences from its model.
 Workload read_run_workload(const Plan& plan, const std::string& workload_text, RunCommandOptions& options);
 
 /// The workload with the plan's micro-batch size and recomputation.

@@ -143,7 +143,7 @@ ExitCode compare(const CompareOptions& options)
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
   refuse_overwriting(read, {options.output});
   OutputFile output(options.output);
-  note_missing_rates(inputs);
+  note_approximations(inputs);
 
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;

@@ -274,7 +274,7 @@ ExitCode fit(const FitOptions& options)
     throw InputError("--vary", "measured times are of one model; leave --profile out");
   }
   const Inputs inputs = load(options.inputs);
-  note_missing_rates(inputs);
+  note_approximations(inputs);
   const Cluster& cluster = inputs.platform.cluster();
   Cluster unmeasured = cluster;
   unmeasured.systems.clear();

@@ -222,7 +222,7 @@ ExitCode plan(const PlanOptions& options)
   }
   Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), options.without);
   inputs.platform.leave_out(options.without, "--without");
-  note_missing_rates(inputs);
+  note_approximations(inputs);
   note_long_search(inputs, limits);
   auto read = inputs.files();
   read.insert(read.end(), {options.start, program_of(options.allocator)});

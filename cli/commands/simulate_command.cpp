@@ -153,7 +153,7 @@ ExitCode simulate(const SimulateOptions& options)
   read.push_back(options.plan);
   refuse_overwriting(read, {options.output, options.trace});
   check_plan(plan, options.plan, inputs);
-  note_missing_rates(inputs);
+  note_approximations(inputs);
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
     print(options.json ? answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"

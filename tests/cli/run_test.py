@@ -124,6 +124,15 @@ class Run(CommandTest):
         self.assertTrue(json.loads((self.folder / "hf/config.json").read_text())["tie_word_embeddings"])
         self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--weights", self.folder / "hf")
 
+    def test_a_model_with_differences_is_refused_until_they_are_left_out(self):
+        workload = self.write("imported.yaml", MODEL + "tied: apart\ndifferences: [activation_function gelu]\n")
+        platform, _ = self.small_inputs()
+        run = ("run", workload, "--plan", self.make_plan(platform, workload), "--in-process", "--unvalidated", "--steps", 1)
+        self.assertEqual(self.fault_of(*run), f"{workload}: differences: the model has activation_function gelu, which isobar "
+                         "run does not compute; to train the model without, plan with --set differences=[]")
+        self.make_plan(platform, workload, "--set", "differences=[]")
+        self.assertIn(f"{workload}: tied: apart: counts ", self.run_isobar(*run).stderr)
+
     def test_shards_have_the_losses_of_one_device_and_give_and_take_weights(self):
         workload = self.write("operators.yaml", MODEL.replace("adam", "momentum") + "unit: operator\n")
         live = str(self.folder / "live")

@@ -40,9 +40,34 @@ class Workload(CommandTest):
         fault = self.fault_of("workload", "import", config, "--sequence", "8", "-o", output)
         self.assertEqual(fault.splitlines(), [
             f"{config}:5: num_attention_heads: 5 does not divide hidden_size, 64",
-            f'{config}:10: hidden_act: "relu" is not supported (only silu, swish)'])
+            f'{config}:10: hidden_act: "relu" is not supported (only silu, swish, gelu, gelu_python, gelu_new, gelu_fast, '
+            'gelu_pytorch_tanh, gelu_python_tanh, gelu_10, gelu_accurate, quick_gelu)'])
         with open(output) as file:
             self.assertEqual(file.read(), "as it was")
+
+    def test_a_tied_model_is_planned_and_simulated_with_both_counts(self):
+        workload = self.folder / "tied.yaml"
+        self.run_isobar("workload", "import", self.config(tie_word_embeddings=True), "--sequence", 128, "-o", workload)
+        self.assertIn("\n# 1237824 parameters; the model has 1173824.\n", workload.read_text())
+        note = (f"{workload}: tied: apart: counts 1237824 parameters; 1173824 with one matrix for head and embedding, as in "
+                "the model\n")
+        plan = str(self.folder / "plan.json")
+        planned = self.run_isobar("plan", SKY16, workload, "--allocator", "even", "-o", plan)
+        self.assertIn(note, planned.stderr)
+        self.assertIn(note, self.run_isobar("compare", SKY16, workload, "--allocators", "even").stderr)
+        self.assertIn(note, self.run_isobar("simulate", SKY16, workload, "--plan", plan).stderr)
+
+    def test_a_model_of_the_same_cost_is_planned_and_its_differences_are_in_the_file(self):
+        workload = self.folder / "other.yaml"
+        self.run_isobar("workload", "import", self.config(hidden_act="gelu", attention_dropout=0.1), "--sequence", 128,
+                        "-o", workload)
+        self.assertTrue(workload.read_text().endswith(
+            "# What the model computes and isobar run does not; the cost is the same.\ndifferences:\n"
+            '  - "hidden_act gelu, not silu"\n  - "attention_dropout 0.1, not 0"\n'), workload.read_text())
+        same = self.folder / "same.yaml"
+        self.run_isobar("workload", "import", self.config(), "--sequence", 128, "-o", same)
+        steps = [self.json_of("plan", SKY16, file, "--allocator", "even")["predicted"]["step_time_s"] for file in (workload, same)]
+        self.assertEqual(steps[0], steps[1])
 
     def test_options_out_of_range_are_faults_of_the_user(self):
         config = self.config()
@@ -107,7 +132,7 @@ class Settings(CommandTest):
         other = self.write("bert.yaml", (ROOT / "workloads/bert10.yaml").read_text())
         self.assertEqual(self.fault_of("simulate", platform, other, "--plan", plan).splitlines()[0],
                          f"{plan}: inputs.workload.set: layers: unknown key; the keys here are attention, classes, clip_norm, compute, "
-                         "dropout, dtype, encoders, framework, heads, hidden, intermediate, learning_rate, matmul_dtype, memory_model, "
+                         "differences, dropout, dtype, encoders, framework, heads, hidden, intermediate, learning_rate, matmul_dtype, memory_model, "
                          "micro_batch, model, optimizer, positions, sequence, vocabulary, weight_decay")
 
     def test_a_plan_whose_settings_were_changed_is_found_out(self):
