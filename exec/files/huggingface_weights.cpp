@@ -333,7 +333,7 @@ void compare_head(const Workload& workload, const Weights& weights, std::optiona
 }
 
 /// Whether a tensor is not part of the model: buffers that transformers once wrote, and BERT's pre-training heads.
-/// Source: transformers, src/transformers/models/{bert,gpt2,llama}/modeling_*.py, 4.0 to 4.57.
+/// Source: transformers, src/transformers/models/{bert,gpt2,llama,mistral}/modeling_*.py, 4.0 to 4.57.
 bool is_ignored(const ModelSizes& model, std::string_view name)
 {
   const std::string_view body = without_prefix(name);
@@ -417,6 +417,11 @@ void check_weights(const Workload& workload, const Weights& weights)
   std::error_code ignored;
   if (std::filesystem::exists(file, ignored)) config = sizes_from_huggingface(read_file(file), file.string());
   if (config) compare_sizes(config->sizes, workload.model, where);
+  if (config && config->window && workload.sequence > *config->window) {
+    throw InputError(where, fmt::format("sliding_window: {} is less than the workload's sequence of {}, all of which "
+                                        "Isobar's attention reaches; write a shorter sequence",
+                                        *config->window, workload.sequence));
+  }
   std::set<std::string> used;
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
     for (const auto& source : weight_sources(workload, layer)) used.insert(fitting_name(weights, source));

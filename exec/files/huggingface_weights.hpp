@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-/// Maps weights of Hugging Face models (transformers' BertForSequenceClassification, GPT2LMHeadModel and
-/// LlamaForCausalLM) to the parameters of Isobar's layers. Works on bytes, without LibTorch.
+/// Maps weights of Hugging Face models (transformers' BertForSequenceClassification, GPT2LMHeadModel, LlamaForCausalLM
+/// and MistralForCausalLM) to the parameters of Isobar's layers. Works on bytes, without LibTorch.
 namespace isobar::exec {
 
 /// A parameter of one of our layers, and the tensor that holds it in a Hugging Face model.
@@ -40,8 +40,8 @@ bool read_weight(const TensorSource& weights, const WeightSource& source, std::s
 /// Checks, before any tensor is loaded, that the weights belong to the workload's model:
 /// - every parameter exists, with its shape and a readable type;
 /// - no other tensor exists, except buffers that transformers writes and BERT's pre-training heads;
-/// - a `config.json` next to them agrees on what shapes do not show: heads, positions, epsilon, activation, and whether
-///   head and embedding are tied.
+/// - a `config.json` next to them agrees on what shapes do not show: heads, positions, epsilon, activation, a window of
+///   attention that is not shorter than the sequence, and whether head and embedding are tied.
 /// @throws InputError naming what differs.
 void check_weights(const Workload& workload, const Weights& weights);
 

@@ -366,10 +366,31 @@ TEST_F(ChangedModel, IsRefusedWhenItsConfigurationNamesAnotherModelOfTheSameShap
   refuse("hidden_act", "gelu", R"(hidden_act: "gelu" is not supported (only silu, swish))");
   refuse("attention_bias", true, "attention_bias: true is not supported");
   refuse("rope_scaling", {{"rope_type", "llama3"}}, R"(rope_scaling.rope_type: "llama3" is not supported)");
-  refuse("model_type", "qwen2", R"(model_type: "qwen2" is not one of bert, gpt2, llama)");
+  refuse("model_type", "qwen2", R"(model_type: "qwen2" is not one of bert, gpt2, llama, mistral)");
   refuse("max_position_embeddings", 1, "none");  // the sequence is the workload's
   const ExportedModel bert(small_model(shipped_workload("bert10")));
   EXPECT_THAT(fault(model, bert.export_to("hf")), "config.json: is for another kind of model than the workload's");
+}
+
+TEST_F(ChangedModel, MayBeAMistralWhoseWindowIsNotShorterThanTheSequence)
+{
+  const ExportedModel model(small_model(shipped_workload("llama_8b")));
+  const auto folder = model.export_to("hf");
+  auto mistral = config(folder);
+  mistral["model_type"] = "mistral";
+  const std::uint64_t sequence = model.workload.sequence;
+  for (const auto& [window, message] :
+       {std::pair(nlohmann::json(sequence), std::string("none")),
+        std::pair(nlohmann::json(nullptr), std::string("none")),
+        std::pair(
+            nlohmann::json(sequence - 1),
+            fmt::format("config.json: sliding_window: {} is less than the workload's sequence of {}, all of which "
+                        "Isobar's attention reaches; write a shorter sequence",
+                        sequence - 1, sequence))}) {
+    mistral["sliding_window"] = window;
+    write_config(folder, mistral);
+    EXPECT_EQ(fault(model, folder), message);
+  }
 }
 
 TEST_F(ChangedModel, IsRefusedWithAnUnusedTensor)

@@ -1,5 +1,5 @@
-"""Compares our BERT, GPT-2 and Llama with those of transformers, if installed: the same weights and inputs give the same
-outputs, and so does the exported model."""
+"""Compares our BERT, GPT-2, Llama and Mistral with those of transformers, if installed: the same weights and inputs give
+the same outputs, and so does the exported model."""
 
 import os
 import pathlib
@@ -19,6 +19,8 @@ WORKLOADS = {
              "rope_theta: 10000\nnorm_epsilon: 0.001\n",
 }
 
+WORKLOADS["mistral"] = WORKLOADS["llama"]  # whose layers it has
+
 # For each model, a folder with its weights in shards, inputs, and the outputs of transformers.
 SAVE = """
 import pathlib, sys
@@ -35,6 +37,9 @@ models = {
     "gpt2_tied": transformers.GPT2LMHeadModel(gpt2),
     "llama": transformers.LlamaForCausalLM(transformers.LlamaConfig(
         **common, **sizes, num_attention_heads=6, num_key_value_heads=2, rope_theta=10000.0, rms_norm_eps=1e-3)),
+    "mistral": transformers.MistralForCausalLM(transformers.MistralConfig(
+        **common, **sizes, num_attention_heads=6, num_key_value_heads=2, rope_theta=10000.0, rms_norm_eps=1e-3,
+        sliding_window=12)),
 }
 for name, model in models.items():
     folder = pathlib.Path(sys.argv[1], name)
@@ -56,9 +61,9 @@ COMPARE = """
 import pathlib, sys
 import torch, transformers
 from safetensors.torch import load_file
-for name, kind in (("bert", transformers.AutoModelForSequenceClassification),
-                   ("gpt2", transformers.AutoModelForCausalLM),
-                   ("gpt2_tied", transformers.AutoModelForCausalLM), ("llama", transformers.AutoModelForCausalLM)):
+causal = transformers.AutoModelForCausalLM
+for name, kind in (("bert", transformers.AutoModelForSequenceClassification), ("gpt2", causal), ("gpt2_tied", causal),
+                   ("llama", causal), ("mistral", causal)):
     folder = pathlib.Path(sys.argv[1], name)
     expected = load_file(folder / "expected.safetensors")["outputs"]
     ours = load_file(folder / "outputs.safetensors")["outputs"].reshape(expected.shape)
