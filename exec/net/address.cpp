@@ -1,5 +1,6 @@
 #include "exec/net/address.hpp"
 
+#include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -9,10 +10,12 @@
 #include <unistd.h>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <climits>
 #include <memory>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 namespace isobar::exec {
 
@@ -69,6 +72,17 @@ std::string address_of_host(const std::string& host)
 {
   const auto found = resolve(host, 0);
   return found ? numeric_text(found->ai_addr, found->ai_addrlen) : "";
+}
+
+bool resolves_by(Clock::time_point deadline, const std::string& host)
+{
+  constexpr std::chrono::milliseconds pause(200);
+  while (address_of_host(host).empty()) {
+    throw_if_interrupted();
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
 }
 
 std::string host_name()

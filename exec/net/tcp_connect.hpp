@@ -36,7 +36,7 @@ struct TcpOptions {
   /// protection.
   std::string run_id;
   std::uint64_t first_step = 0;  ///< of the run; all ranks must agree
-  Seconds connect_deadline{60};  ///< from the start until all ranks are connected
+  Seconds connect_deadline{60};  ///< until this rank's own name resolves, and again until all ranks are connected
   std::string connect_option;    ///< source of that deadline in messages, such as "twice --deadline"; "": no option
   /// Groups that all-reduce besides all ranks together.
   std::vector<RankGroup> groups;

@@ -70,7 +70,10 @@ TcpListener::TcpListener(const Endpoint& endpoint)
   attempt([&] { acceptor.set_option(tcp::acceptor::reuse_address(true), error); });
   attempt([&] { acceptor.bind(found->endpoint(), error); });
   attempt([&] { acceptor.listen(asio::socket_base::max_listen_connections, error); });
-  if (error) throw EnvironmentError(fmt::format("cannot listen on {}: {}", text_of(endpoint), error.message()));
+  if (error) {
+    const std::string place = endpoint.port == 0 ? shown(endpoint.host) : text_of(endpoint);
+    throw EnvironmentError(fmt::format("cannot listen on {}: {}", place, error.message()));
+  }
   socket_ = Descriptor(acceptor.release());
   ::fcntl(socket_.number(), F_SETFD, FD_CLOEXEC);
 }

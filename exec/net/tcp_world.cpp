@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "core/failure.hpp"
 #include "core/program/collective.hpp"
+#include "exec/net/address.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -79,7 +80,9 @@ TcpListener listener_of(std::size_t rank, const std::vector<Endpoint>& ranks, co
                         const TcpOptions& options)
 {
   check_inputs(rank, ranks, links, options);
-  return TcpListener({.host = options.bind_address.value_or(ranks[rank].host), .port = ranks[rank].port});
+  const std::string host = options.bind_address.value_or(ranks[rank].host);
+  resolves_by(deadline_in(options.connect_deadline), host);  // if it does not, the listener says so
+  return TcpListener({.host = host, .port = ranks[rank].port});
 }
 
 }  // namespace

@@ -25,6 +25,14 @@ TEST(Address, OfAHostIsNumeric)
   EXPECT_EQ(address_of_host("no.such.host.invalid"), "");
 }
 
+TEST(Address, IsAwaitedUntilTheDeadline)
+{
+  EXPECT_TRUE(resolves_by(Clock::now(), "10.0.0.7"));
+  const auto begin = Clock::now();
+  EXPECT_FALSE(resolves_by(deadline_in(Seconds(0.5)), "no.such.host.invalid"));
+  EXPECT_GE(time_since(begin).value, 0.5);
+}
+
 TEST(Address, OfAListenerIsTheOneItIsBoundTo)
 {
   const TcpListener listener({.host = "127.0.0.1", .port = 0});
