@@ -46,6 +46,8 @@ RankPlace meet_others(const LaunchPlace& place, const RunCommandOptions& options
   Meeting meeting = meet({.rank = place.rank,
                           .ranks = place.world_size,
                           .master = place.master,
+                          .master_advice = place.master_advice,
+                          .missing_advice = place.missing_advice,
                           .secret = secret,
                           .tls = uses_tls(options.run.network, {place.master}),
                           .bind = options.run.network.bind,

@@ -2,6 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "exec/net/network_options.hpp"
 #include "exec/net/secret.hpp"
 
 #include <fmt/format.h>
@@ -12,8 +13,10 @@
 #include <charconv>
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace isobar::exec {
 
@@ -42,6 +45,8 @@ constexpr const Launcher& pmi = launchers[2];
 constexpr const Launcher& slurm = launchers[3];
 
 constexpr std::size_t most_ranks = 1'000'000;
+constexpr std::size_t longest_host = 255;  // POSIX: HOST_NAME_MAX
+constexpr auto loopback = "127.0.0.1";
 
 /// Parses a whole number below `limit`; nullopt for any other text.
 std::optional<std::size_t> whole_number(std::string_view text, std::size_t limit)
@@ -99,13 +104,22 @@ std::uint16_t port_of_job(const std::string& job)
   return static_cast<std::uint16_t>(20'000 + hash % 10'000);
 }
 
-Endpoint on_this_machine(const std::string& job)
+/// Where rank 0 listens.
+struct Master {
+  Endpoint endpoint;
+  std::string advice;               ///< as LaunchPlace::master_advice
+  std::string missing_advice = {};  ///< as LaunchPlace::missing_advice
+};
+
+constexpr auto other_address = "give all ranks another address with --master or ISOBAR_MASTER";
+
+Master at_port_of_job(const std::string& host, const std::string& job)
 {
-  return {"127.0.0.1", port_of_job(job)};
+  return {{host, port_of_job(job)}, fmt::format("the address follows from the job; {}", other_address)};
 }
 
 /// Address of rank 0 by torch's convention.
-Endpoint master_of_torch(const Variables& variables)
+Master master_of_torch(const Variables& variables, std::size_t world_size)
 {
   const std::string why = "MASTER_ADDR and MASTER_PORT go together";
   const std::string& host = variables.at("MASTER_ADDR", why);
@@ -114,37 +128,81 @@ Endpoint master_of_torch(const Variables& variables)
   const std::size_t offset = store && *store == "True" ? 1 : 0;
   constexpr std::size_t ports = std::numeric_limits<std::uint16_t>::max();
   const auto port = variables.number("MASTER_PORT", why, 1, ports + 1 - offset);
-  return {host, static_cast<std::uint16_t>(port + offset)};
+  const auto* const origin = offset == 1 ? "the port is MASTER_PORT + 1, since torchrun's agent listens at MASTER_PORT"
+                                         : "it comes from MASTER_ADDR and MASTER_PORT";
+  Master master = {{host, static_cast<std::uint16_t>(port + offset)}, fmt::format("{}; {}", origin, other_address)};
+  const std::string* here = variables.find("LOCAL_WORLD_SIZE");
+  if (is_loopback(host) && !(here && *here == std::to_string(world_size))) {
+    master.missing_advice = fmt::format(
+        "other machines cannot reach MASTER_ADDR, which is {}; for ranks there, give all ranks an address of rank 0's "
+        "machine with --master or ISOBAR_MASTER",
+        shown(host));
+  }
+  return master;
 }
 
-Endpoint master_of_slurm(const Variables& variables)
+/// Node of rank 0 in a step of Slurm, as it follows from the variables that all ranks share.
+std::string first_node_of_slurm(const Variables& variables, const std::string& why)
+{
+  if (const auto* distribution = variables.find("SLURM_DISTRIBUTION");
+      distribution && distribution->starts_with("arbitrary")) {
+    throw InputError("SLURM_DISTRIBUTION",
+                     in_quotes(*distribution) + " does not say which node has rank 0; give --master HOST:PORT");
+  }
+  const char* list = variables.find("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  const auto nodes = hosts_of(list, variables.at(list, why));
+  // Slurm sorts a step's nodes by name, but numbers its ranks component by component. A step may leave out the first
+  // components.
+  const std::set<std::string> in_step(nodes.begin(), nodes.end());
+  for (std::size_t component = 0;; ++component) {
+    std::string name = fmt::format("SLURM_JOB_NODELIST_HET_GROUP_{}", component);
+    if (!variables.find(name)) name = fmt::format("SLURM_JOB_NODELIST_PACK_GROUP_{}", component);  // set by srun itself
+    if (!variables.find(name)) return nodes.front();
+    for (const auto& node : hosts_of(name, *variables.find(name))) {
+      if (in_step.contains(node)) return node;
+    }
+  }
+}
+
+Master master_of_slurm(const Variables& variables, std::size_t rank)
 {
   const std::string why = "Slurm's srun sets it; otherwise give --master HOST:PORT";
   const std::string job = "slurm " + variables.at("SLURM_JOB_ID", why) + "." + variables.at("SLURM_STEP_ID", why);
   const std::string* nodes = variables.find("SLURM_STEP_NUM_NODES");
-  if (nodes && *nodes == "1") return on_this_machine(job);
-  const char* list = variables.find("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
-  return {first_host(list, variables.at(list, why)), port_of_job(job)};
+  if (nodes && *nodes == "1") return at_port_of_job(loopback, job);
+  Master master = at_port_of_job(first_node_of_slurm(variables, why), job);
+  // The components of a heterogeneous step within one job leave no trace in the variables.
+  const std::string* own = variables.find("SLURMD_NODENAME");
+  if (rank == 0 && own && *own != master.endpoint.host) {
+    throw InputError("SLURMD_NODENAME",
+                     fmt::format("rank 0 is on {}, but the other ranks expect it on {}, the first node of the step; "
+                                 "give all ranks --master {}",
+                                 shown(*own), shown(master.endpoint.host), text_of({*own, master.endpoint.port})));
+  }
+  return master;
 }
 
 /// nullopt unless Open MPI reports that all ranks are on this machine.
-std::optional<Endpoint> master_of_open_mpi(const Variables& variables, std::size_t world_size)
+std::optional<Master> master_of_open_mpi(const Variables& variables, std::size_t world_size)
 {
   const std::string* here = variables.find("OMPI_COMM_WORLD_LOCAL_SIZE");
   const std::string* job = variables.find("PMIX_NAMESPACE");
   if (!here || !job || *here != std::to_string(world_size)) return std::nullopt;
-  return on_this_machine("mpi " + *job);
+  return at_port_of_job(loopback, "mpi " + *job);
 }
 
-Endpoint master_of(const Variables& variables, const LaunchFlags& flags, const Launcher* launcher,
-                   std::size_t world_size)
+Master master_of(const Variables& variables, const LaunchFlags& flags, const Launcher* launcher,
+                 const LaunchPlace& place)
 {
-  if (flags.master) return endpoint_from_text("--master", *flags.master);
-  if (const auto* text = variables.find("ISOBAR_MASTER")) return endpoint_from_text("ISOBAR_MASTER", *text);
-  if (variables.find("MASTER_ADDR") || variables.find("MASTER_PORT")) return master_of_torch(variables);
-  if (launcher == &slurm) return master_of_slurm(variables);
+  if (flags.master) return {endpoint_from_text("--master", *flags.master), "give all ranks another --master"};
+  if (const auto* text = variables.find("ISOBAR_MASTER")) {
+    return {endpoint_from_text("ISOBAR_MASTER", *text), "give all ranks another ISOBAR_MASTER"};
+  }
+  if (variables.find("MASTER_ADDR") || variables.find("MASTER_PORT"))
+    return master_of_torch(variables, place.world_size);
+  if (launcher == &slurm) return master_of_slurm(variables, place.rank);
   if (launcher == &open_mpi) {
-    if (const auto master = master_of_open_mpi(variables, world_size)) return *master;
+    if (const auto master = master_of_open_mpi(variables, place.world_size)) return *master;
   }
   throw InputError(
       "the address of rank 0 is not set; give --master HOST:PORT to all ranks, or set ISOBAR_MASTER, or MASTER_ADDR "
@@ -189,6 +247,57 @@ std::string source_of(const Variables& variables, const LaunchFlags& flags, cons
   return others.empty() ? text : text + ", overriding " + others;
 }
 
+/// The numbers in brackets of a node list, such as 08, 09 and 11 of "08-09,11", with their leading zeros; nullopt for
+/// any other text, and for more than `most` numbers.
+std::optional<std::vector<std::string>> numbers_of(std::string_view text, std::size_t most)
+{
+  std::vector<std::string> numbers;
+  for (;; text.remove_prefix(1)) {
+    const auto range = text.substr(0, text.find(','));
+    const auto dash = range.find('-');
+    const auto low = range.substr(0, dash);
+    const auto first = whole_number(low, std::string_view::npos);
+    const auto last = dash == std::string_view::npos ? first : whole_number(range.substr(dash + 1), std::string::npos);
+    if (!first || !last || *last < *first || *last - *first >= most - numbers.size()) return std::nullopt;
+    for (auto number = *first; number <= *last; ++number) {
+      numbers.push_back(fmt::format("{:0{}}", number, std::min(low.size(), longest_host)));
+    }
+    text.remove_prefix(range.size());
+    if (text.empty()) return numbers;
+  }
+}
+
+/// Takes the hosts of an entry of a node list, such as "r[1-2]n[08-11]", off the beginning of `rest`; nullopt for any
+/// other text, and for more than `most` hosts.
+std::optional<std::vector<std::string>> take_hosts(std::string_view& rest, std::size_t most)
+{
+  constexpr auto letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
+  std::vector<std::string> hosts = {""};
+  while (!rest.empty() && rest.front() != ',') {
+    std::vector<std::string> parts;
+    if (rest.front() == '[') {
+      const auto close = rest.find(']');
+      auto numbers = close == std::string_view::npos ? std::nullopt : numbers_of(rest.substr(1, close - 1), most);
+      if (!numbers) return std::nullopt;
+      parts = std::move(*numbers);
+      rest.remove_prefix(close + 1);
+    } else {
+      const auto length = std::min(rest.find_first_not_of(letters), rest.size());
+      if (length == 0) return std::nullopt;
+      parts = {std::string(rest.substr(0, length))};
+      rest.remove_prefix(length);
+    }
+    if (hosts.size() > most / parts.size()) return std::nullopt;
+    std::vector<std::string> longer;
+    for (const auto& host : hosts) {
+      for (const auto& part : parts) longer.push_back(host + part);
+    }
+    hosts = std::move(longer);
+    if (hosts.front().size() > longest_host) return std::nullopt;
+  }
+  return hosts.front().empty() ? std::nullopt : std::optional(std::move(hosts));
+}
+
 }  // namespace
 
 Environment environment_of_this_process()
@@ -203,27 +312,18 @@ Environment environment_of_this_process()
   return environment;
 }
 
-std::string first_host(const std::string& variable, const std::string& nodes)
+std::vector<std::string> hosts_of(const std::string& variable, const std::string& nodes)
 {
   const auto fault = [&] {
     return InputError(variable, in_quotes(nodes) + " is not a list of nodes, such as n[0-3,7],m1");
   };
-  std::string host;
-  for (std::size_t i = 0; i < nodes.size() && nodes[i] != ',';) {
-    if (nodes[i] != '[') {
-      host += nodes[i++];
-      continue;
-    }
-    const auto first = i + 1;
-    const auto end = std::min(nodes.find_first_of(",-]", first), nodes.size());
-    const auto close = nodes.find(']', first);
-    if (close == std::string::npos || !whole_number(nodes.substr(first, end - first), std::string::npos)) throw fault();
-    host += nodes.substr(first, end - first);
-    i = close + 1;
+  std::vector<std::string> hosts;
+  for (std::string_view rest = nodes;; rest.remove_prefix(1)) {
+    const auto entry = take_hosts(rest, most_ranks - hosts.size());
+    if (!entry) throw fault();
+    hosts.insert(hosts.end(), entry->begin(), entry->end());
+    if (rest.empty()) return hosts;
   }
-  constexpr auto letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";
-  if (host.empty() || host.find_first_not_of(letters) != std::string::npos) throw fault();
-  return host;
 }
 
 std::optional<LaunchPlace> launch_place(const Environment& environment, const LaunchFlags& flags)
@@ -250,7 +350,10 @@ std::optional<LaunchPlace> launch_place(const Environment& environment, const La
   if (launcher && !flags.rank && variables.find(launcher->local_rank)) {
     place.local_rank = variables.number(launcher->local_rank, "", 0, place.world_size);
   }
-  place.master = master_of(variables, flags, launcher, place.world_size);
+  auto master = master_of(variables, flags, launcher, place);
+  place.master = std::move(master.endpoint);
+  place.master_advice = std::move(master.advice);
+  place.missing_advice = std::move(master.missing_advice);
   const std::string* node = launcher == &slurm ? variables.find("SLURMD_NODENAME") : nullptr;
   if (node) place.node = *node;
   place.source = source_of(variables, flags, launcher);

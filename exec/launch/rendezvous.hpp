@@ -15,7 +15,9 @@ namespace isobar::exec {
 struct RendezvousOptions {
   std::size_t rank = 0;
   std::size_t ranks = 1;
-  Endpoint master;  ///< where rank 0 listens
+  Endpoint master;                  ///< where rank 0 listens
+  std::string master_advice = {};   ///< what to change when rank 0 cannot listen there
+  std::string missing_advice = {};  ///< what to change when ranks on other machines are missing; "": nothing known
   std::shared_ptr<const Secret> secret;
   bool tls = false;
   std::string bind;      ///< address or interface to listen on; "": the address that the others see
@@ -34,7 +36,8 @@ struct Meeting {
 /// secret and report their facts. Each rank opens a listener on a free port of the address from which it reaches rank
 /// 0. Rank 0 examines all facts and sends every rank the endpoints of the others, or all reasons against the run.
 ///
-/// If the master's name resolves to the loopback interface on rank 0's own machine, as distributions configure it, rank
+/// The master's name may begin to resolve later, as that of a container does: all ranks look it up until the deadline.
+/// If the name resolves to the loopback interface on rank 0's own machine, as distributions configure it, rank
 /// 0 listens on all interfaces instead, since the name resolves to another address elsewhere.
 /// @throws InputError, the same on all ranks, with the faults of the preflight, or when two processes claim the same
 /// rank; EnvironmentError naming the ranks that are missing at the deadline, two ranks that would begin at different

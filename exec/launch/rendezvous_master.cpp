@@ -26,7 +26,8 @@ constexpr int round_trips = 5;
 
 class Master {
  public:
-  Master(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight);
+  Master(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight,
+         Clock::time_point deadline, TcpListener listener);
 
   Meeting run();
 
@@ -76,10 +77,32 @@ std::string host_to_listen_on(const RendezvousOptions& options)
   return differs_elsewhere ? "0.0.0.0" : master;
 }
 
-Master::Master(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight)
+/// "; give all ranks another --master", or "".
+std::string appended(const std::string& advice)
+{
+  return advice.empty() ? "" : "; " + advice;
+}
+
+/// Opens rank 0's port at the master's address.
+TcpListener listener_of_master(const RendezvousOptions& options, Clock::time_point deadline)
+{
+  if (options.bind.empty() && !resolves_by(deadline, options.master.host)) {
+    throw EnvironmentError(fmt::format("rank 0: the name {} does not resolve within {} (twice --deadline){}",
+                                       shown(options.master.host), in_seconds(options.deadline),
+                                       appended(options.master_advice)));
+  }
+  try {
+    return TcpListener({.host = host_to_listen_on(options), .port = options.master.port});
+  } catch (const EnvironmentError& error) {
+    throw EnvironmentError(error.what() + appended(options.master_advice));
+  }
+}
+
+Master::Master(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight,
+               Clock::time_point deadline, TcpListener listener)
     : options_(options),
       preflight_(&preflight),
-      deadline_(deadline_in(options.deadline)),
+      deadline_(deadline),
       own_({.host = host_to_listen_on(options), .port = 0}),
       connection_manager_(options.secret, options.tls),
       members_(options.ranks)
@@ -88,7 +111,6 @@ Master::Master(const RendezvousOptions& options, const RankFacts& facts, const P
   for (std::size_t rank = 1; rank < options.ranks; ++rank) {
     for (const Way way : ways) expected_[role_of(options, rank, way)] = {rank, way};
   }
-  TcpListener listener({.host = host_to_listen_on(options), .port = options.master.port});
   connection_manager_.listen(
       std::move(listener), [this](const Purpose& purpose) { return reason_to_reject(purpose); },
       [this](const Purpose& purpose, Connection connection) { keep(purpose, std::move(connection)); });
@@ -197,9 +219,10 @@ Decision Master::decide()
   }
   decision.is_the_machines_fault = true;
   if (!missing.empty()) {
-    decision.reasons.push_back(fmt::format(
-        "of {} ranks these have not connected to {} within {} (twice --deadline): {}{}", members_.size(),
-        text_of(options_.master), in_seconds(options_.deadline), missing, connection_manager_.unauthenticated()));
+    decision.reasons.push_back(
+        fmt::format("of {} ranks these have not connected to {} within {} (twice --deadline): {}{}{}", members_.size(),
+                    text_of(options_.master), in_seconds(options_.deadline), missing,
+                    connection_manager_.unauthenticated(), appended(options_.missing_advice)));
     return decision;
   }
   try {
@@ -241,7 +264,8 @@ Meeting Master::run()
 
 Meeting meet_as_master(const RendezvousOptions& options, const RankFacts& facts, const Preflight& preflight)
 {
-  return Master(options, facts, preflight).run();
+  const auto deadline = deadline_in(options.deadline);
+  return Master(options, facts, preflight, deadline, listener_of_master(options, deadline)).run();
 }
 
 }  // namespace isobar::exec::rendezvous

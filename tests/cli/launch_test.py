@@ -48,11 +48,13 @@ class Scripts(CommandTest):
         """Checks that losses and evaluation equal those of --spawn bit by bit. Returns stderr."""
         folder = self.folder / "run"
         options = ["--steps", str(STEPS)]
-        done = subprocess.run([ROOT / "examples/launch" / name, folder, *options, "-o", folder / "run.json"], cwd=ROOT,
+        outputs = ["--log", folder / "log.jsonl", "-o", folder / "run.json"]
+        done = subprocess.run([ROOT / "examples/launch" / name, folder, *options, *outputs], cwd=ROOT,
                               capture_output=True, text=True, timeout=HANG_S,
                               env=clean_environment(ISOBAR=ISOBAR) | environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertEqual(done.stdout.count("samples/s;"), 1)  # one rank reports for all
+        self.assertGreaterEqual(len((folder / "log.jsonl").read_text().splitlines()), STEPS)
         mnli = "examples/mnli"
         spawned = self.json_of("run", f"{mnli}/bert.yaml", "--plan", folder / "plan.json", "--spawn", "--data",
                                f"{mnli}/train.tsv", "--vocabulary", f"{mnli}/vocab.txt", "--evaluate", f"{mnli}/dev.tsv",
@@ -113,6 +115,21 @@ class Scripts(CommandTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         for rank in range(3):
             self.assertIn(f"rank {rank} (n{rank}) is the plan's n{rank}: cpu (", done.stderr)
+
+    def test_rank_0_of_a_heterogeneous_job_is_on_the_first_node_of_its_first_component(self):
+        workload = self.write("model.yaml", MODEL)
+        plan = self.make_plan(self.write("platform.xml", PLATFORM), workload, "--microbatches", 4)
+        command = [ISOBAR, "run", workload, "--plan", plan, "--unvalidated", "--secret-file", secret_file(self.folder),
+                   "--deadline", "1s", "--heartbeat", "500ms"]
+        with slurm_cluster.started(nodes=4, cpus=1) as cluster:
+            done = subprocess.run(["srun", "-w", "n3", "-n1", *command, ":", "-w", "n[0-1]", "-n2", *command], cwd=ROOT,
+                                  env=clean_environment(SLURM_CONF=cluster.environment["SLURM_CONF"]), text=True,
+                                  capture_output=True, timeout=HANG_S)
+        for rank in range(3):
+            self.assertRegex(done.stderr, rf"rank {rank} of 3 by Slurm \(SLURM_PROCID, SLURM_NTASKS\); rank 0 listens at n3:2")
+        # The nodes of the test are all this machine, which cannot resolve their names.
+        self.assertIn("rank 0: the name n3 does not resolve within 2 s (twice --deadline); the address follows from the job; "
+                      "give all ranks another address with --master or ISOBAR_MASTER", done.stderr)
 
 
 class Grids(CommandTest):

@@ -109,6 +109,74 @@ TEST(LaunchPlace, OfSlurmIsOnTheFirstNodeAtAPortOfTheStep)
   EXPECT_EQ(launch_place(without(slurm, "SLURM_STEP_NODELIST"), {})->master.host, "m1");
 }
 
+/// Ranks 0 to 2 of a heterogeneous job with node n7 in its first component; as Slurm 22.05 sets its variables.
+const Environment heterogeneous = both({{"SLURM_JOB_NODELIST_HET_GROUP_0", "n[7-8]"},
+                                        {"SLURM_JOB_NODELIST_HET_GROUP_1", "n[4-5],m1"},
+                                        {"SLURM_DISTRIBUTION", "cyclic"},
+                                        {"SLURM_STEP_NODELIST", "m1,n[4-5,7-8]"}},
+                                       slurm);
+
+TEST(LaunchPlace, OfAHeterogeneousJobIsOnTheFirstNodeOfItsFirstComponent)
+{
+  EXPECT_EQ(launch_place(heterogeneous, {})->master.host, "n7");
+  // srun sets other names where it makes the job itself.
+  auto by_srun = without(without(heterogeneous, "SLURM_JOB_NODELIST_HET_GROUP_0"), "SLURM_JOB_NODELIST_HET_GROUP_1");
+  by_srun["SLURM_JOB_NODELIST_PACK_GROUP_0"] = "n[7-8]";
+  by_srun["SLURM_JOB_NODELIST_PACK_GROUP_1"] = "n[4-5],m1";
+  EXPECT_EQ(launch_place(by_srun, {})->master.host, "n7");
+}
+
+TEST(LaunchPlace, OfAHeterogeneousJobIsOnANodeOfTheStep)
+{
+  EXPECT_EQ(launch_place(with(heterogeneous, "SLURM_STEP_NODELIST", "m1,n[4-5]"), {})->master.host, "n4");
+  EXPECT_EQ(launch_place(with(heterogeneous, "SLURM_STEP_NODELIST", "n[4,8]"), {})->master.host, "n8");
+  EXPECT_EQ(launch_place(with(heterogeneous, "SLURM_STEP_NODELIST", "n[1-2]"), {})->master.host, "n1");
+  EXPECT_THAT(placing(with(heterogeneous, "SLURM_JOB_NODELIST_HET_GROUP_0", "(null)")),
+              throws("SLURM_JOB_NODELIST_HET_GROUP_0: \"(null)\" is not a list of nodes, such as n[0-3,7],m1"));
+}
+
+TEST(LaunchPlace, OfSlurmMustBeGivenWhereItsVariablesDoNotNameTheNodeOfRankZero)
+{
+  EXPECT_THAT(placing(with(slurm, "SLURM_DISTRIBUTION", "arbitrary")),
+              throws("SLURM_DISTRIBUTION: \"arbitrary\" does not say which node has rank 0; give --master HOST:PORT"));
+  EXPECT_EQ(launch_place(with(slurm, "SLURM_DISTRIBUTION", "arbitrary"), {.rank = {}, .world = {}, .master = "n7:1"})
+                ->master.host,
+            "n7");
+  // A heterogeneous step within one job: srun -w n7 … : -w n4 ….
+  const auto rank_zero = with(slurm, "SLURM_PROCID", "0");
+  EXPECT_EQ(launch_place(with(rank_zero, "SLURMD_NODENAME", "n4"), {})->master.host, "n4");
+  EXPECT_THAT(placing(with(rank_zero, "SLURMD_NODENAME", "n7")),
+              throws("SLURMD_NODENAME: rank 0 is on n7, but the other ranks expect it on n4, the first node of the "
+                     "step; give all ranks --master n7:" +
+                     std::to_string(launch_place(slurm, {})->master.port)));
+}
+
+TEST(LaunchPlace, SaysWhatToChangeWhenRankZeroCannotListenThere)
+{
+  const std::string other = "; give all ranks another address with --master or ISOBAR_MASTER";
+  EXPECT_EQ(launch_place(torchrun, {})->master_advice,
+            "the port is MASTER_PORT + 1, since torchrun's agent listens at MASTER_PORT" + other);
+  EXPECT_EQ(launch_place(without(torchrun, "TORCHELASTIC_USE_AGENT_STORE"), {})->master_advice,
+            "it comes from MASTER_ADDR and MASTER_PORT" + other);
+  EXPECT_EQ(launch_place(slurm, {})->master_advice, "the address follows from the job" + other);
+  EXPECT_EQ(launch_place(open_mpi, {})->master_advice, "the address follows from the job" + other);
+  EXPECT_EQ(launch_place(pmi, {})->master_advice, "give all ranks another ISOBAR_MASTER");
+  EXPECT_EQ(launch_place(pmi, {.rank = {}, .world = {}, .master = "a:1"})->master_advice,
+            "give all ranks another --master");
+}
+
+TEST(LaunchPlace, SaysThatOtherMachinesCannotReachALoopbackAddressOfTheEnvironment)
+{
+  // As Kubeflow's PyTorchJob starts its master.
+  const Environment job = {{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "23456"}};
+  EXPECT_EQ(launch_place(job, {})->missing_advice,
+            "other machines cannot reach MASTER_ADDR, which is localhost; for ranks there, give all ranks an address "
+            "of rank 0's machine with --master or ISOBAR_MASTER");
+  EXPECT_EQ(launch_place(with(job, "LOCAL_WORLD_SIZE", "2"), {})->missing_advice, "");
+  EXPECT_EQ(launch_place(with(job, "MASTER_ADDR", "job-master-0"), {})->missing_advice, "");
+  EXPECT_EQ(launch_place(with(job, "ISOBAR_MASTER", "localhost:1"), {})->missing_advice, "");
+}
+
 TEST(LaunchPlace, IsNoneForABatchScriptOfSlurm)
 {
   EXPECT_EQ(place(without(slurm, "SLURM_STEP_ID")), "none");
@@ -209,32 +277,40 @@ TEST(LaunchPlace, NamesVariablesThatAreMalformed)
               throws("--rank: 3 is not below SLURM_NTASKS, which is 3"));
 }
 
-TEST(FirstHost, ReadsTheShortFormOfSlurm)
+TEST(HostsOf, ReadsTheShortFormOfSlurm)
 {
-  const std::vector<std::pair<std::string, std::string>> lists = {{"n0", "n0"},
-                                                                  {"a,b", "a"},
-                                                                  {"n[0-3,7],m1", "n0"},
-                                                                  {"n[08-11]", "n08"},
-                                                                  {"r[1-2]n[3,5]x", "r1n3x"},
-                                                                  {"[7-9]", "7"},
-                                                                  {"node-1.site", "node-1.site"}};
-  for (const auto& [list, first] : lists) EXPECT_EQ(first_host("X", list), first) << list;
+  using Hosts = std::vector<std::string>;
+  const std::vector<std::pair<std::string, Hosts>> lists = {{"n0", {"n0"}},
+                                                            {"b,a", {"b", "a"}},
+                                                            {"n[0-2,7],m1", {"n0", "n1", "n2", "n7", "m1"}},
+                                                            {"n[08-11]", {"n08", "n09", "n10", "n11"}},
+                                                            {"r[1-2]n[3,5]x", {"r1n3x", "r1n5x", "r2n3x", "r2n5x"}},
+                                                            {"[7-8]", {"7", "8"}},
+                                                            {"node-1.site", {"node-1.site"}}};
+  for (const auto& [list, hosts] : lists) EXPECT_EQ(hosts_of("X", list), hosts) << list;
 }
 
-TEST(FirstHost, RefusesTextsThatAreNotLists)
+TEST(HostsOf, RefusesTextsThatAreNotLists)
 {
-  for (const std::string wrong : {"", ",n0", "n[", "n[]", "n[a-b]", "n]0", "n[0", "n 0", "n[-3]", "n[[0]]", "a/b"}) {
-    EXPECT_THAT([&] { first_host("X", wrong); }, ThrowsMessage<InputError>(HasSubstr(" is not a list of nodes")))
+  for (const std::string wrong :
+       {"", ",n0", "n0,", "n[", "n[]", "n[a-b]", "n]0", "n[0", "n 0", "n[-3]", "n[3-1]", "n[1,]", "n[[0]]", "a/b",
+        "n[0-1000000]", "n[0-999]x[0-1000]", "n[0-18446744073709551614]", "n[0-999998],a,b"}) {
+    EXPECT_THAT([&] { hosts_of("X", wrong); },
+                throws("X: " + in_quotes(wrong) + " is not a list of nodes, such as n[0-3,7],m1"))
         << wrong;
   }
 }
 
-RC_GTEST_PROP(FirstHost, ReturnsAHostOrAnErrorForAnyText, (const std::string& text))
+RC_GTEST_PROP(HostsOf, ReturnsHostsOrAnErrorForAnyText, ())
 {
+  const auto text = *rc::gen::container<std::string>(rc::gen::elementOf(std::string("n0129[],-a /")));
   try {
-    const std::string host = first_host("X", text);
-    RC_ASSERT(!host.empty());
-    RC_ASSERT(host.find_first_of("[],/ \n") == std::string::npos);
+    const auto hosts = hosts_of("X", text);
+    RC_ASSERT(!hosts.empty());
+    for (const auto& host : hosts) {
+      RC_ASSERT(!host.empty());
+      RC_ASSERT(host.find_first_of("[],/ \n") == std::string::npos);
+    }
   } catch (const InputError&) {
     RC_TAG("refused");
   }

@@ -10,14 +10,34 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <dlfcn.h>
+#include <netdb.h>
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
+
+namespace {
+
+constexpr std::string_view late_name = "late.test";
+std::atomic<int> failing_lookups = 0;  ///< of the late name, before it resolves to this machine
+
+}  // namespace
+
+/// Stands in for the system's resolver; Asio's calls it too.
+extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints, addrinfo** found)
+{
+  static const auto system = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  const bool is_lookup = hints == nullptr || (hints->ai_flags & AI_NUMERICHOST) == 0;
+  if (node == nullptr || node != late_name || !is_lookup) return system(node, service, hints, found);
+  return failing_lookups-- > 0 ? EAI_NONAME : system("127.0.0.1", service, hints, found);
+}
 
 namespace isobar::exec {
 namespace {
@@ -330,9 +350,48 @@ TEST(Rendezvous, ReportsAMasterAddressThatIsNotRankZerosOwn)
 {
   Group run(2);
   run.options[0].master = {.host = "192.0.2.1", .port = 20'000};  // RFC 5737: never assigned
+  run.options[0].master_advice = "give all ranks another --master";
   run.start(0);
   run.threads.clear();
-  EXPECT_THAT(run.outcomes[0].environment_fault, StartsWith("cannot listen on 192.0.2.1:"));
+  EXPECT_EQ(run.outcomes[0].environment_fault,
+            "cannot listen on 192.0.2.1:20000: Cannot assign requested address; give all ranks another --master");
+}
+
+TEST(Rendezvous, LooksUpTheMastersNameUntilItResolves)
+{
+  Group run(2);
+  for (auto& options : run.options) options.master.host = late_name;
+  failing_lookups = 3;
+  run.run();
+  for (const auto& outcome : run.outcomes) EXPECT_TRUE(outcome.meeting) << outcome.environment_fault;
+  EXPECT_LE(failing_lookups, 0);
+}
+
+TEST(Rendezvous, NamesAMasterThatDoesNotResolveByTheDeadline)
+{
+  Group run(2);
+  run.options[0].master.host = late_name;
+  run.options[0].deadline = Seconds(0.5);
+  run.options[0].master_advice = "give all ranks another --master";
+  failing_lookups = 1'000'000;
+  run.start(0);
+  run.threads.clear();
+  EXPECT_EQ(run.outcomes[0].environment_fault,
+            "rank 0: the name late.test does not resolve within 0.5 s (twice --deadline); give all ranks another "
+            "--master");
+}
+
+TEST(Rendezvous, SaysWhyRanksOnOtherMachinesMayBeMissing)
+{
+  Group run(2);
+  run.options[0].deadline = Seconds(0.5);
+  run.options[0].missing_advice = "other machines cannot reach MASTER_ADDR";
+  run.start(0);
+  run.threads.clear();
+  EXPECT_EQ(run.outcomes[0].environment_fault,
+            fmt::format("of 2 ranks these have not connected to {} within 0.5 s (twice --deadline): 1; other machines "
+                        "cannot reach MASTER_ADDR",
+                        text_of(run.master)));
 }
 
 }  // namespace
