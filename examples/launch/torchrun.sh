@@ -7,6 +7,7 @@ mnli=$repository/examples/mnli
 folder=${1:?name a folder}
 shift
 "$repository/examples/launch/prepare.sh" "$folder"
-torchrun --no-python --standalone --nproc-per-node 3 "${ISOBAR:-$repository/build/release/bin/isobar}" \
+# Without --, torchrun takes an option of Isobar such as --log for its own.
+torchrun --no-python --standalone --nproc-per-node 3 -- "${ISOBAR:-$repository/build/release/bin/isobar}" \
   run "$mnli/bert.yaml" --plan "$folder/plan.json" --secret-file "$folder/secret" \
   --data "$mnli/train.tsv" --vocabulary "$mnli/vocab.txt" --evaluate "$mnli/dev.tsv" "$@"
