@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdint>
 #include <map>
@@ -20,13 +21,18 @@ namespace isobar::schedules {
 
 namespace {
 
-/// A cell: a task of a stage.
+/// A task of a stage, and where it is in the file.
 struct Cell {
   std::size_t column = 0;  ///< from 1
   std::size_t stage = 0;
-  Opcode opcode = Opcode::Forward;
+  Opcode opcode = Opcode::Forward;  ///< as in the file: Backward also where the stage has halves
   std::uint64_t microbatch = 0;
 };
+
+/// What torch writes between tasks: transfers, and the work on parameters that are sharded among replicas.
+constexpr std::array<std::string_view, 10> work_between_tasks = {"SEND_F",      "RECV_F",          "SEND_B",  "RECV_B",
+                                                                 "WAIT_SEND_F", "WAIT_SEND_B",     "UNSHARD", "RESHARD",
+                                                                 "REDUCE_GRAD", "WAIT_REDUCE_GRAD"};
 
 /// Takes a number of at most nine digits, without leading zeros, off the beginning of `text`.
 std::optional<std::uint64_t> take_number(std::string_view& text)
@@ -40,7 +46,7 @@ std::optional<std::uint64_t> take_number(std::string_view& text)
   return number;
 }
 
-std::optional<Cell> cell_from(std::size_t column, std::string_view text)
+std::optional<Cell> task_from(std::size_t column, std::string_view text)
 {
   const auto stage = take_number(text);
   if (!stage || text.empty()) return std::nullopt;
@@ -51,18 +57,36 @@ std::optional<Cell> cell_from(std::size_t column, std::string_view text)
   return Cell{column, *stage, *opcode, *microbatch};
 }
 
-std::string text_of(std::size_t stage, const Task& task)
+/// True for cells such as 1RECV_F0 and 2UNSHARD.
+bool is_between_tasks(std::string_view text)
 {
-  return fmt::format("{}{}{}", stage, letter_of(task.opcode), task.microbatch);
+  if (!take_number(text)) return false;
+  const auto name = text.substr(0, text.find_first_of("0123456789"));
+  text.remove_prefix(name.size());
+  if (!text.empty() && (!take_number(text) || !text.empty())) return false;
+  return std::find(work_between_tasks.begin(), work_between_tasks.end(), name) != work_between_tasks.end();
 }
 
-/// What is wrong with a cell that is not a task.
-std::string fault_of(const std::string& cell)
+/// The tasks of a cell: none, one, or the two of an overlap; nullopt for any other text.
+std::optional<std::vector<Cell>> tasks_from(std::size_t column, std::string_view text)
 {
-  if (cell.find("SEND") != std::string::npos || cell.find("RECV") != std::string::npos) {
-    return in_quotes(cell) + " is a transfer; pass the schedule without transfers";
+  constexpr std::string_view overlap = ")OVERLAP_F_B";
+  if (text.empty() || is_between_tasks(text)) return std::vector<Cell>();
+  const bool is_overlap = text.starts_with('(') && text.ends_with(overlap);
+  const std::size_t middle = is_overlap ? text.find(';') : std::string_view::npos;
+  if (middle == std::string_view::npos) {
+    const auto task = task_from(column, text);
+    return task ? std::optional(std::vector{*task}) : std::nullopt;
   }
-  return in_quotes(cell) + " is not a task; write the stage, F, B, I or W, and the micro-batch, such as 2F0";
+  const auto first = task_from(column, text.substr(1, middle - 1));
+  text.remove_suffix(overlap.size());
+  const auto second = task_from(column, text.substr(middle + 1));
+  return first && second ? std::optional(std::vector{*first, *second}) : std::nullopt;
+}
+
+std::string text_of(const Cell& cell)
+{
+  return fmt::format("{}{}{}", cell.stage, letter_of(cell.opcode), cell.microbatch);
 }
 
 class Reader {
@@ -91,23 +115,28 @@ class Reader {
     std::size_t rank = 0;
     int line = 0;
   };
+  /// Letters of a stage's tasks with their micro-batches, sorted by the latter.
+  using Letters = std::vector<std::pair<std::uint64_t, char>>;
 
   void read_row(const CsvTable::Row& row)
   {
     const std::size_t rank = cells_.size();
     auto& cells = cells_.emplace_back();
     for (std::size_t i = 0; i < row.cells.size(); ++i) {
-      if (row.cells[i].empty()) continue;
       const auto fault = [&](const std::string& what) { faults_.add(row.line, fmt::format("column {}", i + 1), what); };
-      const auto cell = cell_from(i + 1, row.cells[i]);
-      if (!cell) return fault(fault_of(row.cells[i]));  // one fault a row is enough
-      const auto& known = stages_.emplace(cell->stage, StageRow{rank, row.line}).first->second;
-      if (known.rank != rank) {
-        return fault(fmt::format("stage {} is on rank {} already, in line {}; a stage has one rank", cell->stage,
-                                 known.rank, known.line));
+      const auto tasks = tasks_from(i + 1, row.cells[i]);
+      if (!tasks) {  // one fault a row is enough
+        return fault(in_quotes(row.cells[i]) +
+                     " is not a task; write the stage, F, B, I or W, and the micro-batch, such as 2F0");
       }
-      cells.push_back(*cell);
-      microbatches_ = std::max(microbatches_, cell->microbatch + 1);
+      for (const auto& task : *tasks) {
+        const auto& known = stages_.emplace(task.stage, StageRow{rank, row.line}).first->second;
+        if (known.rank != rank) {
+          return fault(fmt::format("stage {} is on rank {} already, in line {}; a stage has one rank", task.stage,
+                                   known.rank, known.line));
+        }
+        cells.push_back(task);
+      }
     }
     if (cells.empty()) faults_.add(row.line, "row", fmt::format("rank {} has no task; remove the line", rank));
   }
@@ -129,32 +158,40 @@ class Reader {
   /// Every stage has F, and either B or I and W, of every micro-batch.
   void check_tasks()
   {
-    std::vector<std::vector<std::pair<std::uint64_t, char>>> letters(stages_.size());
+    std::vector<Letters> letters(stages_.size());
     for (const auto& rank : cells_) {
       for (const auto& cell : rank) letters[cell.stage].emplace_back(cell.microbatch, letter_of(cell.opcode));
     }
+    for (auto& of_stage : letters) {
+      std::sort(of_stage.begin(), of_stage.end());
+      microbatches_ = std::max(microbatches_, of_stage.back().first + 1);
+      halved_.push_back(std::any_of(of_stage.begin(), of_stage.end(),
+                                    [](const auto& task) { return task.second == letter_of(Opcode::BackwardInput); }));
+    }
+    // A stage that has gaps is at fault, not those with fewer micro-batches than its last one.
     for (std::size_t stage = 0; stage < letters.size(); ++stage) {
-      std::sort(letters[stage].begin(), letters[stage].end());
-      const std::string fault = fault_of_stage(stage, letters[stage]);
-      if (!fault.empty()) faults_.add(stages_.at(stage).line, "row", fault);
+      check_stage(stage, letters[stage], letters[stage].back().first + 1);
+    }
+    for (std::size_t stage = 0; stage < letters.size() && faults_.empty(); ++stage) {
+      check_stage(stage, letters[stage], microbatches_);
     }
   }
 
-  /// `letters`: sorted by micro-batch.
-  std::string fault_of_stage(std::size_t stage, const std::vector<std::pair<std::uint64_t, char>>& letters) const
+  void check_stage(std::size_t stage, const Letters& letters, std::uint64_t microbatches)
   {
     auto next = letters.begin();
-    for (std::uint64_t microbatch = 0; microbatch < microbatches_; ++microbatch) {
+    for (std::uint64_t microbatch = 0; microbatch < microbatches; ++microbatch) {
       std::string found;
       for (; next != letters.end() && next->first == microbatch; ++next) found += next->second;
       if (found == "BF" || found == "FIW") continue;
-      return fmt::format("stage {} has {} of micro-batch {}; it has F and B of each, or F, I and W, once", stage,
-                         found.empty() ? "nothing" : fmt::format("{}", fmt::join(found, ", ")), microbatch);
+      faults_.add(stages_.at(stage).line, "row",
+                  fmt::format("stage {} has {} of micro-batch {}; it has F and B of each, or F, I and W, once", stage,
+                              found.empty() ? "nothing" : fmt::format("{}", fmt::join(found, ", ")), microbatch));
+      return;
     }
-    return "";
   }
 
-  CsvOrders pipeline() const
+  CsvOrders pipeline()
   {
     CsvOrders result;
     result.shape.microbatches = microbatches_;
@@ -167,7 +204,14 @@ class Reader {
     for (const auto& rank : cells_) {
       result.shape.devices.push_back(fmt::to_string(result.orders.size()));
       std::vector<Task> tasks;
-      for (const auto& cell : rank) tasks.push_back({cell.opcode, part_of[cell.stage], cell.microbatch});
+      auto& cell_of_task = cell_of_task_.emplace_back();
+      for (std::size_t i = 0; i < rank.size(); ++i) {
+        const auto& [column, stage, opcode, microbatch] = rank[i];
+        const bool is_split = opcode == Opcode::Backward && halved_[stage];
+        tasks.push_back({is_split ? Opcode::BackwardInput : opcode, part_of[stage], microbatch});
+        if (is_split) tasks.push_back({Opcode::BackwardWeight, part_of[stage], microbatch});
+        cell_of_task.resize(tasks.size(), i);
+      }
       result.orders.push_back(with_loops(tasks));
     }
     return result;
@@ -175,13 +219,12 @@ class Reader {
 
   void check_orders(const CsvOrders& csv)
   {
-    const auto stages = stages_by_rank(csv.shape);
     const OrderNames names = {.rank = [](std::size_t rank) { return fmt::format("rank {}", rank); },
                               .task =
                                   [&](std::size_t rank, const Task& task) {
                                     const auto position = csv.orders[rank].position_of(task);
-                                    return fmt::format("{} (column {})", text_of(stages[rank][task.part], task),
-                                                       cells_[rank][position].column);
+                                    const Cell& cell = cells_[rank][cell_of_task_[rank][position]];
+                                    return fmt::format("{} (column {})", text_of(cell), cell.column);
                                   }};
     for (const auto& [rank, what] : faults_of_listed(csv.shape, csv.orders, names)) {
       const int line = rank ? table_.rows()[*rank].line : table_.last_line();
@@ -193,7 +236,9 @@ class Reader {
   CsvTable table_;
   std::vector<std::vector<Cell>> cells_;    // by rank
   std::map<std::size_t, StageRow> stages_;  // where each was found first
+  std::vector<bool> halved_;                // by stage: it has I and W, which B then means
   std::uint64_t microbatches_ = 0;
+  std::vector<std::vector<std::size_t>> cell_of_task_;  // by rank and position of its order
 };
 
 }  // namespace
@@ -218,7 +263,7 @@ std::string orders_to_csv(const PipelineShape& shape, const std::vector<Order>& 
     std::vector<std::string> row;
     for (std::uint64_t i = 0; i < order.length(); ++i) {
       const Task task = order.at(i);
-      row.push_back(text_of(stages.at(rank).at(task.part), task));
+      row.push_back(text_of(Cell{0, stages.at(rank).at(task.part), task.opcode, task.microbatch}));
     }
     text += csv_line(row);
   }

@@ -2,9 +2,12 @@
 
 import json
 import pathlib
+import subprocess
+import sys
 import unittest
 
-from tests.cli.support import CommandTest
+from tests.cli.support import HANG_S, CommandTest
+from tests.support.peers import need_peers, peers_environment
 
 PICTURE = """1f1b: 2 devices, 2 stages, 4 micro-batches
 slow  F0F1    B0--F2B1--F3B2--  B3--
@@ -32,6 +35,30 @@ JSON = """{
     ]
   }
 }
+"""
+
+# Prints the schedules of torch for two ranks and four micro-batches, by name and form, as _dump_csv writes them.
+TORCH = """
+import json, os, tempfile
+from torch.distributed.pipelining import schedules
+
+class Stage:
+    def __init__(self, index):
+        self.stage_index, self.num_stages, self.group_size, self.group_rank = index, 4, 2, 0
+        self.is_first, self.is_last, self.has_backward, self.submod = index == 0, index == 3, True, None
+
+schedules._check_torch_compile_compatibility = lambda *_: None  # it looks at the module of each stage
+written = {}
+for name, stages in (("DualPipeV", (0, 3)), ("ZBVZeroBubble", (0, 3)), ("Interleaved1F1B", (0, 2)),
+                     ("InterleavedZeroBubble", (0, 2)), ("LoopedBFS", (0, 2))):
+    schedule = schedules.get_schedule_class(name)([Stage(index) for index in stages], 4, loss_fn=lambda *_: 0)
+    for form in ("compute_comms", "compute_only"):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "schedule.csv")
+            schedule._dump_csv(file, form)
+            with open(file, newline="") as text:
+                written.setdefault(name, {})[form] = text.read()
+print(json.dumps(written))
 """
 
 
@@ -131,6 +158,24 @@ class Schedule(CommandTest):
         self.assertGreater(after["predicted"]["peak_memory_bytes"]["fast"],
                            self.read(self.plan)["predicted"]["peak_memory_bytes"]["fast"])
         self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, self.listed).stdout)
+
+    def test_torchs_schedules_are_read_with_and_without_transfers(self):
+        need_peers()
+        done = subprocess.run([sys.executable, "-c", TORCH], env=peers_environment(), check=True, capture_output=True,
+                              text=True, timeout=HANG_S)
+        written = json.loads(done.stdout)
+        self.inputs = self.inputs[0], "examples/tiny_gpt.yaml"
+        self.assertIn("OVERLAP_F_B", written["DualPipeV"]["compute_only"])
+        self.assertIn("REDUCE_GRAD", written["LoopedBFS"]["compute_comms"])
+        for name, forms in written.items():
+            schedule = "zero-bubble-v" if name in ("DualPipeV", "ZBVZeroBubble") else "interleaved(chunks=2)"
+            plan = self.make_plan(*self.inputs, "--microbatches", "4", "--schedule", schedule)
+            orders = []
+            for form, text in forms.items():
+                self.import_orders(f"{name}-{form}.csv", text, plan)
+                orders.append(self.read(self.listed)["schedule"]["orders"])
+                self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, self.listed).stdout)
+            self.assertEqual(*orders, name)
 
     def test_ranks_may_have_other_numbers_than_in_the_plan(self):
         self.import_orders("orders.csv", "".join(reversed(CSV.splitlines(keepends=True))))

@@ -50,6 +50,37 @@ TEST(OrdersFromCsv, SkipsAByteOrderMark)
   EXPECT_EQ(orders_to_csv(read.shape, read.orders), "0F0,0B0\n");
 }
 
+TEST(OrdersFromCsv, SkipsTransfersAndTheWorkOnShardedParameters)
+{
+  // torch 2.11: the beginning and the end of ScheduleInterleaved1F1B(…)._dump_csv, and what later versions add.
+  const auto read = orders_from_csv(
+      "0UNSHARD,2UNSHARD,0F0,0SEND_F0,0WAIT_SEND_F0,2RECV_F0,2F0,2SEND_F0,2RECV_B0,2B0,2SEND_B0,2WAIT_SEND_B0,"
+      "2REDUCE_GRAD,2RESHARD,0RECV_B0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD\r\n"
+      "1UNSHARD,3UNSHARD,1RECV_F0,1F0,1SEND_F0,3RECV_F0,3F0,3B0,3SEND_B0,3REDUCE_GRAD,3RESHARD,1RECV_B0,1B0,1SEND_B0,"
+      "1REDUCE_GRAD,1RESHARD\r\n",
+      "orders.csv");
+  EXPECT_EQ(orders_to_csv(read.shape, read.orders), "0F0,2F0,2B0,0B0\n1F0,3F0,3B0,1B0\n");
+}
+
+/// torch 2.11: ScheduleDualPipeV of two ranks and four micro-batches, by _dump_csv.
+constexpr auto dual_pipe_v =
+    "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,0F2,0SEND_F2,3F0,3RECV_F1,3I0,3SEND_B0,3W0,3F1,3RECV_F2,"
+    "0RECV_B0,(0F3;3B1)OVERLAP_F_B,0SEND_F3,3SEND_B1,(3F2;0B0)OVERLAP_F_B,3RECV_F3,0RECV_B1,3B2,3SEND_B2,"
+    "(3F3;0B1)OVERLAP_F_B,0RECV_B2,3B3,3SEND_B3,3REDUCE_GRAD,0RECV_B3,3RESHARD,0I2,0W2,0I3,0W3,0REDUCE_GRAD,"
+    "0RESHARD\r\n"
+    "1UNSHARD,2UNSHARD,1RECV_F0,1F0,1RECV_F1,2F0,2SEND_F0,1RECV_F2,1F1,2F1,2SEND_F1,2RECV_B0,1F2,2B0,"
+    "(2F2;1B0)OVERLAP_F_B,2SEND_F2,1SEND_B0,1RECV_F3,2RECV_B1,(1F3;2B1)OVERLAP_F_B,(2F3;1B1)OVERLAP_F_B,2SEND_F3,"
+    "1SEND_B1,2RECV_B2,2B2,1B2,1SEND_B2,2RECV_B3,2I3,1I3,1SEND_B3,2W3,2REDUCE_GRAD,2RESHARD,1W3,1REDUCE_GRAD,"
+    "1RESHARD\r\n";
+
+TEST(OrdersFromCsv, ReadsOverlapsInTurnAndWholeBackwardsBesideHalvesAsHalves)
+{
+  const auto read = orders_from_csv(dual_pipe_v, "orders.csv");
+  EXPECT_EQ(orders_to_csv(read.shape, read.orders),
+            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,0F3,3I1,3W1,3F2,0I0,0W0,3I2,3W2,3F3,0I1,0W1,3I3,3W3,0I2,0W2,0I3,0W3\n"
+            "1F0,2F0,1F1,2F1,1F2,2I0,2W0,2F2,1I0,1W0,1F3,2I1,2W1,2F3,1I1,1W1,2I2,2W2,1I2,1W2,2I3,1I3,2W3,1W3\n");
+}
+
 TEST(OrdersFromCsv, TellsWholeBackwardsFromHalves)
 {
   const auto read = orders_from_csv("0F0,1F0,1B0,0I0,0W0\n", "orders.csv");
@@ -102,7 +133,27 @@ TEST(OrdersFromCsv, RefusesEachFaultWithItsPlace)
       {"0F0,0B1234567890\n",
        "orders.csv:1: column 2: \"0B1234567890\" is not a task; write the stage, F, B, I or W, and "
        "the micro-batch, such as 2F0"},
-      {"0F0,0SEND_F0\n", "orders.csv:1: column 2: \"0SEND_F0\" is a transfer; pass the schedule without transfers"},
+      {"0F0,0SEND_F0x\n",
+       "orders.csv:1: column 2: \"0SEND_F0x\" is not a task; write the stage, F, B, I or W, and the micro-batch, such "
+       "as "
+       "2F0"},
+      {"0F0,0SEND\n",
+       "orders.csv:1: column 2: \"0SEND\" is not a task; write the stage, F, B, I or W, and the micro-batch, such as "
+       "2F0"},
+      {"0F0,(0F1;0B0)OVERLAP\n",
+       "orders.csv:1: column 2: \"(0F1;0B0)OVERLAP\" is not a task; write the stage, F, B, I or W, and the "
+       "micro-batch, "
+       "such as 2F0"},
+      {"0F0,(0F1;;0B0)OVERLAP_F_B\n",
+       "orders.csv:1: column 2: \"(0F1;;0B0)OVERLAP_F_B\" is not a task; write the stage, F, B, I or W, and the "
+       "micro-batch, such as 2F0"},
+      {"0F0,(;)OVERLAP_F_B\n",
+       "orders.csv:1: column 2: \"(;)OVERLAP_F_B\" is not a task; write the stage, F, B, I or W, and the micro-batch, "
+       "such as 2F0"},
+      {"0UNSHARD,0RESHARD\n", "orders.csv:1: row: rank 0 has no task; remove the line"},
+      // torch 2.11: Schedule1F1B numbers the last rank's forwards from 1.
+      {"0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3,0REDUCE_GRAD\n1F1,1B0,1F2,1B1,1F3,1B2,1F4,1B3,1REDUCE_GRAD\n",
+       "orders.csv:2: row: stage 1 has B of micro-batch 0; it has F and B of each, or F, I and W, once"},
       {"0F0,0B0\n\n1F0,1B0\n", "orders.csv:2: row: rank 1 has no task; remove the line"},
       {"0F0,0B0\n1F0,0F1,1B0\n",
        "orders.csv:2: column 2: stage 0 is on rank 0 already, in line 1; a stage has one rank"},
@@ -129,9 +180,9 @@ TEST(OrdersFromCsv, RefusesUnsoundOrdersWithTheTasksAndColumnsOfTheFile)
       {"0F0,2F0,0B0,2B0\n1F0,1B0\n",
        "orders.csv:2: 0B0 (column 3) of rank 0 waits for 1B0 (column 2) of rank 1, 1B0 (column 2) of rank 1 waits for "
        "2B0 (column 4) of rank 0, so none of them can run; move an awaited one forward"},
-      {"0F0,0B0,0F1,0I1,0W1\n",
-       "orders.csv:1: rank 0: 0B0 (column 2) is a whole backward and 0I1 (column 4) a half; use B, or I and W, for all "
-       "micro-batches of a stage"},
+      {"0B0,0F0,0F1,0I1,0W1\n", "orders.csv:1: rank 0: 0B0 (column 1) comes before 0F0 (column 2); move it behind"},
+      {"0F0,(1B0;1F0)OVERLAP_F_B,0B0\n",
+       "orders.csv:1: rank 0: 1B0 (column 2) comes before 1F0 (column 2); move it behind"},
       {"0F0,0F1,0B0,0B1\n1F1,1B1,1F0,1B0\n",
        "orders.csv:2: rank 0 has 0F0 (column 1) before 0F1 (column 2) and rank 1 has 1F1 (column 1) before 1F0 (column "
        "3), so their transfers cross; use one order for both\norders.csv:2: rank 1 has 1B1 (column 2) before 1B0 "
