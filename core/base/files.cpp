@@ -1,5 +1,6 @@
 #include "core/base/files.hpp"
 
+#include "core/base/git_lfs.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 
@@ -180,6 +181,7 @@ std::string read_file(const std::filesystem::path& file)
       throw InputError(file.string(), "is not a regular file and has more than 1 GiB; write it into a file");
     }
   }
+  refuse_lfs_pointer(content, file.string());
   return content;
 }
 

@@ -7,8 +7,8 @@
 
 namespace isobar {
 
-/// Reads a whole file. @throws InputError when it cannot be read ("FILE: no such file") or when a pipe or device holds
-/// more than 1 GiB; Interrupted.
+/// Reads a whole file. @throws InputError when it cannot be read ("FILE: no such file"), is a pointer of git-lfs, or is
+/// a pipe or device with more than 1 GiB; Interrupted.
 std::string read_file(const std::filesystem::path& file);
 
 /// Whether a file is flushed to disk before it gets its name. A file that is replaced within seconds need not be.

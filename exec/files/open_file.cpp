@@ -1,5 +1,6 @@
 #include "exec/files/open_file.hpp"
 
+#include "core/base/git_lfs.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <system_error>
 
 namespace isobar::exec {
@@ -31,6 +33,9 @@ OpenFile::OpenFile(const std::filesystem::path& file) : where_(shown_path(file))
   struct stat facts {};
   if (descriptor_ < 0 || fstat(descriptor_, &facts) != 0) fail(std::strerror(errno));
   size_ = static_cast<std::uint64_t>(facts.st_size);
+  std::string begin(std::min<std::uint64_t>(size_, 64), '\0');
+  read(0, std::as_writable_bytes(std::span(begin)));
+  refuse_lfs_pointer(begin, where_);
 }
 
 OpenFile::~OpenFile()

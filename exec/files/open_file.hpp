@@ -14,8 +14,8 @@ std::string shown_path(const std::filesystem::path& path);
 /// A regular file, open for reading at any offset, from any thread.
 class OpenFile {
  public:
-  /// @throws InputError for a missing file, a directory, a device or a pipe; EnvironmentError when the system cannot
-  /// open it.
+  /// @throws InputError for a missing file, a directory, a device, a pipe, or a pointer of git-lfs; EnvironmentError
+  /// when the system cannot open it.
   explicit OpenFile(const std::filesystem::path& file);
   OpenFile(const OpenFile&) = delete;
   OpenFile& operator=(const OpenFile&) = delete;

@@ -216,6 +216,16 @@ TEST(ReadFile, ReportsWhatIsWrong)
   EXPECT_THAT([] { read_file("/tmp"); }, testing::ThrowsMessage<InputError>("/tmp: is a directory; name a file"));
 }
 
+TEST(ReadFile, RefusesAPointerOfGitLfs)
+{
+  const Folder folder;
+  const auto file =
+      folder.temporary.write("config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\n");
+  EXPECT_THAT([&] { read_file(file); },
+              testing::ThrowsMessage<InputError>(
+                  file.string() + ": is a pointer of git-lfs, not the file itself; fetch the file with: git lfs pull"));
+}
+
 TEST(Fingerprint, IsFnv1a)
 {
   // Published test values of 64-bit FNV-1a.

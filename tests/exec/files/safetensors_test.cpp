@@ -242,6 +242,16 @@ TEST(Safetensors, AreRefusedWhenTheyAreNotFiles)
   EXPECT_THAT([&] { SafetensorsFile{"/dev/null"}; }, ThrowsMessage<InputError>(HasSubstr("is a device or pipe")));
 }
 
+TEST(Safetensors, AreRefusedWhenGitLfsHasNotFetchedThem)
+{
+  const testing_support::TemporaryFolder folder;
+  const auto file = folder.write("model.safetensors",
+                                 "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 440449768\n");
+  EXPECT_THAT([&] { SafetensorsFile{file}; },
+              testing::ThrowsMessage<InputError>(
+                  file.string() + ": is a pointer of git-lfs, not the file itself; fetch the file with: git lfs pull"));
+}
+
 TEST(Safetensors, ThatAreTruncatedWhileOpenAreAnErrorAndNoSignal)
 {
   const TemporaryFolder folder;
