@@ -1,5 +1,6 @@
 #include "core/base/document.hpp"
 
+#include "core/base/json_number.hpp"
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>
@@ -234,6 +235,7 @@ class YamlEvents : public YAML::EventHandler {
 struct JsonPosition {
   int line = 1;  ///< of the last character read
   char last = 0;
+  std::size_t characters = 0;  ///< that were read
 };
 
 /// Characters for the JSON parser, which reads each once. It reports a value once it has read the value's last
@@ -253,6 +255,7 @@ class CountingIterator {
   {
     if (position_->last == '\n') ++position_->line;
     position_->last = *at_++;
+    ++position_->characters;
     return *this;
   }
   friend bool operator==(const CountingIterator& a, const CountingIterator& b) { return a.at_ == b.at_; }
@@ -264,7 +267,10 @@ class CountingIterator {
 
 class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
  public:
-  JsonEvents(TreeBuilder& tree, const JsonPosition& position) : tree_(tree), position_(position) {}
+  JsonEvents(const std::string& text, TreeBuilder& tree, const JsonPosition& position)
+      : text_(text), tree_(tree), position_(position)
+  {
+  }
 
   bool null() override { return tree_.null(position_.line), true; }
   bool boolean(bool value) override { return plain(value ? "true" : "false"); }
@@ -280,6 +286,8 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
   bool end_array() override { return tree_.close(), true; }
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& fault) override
   {
+    const auto number_fault = fault_of_json_number(text_, std::max<std::size_t>(position_.characters, 1) - 1);
+    if (!number_fault.empty()) tree_.fail(position_.line, number_fault);
     // "[json.exception.parse_error.101] parse error at line 1, column 2: syntax error …; last read: '…'"
     std::string what = fault.what();
     if (const auto begin = what.find("column "); begin != std::string::npos) what.erase(0, what.find(": ", begin) + 2);
@@ -290,6 +298,7 @@ class JsonEvents : public nlohmann::json_sax<nlohmann::json> {
  private:
   bool plain(const std::string& text) { return tree_.scalar(position_.line, text, false, false), true; }
 
+  const std::string& text_;
   TreeBuilder& tree_;
   const JsonPosition& position_;
 };
@@ -341,7 +350,7 @@ void read_json(const std::string& text, TreeBuilder& tree)
     tree.fail(1 + static_cast<int>(lines_before), "not JSON: the control character \\x00; write text in UTF-8");
   }
   JsonPosition position;
-  JsonEvents events(tree, position);
+  JsonEvents events(text, tree, position);
   nlohmann::json::sax_parse(CountingIterator(text.data(), position),
                             CountingIterator(text.data() + text.size(), position), &events);
 }

@@ -134,6 +134,7 @@ std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
   KinetoReader reader;
   std::size_t index = 0;
   try {
+    if (is_list_of_events(text)) return std::nullopt;
     const KinetoJson json = KinetoJson::parse(text);
     if (!json.is_object() || !json.contains("traceEvents")) return std::nullopt;
     const auto& events = json.at("traceEvents");
@@ -144,7 +145,7 @@ std::optional<KinetoStats> read_kineto(const std::filesystem::path& file)
       ++index;
     }
   } catch (const KinetoJson::parse_error& error) {
-    throw InputError(file.string(), json_fault_message(error.what()));
+    throw fault_of_trace_text(file.string(), text, error.byte, error.what());
   } catch (const KinetoJson::exception& error) {
     throw InputError(file.string(), fmt::format("traceEvents[{}]: {}", index, json_fault_message(error.what())));
   } catch (const InputError& fault) {

@@ -1,5 +1,6 @@
 #include "results/trace/trace_file.hpp"
 
+#include "core/base/json_number.hpp"
 #include "core/errors.hpp"
 #include "results/trace/gzip.hpp"
 #include "results/trace/trace_schema_1.hpp"
@@ -337,11 +338,33 @@ std::string json_fault_message(const std::string& what)
   return shown(end == std::string::npos ? what : what.substr(end + 2), longest);
 }
 
+InputError fault_of_trace_text(const std::string& name, std::string_view text, std::size_t byte,
+                               const std::string& what)
+{
+  const std::size_t at = std::max<std::size_t>(byte, 1) - 1;
+  const auto number_fault = fault_of_json_number(text, at);
+  if (number_fault.empty()) return InputError(name, json_fault_message(what));
+  const auto lines = std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n');
+  return InputError(fmt::format("{}:{}", name, lines + 1), number_fault);
+}
+
+bool is_list_of_events(std::string_view text)
+{
+  const auto first = text.find_first_not_of(" \t\r\n");
+  return first != std::string_view::npos && text[first] == '[';
+}
+
 TraceFile read_trace(const std::filesystem::path& file)
 {
   TraceFile trace;
   trace.name = file.string();
   const std::string text = read_unpacked(file);
+  if (is_list_of_events(text)) {
+    throw InputError(
+        trace.name,
+        "is a list of events, as of PyTorch's autograd profiler or Horovod; pass a trace of isobar simulate "
+        "or isobar run (isobar trace stats also reads those of torch.profiler)");
+  }
   std::optional<std::size_t> event_number;
   try {
     const SortedJson json = SortedJson::parse(text);
@@ -364,6 +387,8 @@ TraceFile read_trace(const std::filesystem::path& file)
       for_each_instruction(events, event_number, [&reader](const SortedJson& event) { reader.add(event); });
       reader.finish();
     }
+  } catch (const SortedJson::parse_error& error) {
+    throw fault_of_trace_text(trace.name, text, error.byte, error.what());
   } catch (const SortedJson::exception& error) {
     const std::string what = json_fault_message(error.what());
     throw InputError(trace.name, event_number ? fmt::format("traceEvents[{}]: {}", *event_number, what) : what);

@@ -209,7 +209,14 @@ TEST(ParseJson, RefusesInvalidJson)
             "x.json:3: not JSON: syntax error while parsing object key - unexpected '}'; expected string literal");
   EXPECT_EQ(json_fault("[1]\n[2]"),
             "x.json:2: not JSON: syntax error while parsing value - unexpected '['; expected end of input");
-  EXPECT_EQ(json_fault("[NaN]"), "x.json:1: not JSON: syntax error while parsing value - invalid literal");
+  EXPECT_EQ(json_fault("[1, NaN]"), "x.json:1: NaN is not a number in JSON; write a finite one");
+  EXPECT_EQ(json_fault("{\n\"a\": 1,\n\"b\" : Infinity}"),
+            "x.json:3: b: Infinity is not a number in JSON; write a finite one");
+  EXPECT_EQ(json_fault(R"({"a": {"b": [-Infinity]}})"),
+            "x.json:1: -Infinity is not a number in JSON; write a finite one");
+  EXPECT_EQ(json_fault(R"({"a": -Infinity})"), "x.json:1: a: -Infinity is not a number in JSON; write a finite one");
+  EXPECT_EQ(json_fault("[Nan]"), "x.json:1: not JSON: syntax error while parsing value - invalid literal");
+  EXPECT_EQ(json_fault("N"), "x.json:1: not JSON: syntax error while parsing value - invalid literal");
   EXPECT_EQ(json_fault("[01]"),
             "x.json:1: not JSON: syntax error while parsing array - unexpected number literal; expected ']'");
   EXPECT_EQ(json_fault("[1e999]"), "x.json:1: not JSON: number overflow parsing '1e999'");

@@ -95,6 +95,7 @@ TEST_F(Kineto, IgnoresOtherTraces)
 {
   EXPECT_FALSE(read(R"({"otherData": {"schema": "isobar-trace/1"}, "traceEvents": []})"));
   EXPECT_FALSE(read("[]"));
+  EXPECT_FALSE(read("[{},\n"));
 }
 
 TEST_F(Kineto, NeedsNoSchemaVersion)
@@ -129,6 +130,8 @@ TEST_F(Kineto, NamesFaultsOfATrace)
   EXPECT_EQ(fault_of(R"({"schemaVersion": 1, "traceEvents": [{"ph": "X", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1,
                          "dur": -1}]})"),
             ": traceEvents[0].dur: less than 0");
+  EXPECT_EQ(fault_of("{\"schemaVersion\": 1, \"traceEvents\": [\n{\"ph\": \"X\", \"cat\": \"cpu_op\", \"ts\": NaN}]}"),
+            ":2: ts: NaN is not a number in JSON; write a finite one");
   EXPECT_THAT(fault_of(R"({"schemaVersion": 1, "traceEvents": [{"ph": "M"}, {"ph": "X", "cat": "kernel"}]})"),
               HasSubstr(": traceEvents[1]: "));
 }

@@ -94,9 +94,18 @@ TEST(TraceFile, RefusesOtherFiles)
   };
   file.write("{");
   EXPECT_THAT(fault_of(file), HasSubstr(file.name().string() + ": "));
+  file.write("{\n\"traceEvents\": [{\"ts\": Infinity}]}");
+  EXPECT_EQ(fault_of(file), file.name().string() + ":2: ts: Infinity is not a number in JSON; write a finite one");
   const std::string no_trace =
       "otherData.schema: not isobar-trace/1 or isobar-trace/2; pass a trace of isobar simulate or isobar run";
-  expect_fault("[]", no_trace);
+  const std::string list =
+      "is a list of events, as of PyTorch's autograd profiler or Horovod; pass a trace of isobar simulate or isobar "
+      "run "
+      "(isobar trace stats also reads those of torch.profiler)";
+  expect_fault(R"([{"name": "aten::add", "ph": "X", "ts": 1, "dur": 2, "tid": 1, "pid": "CPU functions", "args": {}}])",
+               list);
+  expect_fault("\n[\n{\"ph\": \"M\"},\n", list);  // Horovod leaves the list open
+  expect_fault("2", no_trace);
   expect_fault(R"({"otherData": {"schema": "isobar-trace/3"}})", no_trace);
   for (const int schema : {1, 2}) {
     const std::string head = fmt::format(R"({{"otherData": {{"schema": "isobar-trace/{}"}}, "traceEvents": [)", schema);
