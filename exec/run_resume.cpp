@@ -4,6 +4,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
 #include "exec/data/dataset.hpp"
+#include "exec/data/tokenizer_settings.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -17,7 +18,11 @@ std::string run_identity(const RunCommandOptions& options, const Plan& plan, con
       {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
   if (plan.micro_batch) identity["micro_batch"] = *plan.micro_batch;
   if (!options.data.train.empty()) identity["data"] = data_fingerprint(options.data.train);
-  if (!options.data.vocabulary.empty()) identity["vocabulary"] = data_fingerprint(options.data.vocabulary);
+  if (!options.data.vocabulary.empty()) {
+    identity["vocabulary"] = data_fingerprint(options.data.vocabulary);
+    const auto settings = text_of(tokenizer_settings_beside(options.data.vocabulary));
+    if (!settings.empty()) identity["tokenizer"] = settings;
+  }
   if (weights) identity["weights"] = weights->fingerprint();
   return identity.dump();
 }

@@ -76,14 +76,23 @@ bool is_chinese(char32_t code)
   return std::ranges::any_of(blocks, [&](const Block& block) { return code >= block.first && code <= block.last; });
 }
 
-void append_folded(char32_t code, std::u32string& text)
+void append_folded(char32_t code, const Folding& folding, std::u32string& text)
 {
-  std::array<utf8proc_int32_t, 4> parts{};  // no character's NFD is longer
-  const auto count = utf8proc_decompose_char(static_cast<utf8proc_int32_t>(code), parts.data(), parts.size(),
-                                             UTF8PROC_DECOMPOSE, nullptr);
+  std::array<utf8proc_int32_t, 4> parts{static_cast<utf8proc_int32_t>(code)};  // no character's NFD is longer
+  const utf8proc_ssize_t count =
+      folding.strips_accents
+          ? utf8proc_decompose_char(parts.front(), parts.data(), parts.size(), UTF8PROC_DECOMPOSE, nullptr)
+          : 1;
   for (utf8proc_ssize_t i = 0; i < count; ++i) {
     const auto part = parts[static_cast<std::size_t>(i)];
-    if (utf8proc_category(part) != UTF8PROC_CATEGORY_MN) text += static_cast<char32_t>(utf8proc_tolower(part));
+    if (folding.strips_accents && utf8proc_category(part) == UTF8PROC_CATEGORY_MN) continue;
+    if (!folding.lowers_case) {
+      text += static_cast<char32_t>(part);
+    } else if (part == 0x130) {
+      text += U"i\u0307";  // the only character whose lower case has two
+    } else {
+      text += static_cast<char32_t>(utf8proc_tolower(part));
+    }
   }
 }
 

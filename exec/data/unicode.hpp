@@ -20,8 +20,15 @@ bool is_punctuation(char32_t code);
 /// Whether the character is in one of the blocks of CJK ideographs that BERT lists.
 bool is_chinese(char32_t code);
 
-/// Appends the character's canonical decomposition (NFD) without nonspacing marks (category Mn), in lower case; nothing
-/// for such a mark. Marks that remain keep their order; NFD would sort them only for two musical marks on one note.
-void append_folded(char32_t code, std::u32string& text);
+/// How a character changes before words are split.
+struct Folding {
+  bool lowers_case = true;
+  bool strips_accents = true;
+};
+
+/// Appends the folded character. Without accents, it is the canonical decomposition (NFD) without nonspacing marks
+/// (category Mn), nothing for such a mark. Marks that remain keep their order; NFD would sort them only for two musical
+/// marks on one note.
+void append_folded(char32_t code, const Folding& folding, std::u32string& text);
 
 }  // namespace isobar::exec

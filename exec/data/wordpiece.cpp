@@ -4,7 +4,7 @@
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/utf8.hpp"
-#include "exec/data/unicode.hpp"
+#include "exec/data/tokenizer_settings.hpp"
 
 #include <fmt/format.h>
 
@@ -39,6 +39,7 @@ WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
   constexpr int most_faults = 20;
   int number_of_faults = 0;
   int line = 0;
+  bool is_cased = false;
   for (std::string_view rest = text; !rest.empty() && number_of_faults < most_faults;) {
     std::string_view piece = rest.substr(0, rest.find('\n'));
     rest.remove_prefix(std::min(rest.size(), piece.size() + 1));
@@ -63,7 +64,7 @@ WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
     } else {
       token_of_piece_.emplace(piece, line - 1);
     }
-    if (has_capital(piece)) casing_ = Casing::Cased;
+    is_cased = is_cased || has_capital(piece);
   }
   faults.throw_if_any();
   const auto required = [&](const std::string& piece) {
@@ -76,6 +77,10 @@ WordPiece::WordPiece(const std::filesystem::path& vocabulary_file)
   begin_ = required("[CLS]");
   separator_ = required("[SEP]");
   faults.throw_if_any();
+  const TokenizerSettings settings = tokenizer_settings_beside(vocabulary_file);
+  folding_.lowers_case = settings.lowers_case.value_or(!is_cased);
+  folding_.strips_accents = settings.strips_accents.value_or(folding_.lowers_case);
+  separates_chinese_ = settings.separates_chinese.value_or(true);
 }
 
 void WordPiece::encode_word(std::u32string_view word, std::vector<std::int64_t>& tokens) const
@@ -116,9 +121,8 @@ std::vector<std::int64_t> WordPiece::encode(std::string_view text) const
       continue;
     }
     folded.clear();
-    if (casing_ == Casing::Cased) folded += code;
-    if (casing_ == Casing::Uncased) append_folded(code, folded);
-    const bool is_alone = is_chinese(code);
+    append_folded(code, folding_, folded);
+    const bool is_alone = separates_chinese_ && is_chinese(code);
     if (is_alone) end_word();
     for (const char32_t character : folded) {
       if (is_punctuation(character)) {

@@ -1,5 +1,6 @@
 """Compares our WordPiece with Hugging Face's tokenizers (tools/peers.txt) on random text from all of Unicode."""
 
+import json
 import os
 import pathlib
 import random
@@ -44,13 +45,14 @@ class WordPiecePeer(unittest.TestCase):
         sys.path.append(str(wheels_folder("peers")))
         self.addCleanup(sys.path.pop)
 
-    def compare(self, cased, seed):
+    def compare(self, seed, lower, accents, chinese, settings):
         import tokenizers  # only installed among the peers
 
         draw = random.Random(seed)
         texts = [random_text(draw) for _ in range(5000)]
-        normaliser = tokenizers.normalizers.BertNormalizer(strip_accents=not cased, lowercase=not cased)
-        vocabulary = random_vocabulary(draw, texts, normaliser.normalize_str) + ["A"] * cased
+        normaliser = tokenizers.normalizers.BertNormalizer(strip_accents=not accents, lowercase=lower,
+                                                           handle_chinese_chars=chinese)
+        vocabulary = random_vocabulary(draw, texts, normaliser.normalize_str) + ["A"] * (not lower)
         vocabulary = list(dict.fromkeys(vocabulary))
         peer = tokenizers.Tokenizer(tokenizers.models.WordPiece(
             {piece: token for token, piece in enumerate(vocabulary)}, unk_token="[UNK]", max_input_chars_per_word=100))
@@ -59,6 +61,8 @@ class WordPiecePeer(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder) / "vocab.txt"
             file.write_text("".join(f"{piece}\n" for piece in vocabulary), newline="\n")
+            if settings is not None:
+                file.with_name("tokenizer_config.json").write_text(json.dumps(settings))
             done = subprocess.run([os.environ["ISOBAR_WORDPIECE_FILTER"], file], check=True, timeout=600,
                                   input="".join(f"{text}\n" for text in texts).encode(), stdout=subprocess.PIPE)
         lines = done.stdout.decode().split("\n")[:-1]
@@ -73,10 +77,17 @@ class WordPiecePeer(unittest.TestCase):
         self.assertGreater(unknown, 1000)
 
     def test_uncased_pieces_are_those_of_tokenizers(self):
-        self.compare(cased=False, seed=1)
+        self.compare(1, lower=True, accents=False, chinese=True, settings=None)
 
     def test_cased_pieces_are_those_of_tokenizers(self):
-        self.compare(cased=True, seed=2)
+        self.compare(2, lower=False, accents=True, chinese=True, settings=None)
+
+    def test_pieces_in_lower_case_with_accents_are_those_of_tokenizers(self):
+        self.compare(3, lower=True, accents=True, chinese=True, settings={"do_lower_case": True, "strip_accents": False})
+
+    def test_pieces_in_any_case_without_accents_are_those_of_tokenizers(self):
+        self.compare(4, lower=False, accents=False, chinese=False,
+                     settings={"do_lower_case": False, "strip_accents": True, "tokenize_chinese_chars": False})
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -31,11 +32,26 @@ class WordPieces : public testing::Test {
     }
     return found;
   }
-  std::string faults_of(const std::string& lines)
+  /// The same with a tokenizer_config.json beside the vocabulary.
+  std::vector<std::string> pieces_with(const std::string& settings, const std::vector<std::string>& vocabulary,
+                                       const std::string& text)
   {
-    const auto file = folder_.write("vocab.txt", lines);
+    folder_.write("tokenizer_config.json", settings);
+    return pieces_of(vocabulary, text);
+  }
+  std::string faults_of(const std::string& lines) { return faults_in(folder_.write("vocab.txt", lines)); }
+  std::string faults_of_settings(const std::string& settings)
+  {
+    folder_.write("vocab.txt", special);
+    return faults_in(folder_.write("tokenizer_config.json", settings));
+  }
+
+ private:
+  /// Faults of the vocabulary and its settings, in which FILE stands for `file`.
+  std::string faults_in(const std::filesystem::path& file)
+  {
     try {
-      const WordPiece pieces(file);
+      const WordPiece pieces(folder_.path() / "vocab.txt");
       return "none";
     } catch (const InputError& fault) {
       std::string what = fault.what();
@@ -46,6 +62,7 @@ class WordPieces : public testing::Test {
     }
   }
 
+ protected:
   TemporaryFolder folder_;
 };
 
@@ -100,8 +117,9 @@ TEST_F(WordPieces, OfKoreanAreLetters)
 
 TEST_F(WordPieces, IgnoreControlCharacters)
 {
-  EXPECT_THAT(pieces_of({"ab", "c"}, std::string("a\0b\u200B a\x07\uFFFDb", 13) + "\u00A0c\u2028c\n\tc \u00ADc\uE000"),
-              ElementsAre("ab", "ab", "c", "c", "c", "c"));
+  std::string text("a\0b\u200B a\x07\uFFFDb", 13);
+  text += "\u00A0c\u2028c\n\tc \u00ADc\uE000";
+  EXPECT_THAT(pieces_of({"ab", "c"}, text), ElementsAre("ab", "ab", "c", "c", "c", "c"));
   EXPECT_THAT(pieces_of({"ab"},
                         "a\xff\xc3"
                         "b \xed\xa0\x80"),
@@ -121,8 +139,58 @@ TEST_F(WordPieces, ComeFromAFileWithAPieceOnEachLine)
   EXPECT_EQ(pieces.separator(), 1);
   EXPECT_EQ(pieces.begin(), 2);
   EXPECT_EQ(pieces.padding(), 4);
-  EXPECT_EQ(pieces.casing(), Casing::Uncased);
   EXPECT_THAT(pieces.encode("aa b"), ElementsAre(0, 5, 3));
+}
+
+TEST_F(WordPieces, KeepAccentsOrCapitalsAsTheTokenizersSettingsSay)
+{
+  const std::vector<std::string> uncased = {"ich", "mochte", "möchte", "Ich", "Möchte", "Mochte"};
+  EXPECT_THAT(pieces_with(R"({"do_lower_case": true, "strip_accents": false})", uncased, "Ich möchte MÖCHTE"),
+              ElementsAre("ich", "möchte", "möchte"));
+  EXPECT_THAT(pieces_with(R"({"do_lower_case": true, "strip_accents": null})", uncased, "Ich Möchte"),
+              ElementsAre("ich", "mochte"));
+  EXPECT_THAT(pieces_with(R"({"do_lower_case": false, "strip_accents": true})", uncased, "Ich Möchte möchte"),
+              ElementsAre("Ich", "Mochte", "mochte"));
+  EXPECT_THAT(pieces_with(R"({"do_lower_case": false})", uncased, "Ich Möchte"), ElementsAre("Ich", "Möchte"));
+  EXPECT_THAT(pieces_with(R"({"do_lower_case": false})", {"ich"}, "ich Ich"), ElementsAre("ich", "[UNK]"));
+  // The only letter with a lower case of two characters.
+  EXPECT_THAT(pieces_with(R"({"do_lower_case": true, "strip_accents": false})", {"i\u0307"}, "\u0130"),
+              ElementsAre("i\u0307"));
+}
+
+TEST_F(WordPieces, AreCasedByTheVocabularyWhereSettingsSayNothing)
+{
+  EXPECT_THAT(pieces_with(R"({"model_max_length": 512})", {"Café", "café"}, "Café CAFÉ"), ElementsAre("Café", "[UNK]"));
+  EXPECT_THAT(pieces_with(R"({"strip_accents": false})", {"café"}, "CAFÉ"), ElementsAre("café"));
+}
+
+TEST_F(WordPieces, KeepChineseCharactersTogetherIfTheTokenizersSettingsSaySo)
+{
+  EXPECT_THAT(pieces_with(R"({"tokenize_chinese_chars": false})", {"推特", "推", "特"}, "推特"), ElementsAre("推特"));
+  EXPECT_THAT(pieces_with(R"({"tokenize_chinese_chars": true})", {"推特", "推", "特"}, "推特"),
+              ElementsAre("推", "特"));
+}
+
+TEST_F(WordPieces, AreThoseOfTheTokenizersThatSplitAsBertsDoes)
+{
+  EXPECT_EQ(faults_of_settings(R"({"tokenizer_class": "ElectraTokenizerFast", "unk_token": "[UNK]", "never_split": null,
+                                   "do_basic_tokenize": true, "pad_token": {"content": "[PAD]", "lstrip": false},
+                                   "added_tokens_decoder": {"0": {"content": "[PAD]", "special": true}}})"),
+            "none");
+  EXPECT_EQ(faults_of_settings(R"({"tokenizer_class": "BertJapaneseTokenizer"})"),
+            "FILE:1: tokenizer_class: \"BertJapaneseTokenizer\" splits text in another way than BERT's; supported are "
+            "BertTokenizer, DistilBertTokenizer, ElectraTokenizer, MobileBertTokenizer, SqueezeBertTokenizer");
+  EXPECT_EQ(faults_of_settings("{\"do_basic_tokenize\": false,\n\"never_split\": [\"<br>\"]}"),
+            "FILE:1: do_basic_tokenize: false is not supported; words end at white space and punctuation\n"
+            "FILE:2: never_split: is not supported; remove it to split all words");
+  EXPECT_EQ(faults_of_settings(R"({"unk_token": "<unk>"})"),
+            "FILE:1: unk_token: \"<unk>\" is not supported; the piece is [UNK]");
+  EXPECT_EQ(faults_of_settings(R"({"added_tokens_decoder": {"9": {"content": "<url>", "special": false}}})"),
+            "FILE:1: added_tokens_decoder.9.content: \"<url>\" is an added token, which is not supported; put it into "
+            "the vocabulary");
+  EXPECT_EQ(faults_of_settings(R"({"strip_accents": "no"})"),
+            "FILE:1: strip_accents: \"no\" is not a boolean; write true or false without quotes");
+  EXPECT_EQ(faults_of_settings("[]"), "FILE:1: the file is a list; write \"key: value\" pairs");
 }
 
 TEST_F(WordPieces, OfDamagedFilesAreRefusedByLine)
