@@ -27,11 +27,8 @@ double memory_of_model(const CostModel& cost, const Goal& goal)
 {
   const std::size_t end = cost.layers();
   const auto in_flight = microbatches_in_flight(require_chain_schedule(goal.schedule), 0, goal.microbatches);
-  const double all = cost.memory(0, end - 1, in_flight).value;
-  if (cost.memory_ignores_schedule()) return all;
-  const Bytes buffers = cost.boundary_output(0) + cost.boundary_gradient(0) + cost.boundary_output(end) +
-                        cost.boundary_gradient(end) + cost.workload().workspace;
-  return all - buffers.value;
+  const Bytes besides_layers = cost.buffers(0) + cost.buffers(end) + cost.workspace();
+  return (cost.memory(0, end - 1, in_flight) - besides_layers).value;
 }
 
 }  // namespace

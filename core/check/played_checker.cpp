@@ -51,6 +51,8 @@ struct Part {
   std::size_t rank = 0;
   double share = 1;
   std::uint64_t forwards = 0;  // by the program
+  bool meets_before = false;   // exchanges data with another device over the cut before its stage
+  bool meets_after = false;
   Times times;
   std::array<std::optional<double>, static_cast<std::size_t>(Opcode::Update)> seconds;  // by computation
 };
@@ -174,6 +176,19 @@ class PlayedChecker {
       for (std::uint64_t m = 0; m < plan_.goal.microbatches; ++m) ++counts[{taker[stage - 1][m], taker[stage][m]}];
     }
     for (const auto& [pair, count] : counts) passages_.push_back({pair.first, pair.second, count, {}, {}});
+    for (const auto& passage : passages_) find_meetings(holders_[passage.from], holders_[passage.to]);
+  }
+
+  /// Each shard gets its input, and its output's gradient, from one shard of the other holder; these take turns.
+  static void find_meetings(Holder& from, Holder& to)
+  {
+    const auto meet = [](Part& before, Part& after) {
+      if (before.rank == after.rank) return;
+      before.meets_after = true;
+      after.meets_before = true;
+    };
+    for (std::size_t k = 0; k < to.parts.size(); ++k) meet(from.parts[k % from.parts.size()], to.parts[k]);
+    for (std::size_t k = 0; k < from.parts.size(); ++k) meet(from.parts[k], to.parts[k % to.parts.size()]);
   }
 
   /// The part of a layer that is divided by units, and that a shard has.
@@ -279,6 +294,7 @@ class PlayedChecker {
     std::vector<double> found(devices_.size(), 0);
     const Boundaries cuts = boundaries_of(workload_);
     for (const auto& holder : holders_) add_resident(holder, cuts, found);
+    if (workload_.memory_model == MemoryModel::Training) add_workspaces(found);
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       std::array<double, tier_count> needed{};
       needed[static_cast<std::size_t>(Tier::Device)] = found[rank];
@@ -321,15 +337,12 @@ class PlayedChecker {
     double updated = 0;  // parts, by the machine
     double spilled = 0;  // parts, with their state on the disk
     Residence common;
-    const auto is_here = [&](std::size_t stage) {
-      return stage < holder_of_.size() && holder_of_[stage].contains(rank);
-    };
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-      if (!is_here(i)) continue;
+      const auto here = holder_of_[i].find(rank);
+      if (here == holder_of_[i].end()) continue;
       const Stage& stage = plan_.stages[i];
-      if (i == 0 ? plan_.data_server.has_value() : !is_here(i - 1))
-        device += (cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer]).value;
-      if (!is_here(i + 1)) device += (cuts.output[stage.last_layer + 1] + cuts.gradient[stage.last_layer + 1]).value;
+      device +=
+          buffers_of(i, holders_[here->second.first].parts[here->second.second], cuts, plan_.data_server.has_value());
       double count = 0;
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         count += static_cast<double>(workload_.layers[k].parameters);
@@ -409,16 +422,36 @@ class PlayedChecker {
                         bytes.gradient / (divides_gradients ? replicas : 1) +
                         bytes.optimizer / (divides_optimizer ? replicas : 1);
     const bool is_sky = workload_.memory_model == MemoryModel::Sky;
-    const std::size_t after = stage.last_layer + 1;
-    const Bytes buffers = cuts.output[stage.first_layer] + cuts.gradient[stage.first_layer] + cuts.output[after] +
-                          cuts.gradient[after] + workload_.workspace;
     for (const auto& part : holder.parts) {
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];
         found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(holder, part, layer) * each;
       }
-      if (!is_sky) found[part.rank] += buffers.value / blocks_of(holder);
+      if (!is_sky) found[part.rank] += buffers_of(holder.stage, part, cuts, true) / blocks_of(holder);
     }
+  }
+
+  /// The bytes in which a part of a stage has what it exchanges with other devices, and the input of the step.
+  double buffers_of(std::size_t stage, const Part& part, const Boundaries& cuts, bool has_input) const
+  {
+    const std::size_t before = plan_.stages[stage].first_layer;
+    const std::size_t after = plan_.stages[stage].last_layer + 1;
+    double bytes = 0;
+    if (stage == 0 ? has_input : part.meets_before) bytes += cuts.output[before].value + cuts.gradient[before].value;
+    if (part.meets_after) bytes += cuts.output[after].value + cuts.gradient[after].value;
+    return bytes;
+  }
+
+  /// Adds what the passes of each device need besides, whatever the number of its stages.
+  void add_workspaces(std::vector<double>& found) const
+  {
+    std::vector<double> most(found.size(), 0);
+    for (const auto& holder : holders_) {
+      for (const auto& part : holder.parts) {
+        most[part.rank] = std::max(most[part.rank], workload_.workspace.value / blocks_of(holder));
+      }
+    }
+    for (std::size_t rank = 0; rank < found.size(); ++rank) found[rank] += most[rank];
   }
 
   /// The time of a collective in which the parts of a holder pass messages around their ring.

@@ -138,7 +138,7 @@ struct Workload {
   /// Layers that recompute their activations in the backward pass (activation checkpointing), ascending; see
   /// with_recomputation.
   std::vector<std::size_t> recompute;
-  Bytes workspace;  ///< of every stage that lives on its device: the largest of a layer, measured or recomputed
+  Bytes workspace;  ///< of each device whose stages live on it, once: the largest of a layer, measured or recomputed
   /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
   std::map<std::string, spmd::DeviceRates> operator_rates = {};
   /// The prices of ComputeModel::Operators; null: FLOPs count. Other micro-batches and recomputation keep it.

@@ -88,12 +88,19 @@ Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_fl
   if (!held_.empty() && in_flight > 0) in_flight = held_[std::min<std::uint64_t>(in_flight, held_.size()) - 1];
   const double parameters = parameters_[last + 1] - parameters_[first];
   const double activations = activations_[last + 1] - activations_[first];
-  // One buffer for each transfer of the stage: input, output and the two gradients.
-  const Bytes buffers =
-      boundary_output_[first] + boundary_gradient_[first] + boundary_output_[last + 1] + boundary_gradient_[last + 1];
   return Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer) +
                activations * static_cast<double>(in_flight)) +
-         buffers + workload_->workspace;
+         (buffers(first) + buffers(last + 1)) + workspace();
+}
+
+Bytes CostModel::buffers(std::size_t layer) const
+{
+  return memory_ignores_schedule() ? Bytes(0) : boundary_output_[layer] + boundary_gradient_[layer];
+}
+
+Bytes CostModel::workspace() const
+{
+  return memory_ignores_schedule() ? Bytes(0) : workload_->workspace;
 }
 
 bool CostModel::memory_ignores_schedule() const

@@ -64,8 +64,14 @@ class CostModel {
   /// The part of a transfer that a formula with this communication counts (see counted_path).
   static Seconds counted(Communication communication, TransferTimes transfer);
 
-  /// Memory of a stage with layers first..last that holds the activations of `in_flight` micro-batches (docs/costs.md).
+  /// Memory of a device with layers first..last that holds the activations of `in_flight` micro-batches
+  /// (docs/costs.md): of a stage, or of neighbouring ones that exchange nothing with other devices over the cuts
+  /// between them.
   Bytes memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const;
+  /// The part of `memory` for transfers over the cut before `layer` (0..layers): activations and gradients.
+  Bytes buffers(std::size_t layer) const;
+  /// The part of `memory` for what a pass needs besides, which a device with several stages has once.
+  Bytes workspace() const;
   /// True if `memory` does not depend on micro-batches in flight (MemoryModel::Sky).
   bool memory_ignores_schedule() const;
 

@@ -39,6 +39,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
     : orders_(std::move(orders)),
       patterns_(microbatch_patterns(plan)),
       parts_of_rank_(orders_.size()),
+      workspaces_(orders_.size()),
       is_blocking_(plan.transfers.blocking),
       is_sliced_(plan.transfers.sliced),
       replicas_(replicas)
@@ -62,6 +63,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
   const Boundaries boundaries = boundaries_of(workload);
   find_shard_lanes(workload, boundaries);
   const auto hops = hops_of(boundaries, plan.data_server.has_value());
+  if (workload.memory_model == MemoryModel::Training) add_shared_memory(workload, boundaries);
   channels_.resize(hops.size());
   add_lanes("send activation", Payload::Activation, true, hops);
   add_lanes("send gradient", Payload::Gradient, true, hops);
@@ -102,7 +104,7 @@ Bytes PipelineProgram::resident(std::size_t rank, Tier tier) const
   if (tiers_[rank] != nullptr) return tier_memory_[rank][static_cast<std::size_t>(tier)];
   if (tier != Tier::Device) return sum;
   for (const std::size_t part : parts_of_rank_[rank]) sum += works_[part].resident;
-  return sum;
+  return sum + workspaces_[rank];
 }
 
 Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t position) const
@@ -152,7 +154,6 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
     work.microbatches = patterns_[stage].count(replica);
     work.first_layer = plan.stages[stage].first_layer;
     work.last_layer = plan.stages[stage].last_layer;
-    work.resident = costs.memory(work.first_layer, work.last_layer, 0);
     const bool is_updated_on_device = plan.stages[stage].residence.optimizer == Tier::Device;
     for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
       const Layer& whole = workload.layers.at(k);
@@ -168,13 +169,10 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
       work.workspace = std::max(work.workspace, each.workspace);
       if (!part) continue;
       ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
-      if (!costs.memory_ignores_schedule()) {
-        const Bytes buffers = work.resident - Bytes(static_cast<double>(whole.parameters) * bytes);
-        const Bytes own_buffers = buffers / static_cast<double>(grids_[stage].blocks());
-        work.resident = Bytes(static_cast<double>(each.parameters) * bytes) + own_buffers;
-      }
       work.shared_parameters = static_cast<double>(shared_parameters(whole, grids_[stage]));
     }
+    work.resident = costs.memory_ignores_schedule() ? costs.memory(work.first_layer, work.last_layer, 0)
+                                                    : Bytes(work.parameters * bytes);
     work.part = static_cast<std::uint32_t>(parts_of_rank_[rank].size());
     parts_of_rank_[rank].push_back(works_.size());
     works_.push_back(std::move(work));
@@ -227,16 +225,43 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
         if (is_alike && works_[from].replica != works_[to].replica) continue;
         // Each shard has the whole output, and brings it to those that take turns with it.
         const bool goes_there = works_[from].shard == works_[to].shard % works_[from].shards;
-        const bool goes_back = works_[to].shard == works_[from].shard % works_[to].shards && is_training_;
+        const bool goes_back = works_[to].shard == works_[from].shard % works_[to].shards;
         if (!goes_there && !goes_back) continue;
         if (!is_alike && !do_meet(from, to)) continue;
+        if (works_[from].rank != works_[to].rank) {
+          works_[from].has_transfers_after = true;
+          works_[to].has_transfers_before = true;
+        }
         const auto parts = static_cast<double>(parts_between(works_[from], works_[to]));
         if (goes_there) add_hop(hops, Payload::Activation, from, to, boundaries.output.at(layer) / parts, is_alike);
-        if (goes_back) add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer) / parts, is_alike);
+        if (goes_back && is_training_) {
+          add_hop(hops, Payload::Gradient, to, from, boundaries.gradient.at(layer) / parts, is_alike);
+        }
       }
     }
   }
   return hops;
+}
+
+void PipelineProgram::add_shared_memory(const Workload& workload, const Boundaries& boundaries)
+{
+  for (auto& work : works_) {
+    const auto blocks = static_cast<double>(grids_[work.index].blocks());
+    work.resident += buffers_of(work, boundaries, true) / blocks;
+    workspaces_[work.rank] = workload.workspace / blocks;  // the parts of a rank are in equal grids
+  }
+}
+
+Bytes PipelineProgram::buffers_of(const StageWork& work, const Boundaries& boundaries, bool has_input) const
+{
+  Bytes buffers;
+  if (work.index == 0 ? has_input : work.has_transfers_before) {
+    buffers += boundaries.output.at(work.first_layer) + boundaries.gradient.at(work.first_layer);
+  }
+  if (work.has_transfers_after) {
+    buffers += boundaries.output.at(work.last_layer + 1) + boundaries.gradient.at(work.last_layer + 1);
+  }
+  return buffers;
 }
 
 bool PipelineProgram::do_meet(std::size_t from, std::size_t to) const
@@ -461,18 +486,13 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
       part.synced = work.synced;
       tiered.parts.push_back(part);
       // What crosses a cut between two parts of the rank is in the activations of the later one.
-      const auto takes_as_many = [&](std::size_t stage) { return taken_here.at(stage) == work.microbatches; };
-      const bool reads_data_here = work.index == 0 && !plan.data_server;
-      if (work.index > 0 && taken_here.contains(work.index - 1)) {
-        if (takes_as_many(work.index - 1)) work.own_gradient = boundaries.gradient[work.first_layer];
-      } else if (!reads_data_here) {
-        buffers += boundaries.output[work.first_layer] + boundaries.gradient[work.first_layer];
-      }
-      if (work.index + 1 < patterns_.size() && taken_here.contains(work.index + 1)) {
-        if (takes_as_many(work.index + 1)) work.later_gradient = boundaries.gradient[work.last_layer + 1];
-      } else {
-        buffers += boundaries.output[work.last_layer + 1] + boundaries.gradient[work.last_layer + 1];
-      }
+      const auto takes_as_many = [&](std::size_t stage) {
+        const auto taken = taken_here.find(stage);
+        return taken != taken_here.end() && taken->second == work.microbatches;
+      };
+      if (work.index > 0 && takes_as_many(work.index - 1)) work.own_gradient = boundaries.gradient[work.first_layer];
+      if (takes_as_many(work.index + 1)) work.later_gradient = boundaries.gradient[work.last_layer + 1];
+      buffers += buffers_of(work, boundaries, plan.data_server.has_value());
     }
     if (is_tiered) {
       tiered.first_lane = static_cast<LaneId>(lanes_[rank].size());

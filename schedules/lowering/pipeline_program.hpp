@@ -102,6 +102,8 @@ struct StageWork {
   std::size_t shards = 1;  // of its replica
   std::size_t rank = 0;
   std::uint64_t microbatches = 0;
+  bool has_transfers_before = false;  // with another rank, over the cut before its layers
+  bool has_transfers_after = false;
   double parameters = 0;
   double shared_parameters = 0;               // that several shards have, and of whose gradients each has an addend
   std::array<ShardedPass, 3> sharded_passes;  // by ShardPass
@@ -237,6 +239,13 @@ class PipelineProgram : public Program {
     const std::size_t blocks = grids_[to.index].blocks();
     return blocks == 1 && is_sliced_ && from.shards == to.shards ? to.shards : blocks;
   }
+
+  /// Adds to what stages hold throughout their buffers for transfers, and finds the workspaces of their devices, which
+  /// have them once.
+  void add_shared_memory(const Workload& workload, const Boundaries& boundaries);
+
+  /// The buffers of a part for what it exchanges with others, and for the input of the first stage.
+  Bytes buffers_of(const StageWork& work, const Boundaries& boundaries, bool has_input) const;
 
   /// Whether a micro-batch of one replica is one of another's, a stage before or after.
   bool do_meet(std::size_t from, std::size_t to) const;
@@ -401,6 +410,7 @@ class PipelineProgram : public Program {
   std::vector<Order> orders_;                                // by rank
   std::vector<MicrobatchPattern> patterns_;                  // by stage
   std::vector<std::vector<std::size_t>> parts_of_rank_;      // indices in works_
+  std::vector<Bytes> workspaces_;                            // by rank, of its passes
   std::vector<StageWork> works_;                             // by stage, replica and shard; others point to them
   std::vector<std::size_t> first_of_stage_;                  // in works_, and their number
   std::vector<std::vector<std::size_t>> first_of_replica_;   // in works_, by stage

@@ -137,6 +137,8 @@ TEST(CostModel, CountsTrainingMemoryWithMicroBatchesInFlight)
   const CostModel cost(workload, devices);
   EXPECT_DOUBLE_EQ(cost.memory(1, 1, 3).value, 10 * 16 + 3 * 100 + 4 * 7);
   EXPECT_DOUBLE_EQ(cost.memory(0, 2, 1).value, 30 * 16 + 3 * 100);
+  EXPECT_DOUBLE_EQ(cost.buffers(1).value, 2 * 7);
+  EXPECT_DOUBLE_EQ(cost.buffers(3).value, 0);
 }
 
 TEST(CostModel, IgnoresTheScheduleInSkysEstimator)
@@ -148,6 +150,8 @@ TEST(CostModel, IgnoresTheScheduleInSkysEstimator)
   const CostModel cost(workload, devices);
   EXPECT_DOUBLE_EQ(cost.memory(0, 1, 1).value, 22);
   EXPECT_DOUBLE_EQ(cost.memory(0, 1, 50).value, 22);
+  EXPECT_EQ(cost.buffers(1), Bytes(0));
+  EXPECT_EQ(cost.workspace(), Bytes(0));
 }
 
 TEST(CostModel, UsesTheRateOfTheWorkloadsDtype)
