@@ -28,16 +28,19 @@ class Folder {
       const Bytes all = cost_.cluster().devices[device].memory;
       const Bytes room =
           memory == Memory::SharedByParts ? static_cast<double>(part + 1) / static_cast<double>(how_.parts) * all : all;
+      const Bytes shared = part == 0 ? Bytes(0) : shared_with_parts_before(stage, next);
+      const auto needed_to = [&](std::size_t end) {
+        return used[rank] + cost_.memory(next, end - 1, how_.in_flight[rank][part]) - shared;
+      };
       const auto fits = [&](std::size_t end) {
         if (cost_.compute_time(device, next, end - 1) > limit) return false;
-        return memory == Memory::Ignored ||
-               used[rank] + cost_.memory(next, end - 1, how_.in_flight[rank][part]) <= room;
+        return memory == Memory::Ignored || needed_to(end) <= room;
       };
       const std::size_t furthest = cost_.layers() - (stages_ - 1 - stage);  // leaves a layer for each stage after it
       std::size_t end = next + 1;
       if (!fits(end)) return {};
       while (end < furthest && fits(end + 1)) ++end;
-      used[rank] += cost_.memory(next, end - 1, how_.in_flight[rank][part]);
+      used[rank] = needed_to(end);
       stages.push_back({device, next, end - 1});
       next = end;
     }
@@ -68,6 +71,16 @@ class Folder {
   }
 
  private:
+  /// What a further part of a rank does not need besides the parts before it: the workspace, and buffers for what comes
+  /// from the rank itself. The part is a stage that begins at `layer`.
+  Bytes shared_with_parts_before(std::size_t stage, std::size_t layer) const
+  {
+    const auto rank_of = [&](std::size_t of) {
+      return schedules::rank_of_stage(how_.folding, of, how_.devices.size());
+    };
+    return cost_.workspace() + (rank_of(stage) == rank_of(stage - 1) ? 2 * cost_.buffers(layer) : Bytes(0));
+  }
+
   const CostModel& cost_;
   const Fold& how_;
   std::size_t stages_;

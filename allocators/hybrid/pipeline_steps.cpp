@@ -137,10 +137,9 @@ class Step {
         const Place& place = pipelines_[r][i];
         const std::uint64_t held = microbatches_in_flight(*chain_schedule(plan_.goal.schedule),
                                                           pipelines_[r].size() - 1 - i, microbatches_of(r));
-        Bytes need;
+        Bytes need = cost_.memory(place.layers.first_layer, place.layers.last_layer, held);
         for (std::size_t s = place.first_stage; s <= place.last_stage; ++s) {
-          const Stage& stage = plan_.stages[s];
-          need += cost_.memory(stage.first_layer, stage.last_layer, held) - Bytes(divided * parameters_of(stage));
+          need -= Bytes(divided * parameters_of(plan_.stages[s]));
         }
         const Bytes memory = cost_.cluster().devices[place.layers.device].memory;
         if (need > memory * (1 + tolerance)) return false;

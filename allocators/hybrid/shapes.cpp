@@ -255,17 +255,6 @@ Bytes ShapeCosts::need(const ShapeStage& stage, std::size_t stages_behind, std::
   return need - Bytes(parameters * (bytes_.all() - held_bytes(bytes_, Sharding::Optimizer, replicas)));
 }
 
-Bytes ShapeCosts::buffers_inside(const ShapeStage& stage, const std::vector<std::size_t>& cuts) const
-{
-  Bytes buffers;
-  if (cost().memory_ignores_schedule()) return buffers;
-  for (auto cut = std::upper_bound(cuts.begin(), cuts.end(), stage.first_layer);
-       cut != cuts.end() && *cut <= stage.last_layer; ++cut) {
-    buffers += 2 * (cost().boundary_output(*cut) + cost().boundary_gradient(*cut));
-  }
-  return buffers;
-}
-
 ShapeCosts::Transfers ShapeCosts::transfers_of(const std::vector<Shape>& shapes) const
 {
   Transfers transfers;
@@ -307,7 +296,7 @@ ShapeCosts::Hop ShapeCosts::hop(const ShapeStage& from, const ShapeStage& to, co
 
 std::vector<ShapeTimes> ShapeCosts::times(const std::vector<Shape>& shapes) const
 {
-  const Surroundings all{copies_of(shapes), transfers_of(shapes), cuts_of(shapes)};
+  const Surroundings all{copies_of(shapes), transfers_of(shapes)};
   std::vector<ShapeTimes> times;
   for (const auto& shape : shapes) times.push_back(this->times(shape, all));
   return times;
@@ -349,8 +338,7 @@ ShapeTimes ShapeCosts::times(const Shape& shape, const Surroundings& all) const
     forwards = std::max(forwards, costs.forward_work(stage.first_layer, stage.last_layer) / speed);
     times.backward[i] = costs.backward_work(stage.first_layer, stage.last_layer) / speed;
     backwards = std::max(backwards, times.backward[i]);
-    const Bytes needed = need(stage, count - 1 - i, all.replicas) + buffers_inside(stage, all.cuts);
-    times.fits = times.fits && needed <= memory(stage.kind);
+    times.fits = times.fits && fits(stage, count - 1 - i, all.replicas);
   }
   times.alone = input.total() + round;
   if (schedule_ == ChainSchedule::GPipe) times.period = std::max(times.period, forwards + backwards);

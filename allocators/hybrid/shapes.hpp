@@ -89,7 +89,7 @@ class ShapeCosts {
   /// The compute time of layers on a kind's devices for one micro-batch.
   Seconds compute_time(const ShapeStage& stage) const;
   /// Whether a stage fits into its devices, with `stages_behind` stages behind it and `replicas` replicas of each
-  /// layer, if other pipelines are cut at none but its own cuts.
+  /// layer.
   bool fits(const ShapeStage& stage, std::size_t stages_behind, std::size_t replicas) const
   {
     return need(stage, stages_behind, replicas) <= memory(stage.kind);
@@ -137,12 +137,9 @@ class ShapeCosts {
   struct Surroundings {
     std::size_t replicas = 0;
     Transfers transfers;
-    std::vector<std::size_t> cuts;  // of all, ascending
   };
   ShapeTimes times(const Shape& shape, const Surroundings& all) const;
   Bytes need(const ShapeStage& stage, std::size_t stages_behind, std::size_t replicas) const;
-  /// What a stage also needs because other pipelines are cut inside of it.
-  Bytes buffers_inside(const ShapeStage& stage, const std::vector<std::size_t>& cuts) const;
   Bytes memory(std::size_t kind) const { return problem_.cluster.devices[kinds_[kind].devices.front()].memory; }
   std::uint64_t in_flight(std::size_t stages_behind) const;
   /// Replicas of layers on the devices of a kind.

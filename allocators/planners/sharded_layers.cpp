@@ -56,11 +56,8 @@ ShardedLayers::ShardedLayers(const CostModel& cost, std::uint64_t shards, const 
     append(work_, (part.forward + part.backward).value);
     append(update_, isobar::update_work(workload, part).value);
     append(parameters_, static_cast<double>(part.parameters));
-    const double whole_resident = cost.memory(i, i, 0).value;
-    const double buffers = whole_resident - static_cast<double>(whole.parameters) * bytes_per;
-    append(resident_, cost.memory_ignores_schedule()
-                          ? whole_resident
-                          : static_cast<double>(part.parameters) * bytes_per + buffers * part_of_boundary_);
+    append(resident_, cost.memory_ignores_schedule() ? cost.memory(i, i, 0).value
+                                                     : static_cast<double>(part.parameters) * bytes_per);
     append(activations_, part.activations.value);
     RingTraffic traffic;
     if (shards > 1) {
@@ -79,7 +76,9 @@ Bytes ShardedLayers::memory(std::size_t first, std::size_t last, std::uint64_t i
 {
   if (shards_ == 1) return cost_->memory(first, last, in_flight);
   const double activations = cost_->memory_ignores_schedule() ? 0 : sum(activations_, first, last);
-  return Bytes(sum(resident_, first, last) + static_cast<double>(in_flight) * activations);
+  const Bytes besides_layers = cost_->buffers(first) + cost_->buffers(last + 1) + cost_->workspace();
+  return Bytes(sum(resident_, first, last) + static_cast<double>(in_flight) * activations) +
+         besides_layers * part_of_boundary_;
 }
 
 }  // namespace isobar::allocators

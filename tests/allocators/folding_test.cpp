@@ -62,6 +62,19 @@ TEST(FoldedStages, StayWithinMemoryWhereTheyCan)
   EXPECT_EQ(fold(cost, on({0, 1}, Folding::RoundRobin, 2)).size(), 4U);
 }
 
+TEST(FoldedStages, HaveOneWorkspaceOnADeviceAndNoBuffersBetweenThem)
+{
+  // The second device has 300 bytes, of which its first stage takes half: a layer of 10, buffers of 40 and the
+  // workspace of 100. Its second stage needs only its layers besides.
+  Workload workload = chain(std::vector<double>(8, 1), 0, 10, 10);
+  workload.workspace = Bytes(100);
+  Cluster platform = cluster({1, 3}, {Seconds(0), BytesPerSecond(1e30)}, 1e6);
+  platform.devices[1].memory = Bytes(300);
+  const CostModel cost(workload, platform);
+  EXPECT_THAT(sizes_of(fold(cost, on({0, 1}, Folding::V, 2))),
+              ElementsAre(std::pair(0, 1), std::pair(1, 1), std::pair(1, 5), std::pair(0, 1)));
+}
+
 TEST(FoldedStages, NeedALayerEach)
 {
   const Workload workload = chain({1, 1, 1});

@@ -166,6 +166,38 @@ TEST(Grid, UsesPipelinesWhereTheModelIsTooLargeForADevice)
   EXPECT_EQ(shape_of(plan), std::pair(std::size_t{2}, std::size_t{2}));
 }
 
+TEST(Grid, NeedsLessMemoryWhereLayersRecompute)
+{
+  const Workload plain = workload_from_text(R"(model: llama
+layers: 24
+hidden: 1024
+heads: 16
+kv_heads: 4
+intermediate: 2816
+vocabulary: 32000
+sequence: 4096
+micro_batch: 2
+dtype: bf16
+optimizer: adamw
+unit: operator
+)",
+                                            "llama.yaml");
+  const Cluster devices = cluster(std::vector<double>(4, 1e14), {Seconds(2e-6), BytesPerSecond(1e11)}, 16 * 0x1p30);
+  SearchLimits limits = with_shape(1, 1);
+  limits.grid.tensor = 4;
+  const auto need = [&](std::size_t first, std::size_t end) {
+    std::vector<std::size_t> recomputed(end - first);
+    std::iota(recomputed.begin(), recomputed.end(), first);
+    const Workload workload = with_recomputation(plain, recomputed);
+    const Plan plan = grid(workload, devices, goal_under("1f1b"), limits);
+    return plan.predicted.value().peak_memory.at("d0").value / 0x1p30;
+  };
+  // Parameters, gradients and optimizer of a quarter of each layer, what its passes keep, and one workspace.
+  EXPECT_NEAR(need(0, 0), 4.297, 0.001);
+  EXPECT_NEAR(need(1, 49), 2.466, 0.001);
+  EXPECT_NEAR(need(0, 50), 3.011, 0.001);
+}
+
 TEST(Grid, DividesWhatDoesNotFitWhole)
 {
   Workload workload = chain(std::vector<double>(8, 1e6), 100);
