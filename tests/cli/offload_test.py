@@ -63,6 +63,27 @@ def box_of(gpus):
                       '<disk id="nvme" read_bw="3GBps" write_bw="2GBps"><prop id="capacity" value="4 TB"/></disk></host>',
                       *hosts, *links, *routes, "</zone>", "</platform>", ""])
 
+GPT = """model: gpt
+layers: 24
+hidden: 4096
+heads: 32
+vocabulary: 50304
+sequence: 1024
+micro_batch: 1
+dtype: bf16
+optimizer: adamw
+attention: fused
+unit: operator
+"""
+EIGHT_DEVICES = """<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster id="x" prefix="n" suffix="" radical="0-7" speed="38.7Tf" bw="16GBps" lat="5us">
+    <prop id="memory" value="32 GB"/>
+  </cluster>
+</platform>
+"""
+
 
 def rows_of(file):
     with (DATA / file).open() as table:
@@ -341,6 +362,14 @@ class Fit(CommandTest):
         plan = "plan", V100, STRONGHOLD, "--allocator", "resident", "-o", self.folder / "plan.json"
         self.run_isobar(*plan, "--set", f"hidden={largest}")
         self.run_isobar(*plan, "--set", f"hidden={largest + 16}", expect=4)
+
+    def test_fits_larger_models_where_their_layers_recompute(self):
+        inputs = self.write("eight.xml", EIGHT_DEVICES), self.write("gpt.yaml", GPT)
+        shape = "--allocators", "grid", "--tensor", 8, "--pipeline", 1, "--replicas", 1, "--microbatches", 8
+        none, inner, every = (self.json_of("fit", *inputs, *shape, "--recompute", layers)["rows"][0]["largest"]
+                              for layers in ("none", "inner", "all"))
+        self.assertGreater(inner, none)
+        self.assertGreater(every, none)
 
     def test_fits_thousands_of_small_layers(self):
         workload = self.write("tiny.yaml", TINY)
