@@ -36,6 +36,27 @@ TINY_PLATFORM = """<?xml version="1.0"?>
 </platform>
 """
 
+GPT = """model: gpt
+layers: 24
+hidden: 4096
+heads: 32
+vocabulary: 50304
+sequence: 1024
+micro_batch: 1
+dtype: bf16
+optimizer: adamw
+attention: fused
+unit: operator
+"""
+EIGHT_DEVICES = """<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <cluster id="x" prefix="n" suffix="" radical="0-7" speed="38.7Tf" bw="16GBps" lat="5us">
+    <prop id="memory" value="32 GB"/>
+  </cluster>
+</platform>
+"""
+
 BOX_MODEL = """model: gpt
 layers: 8
 hidden: 6144
@@ -62,27 +83,6 @@ def box_of(gpus):
                       '<host id="cpu" speed="20Gf"><prop id="role" value="machine"/><prop id="memory" value="256 GB"/>'
                       '<disk id="nvme" read_bw="3GBps" write_bw="2GBps"><prop id="capacity" value="4 TB"/></disk></host>',
                       *hosts, *links, *routes, "</zone>", "</platform>", ""])
-
-GPT = """model: gpt
-layers: 24
-hidden: 4096
-heads: 32
-vocabulary: 50304
-sequence: 1024
-micro_batch: 1
-dtype: bf16
-optimizer: adamw
-attention: fused
-unit: operator
-"""
-EIGHT_DEVICES = """<?xml version="1.0"?>
-<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
-<platform version="4.1">
-  <cluster id="x" prefix="n" suffix="" radical="0-7" speed="38.7Tf" bw="16GBps" lat="5us">
-    <prop id="memory" value="32 GB"/>
-  </cluster>
-</platform>
-"""
 
 
 def rows_of(file):
