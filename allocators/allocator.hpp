@@ -75,6 +75,7 @@ struct Placement {
   /// Other placements that fit, best first, without duplicates: at most SearchLimits::candidates - 1, and only for
   /// objective `step`.
   std::vector<std::vector<StagePlacement>> alternatives = {};
+  bool keeps_counts = false;  ///< whether each device keeps its number of layers where it has several stages
 };
 
 /// The problem of an allocator whose plans may have replicas of stages.

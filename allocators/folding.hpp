@@ -16,16 +16,19 @@ struct Fold {
   std::size_t parts = 1;  ///< stages of each device
   /// Most micro-batches in flight, by rank and part.
   std::vector<std::vector<std::uint64_t>> in_flight = {};
+  std::vector<std::size_t> layers = {};  ///< of each device, by rank; empty: as many as balance the devices
 };
 
-/// Cuts a chain into `parts` stages on each device, in the order of the folding, so that the slowest stage is as fast
-/// as a greedy search finds: for a given limit each stage takes as many layers as the limit and its device's memory
-/// allow. Memory is shared evenly among the parts of a device or, where that fails, left to the first ones. If no limit
-/// works within the memory, it is ignored: the caller checks it.
+/// Cuts a chain into `parts` stages on each device, in the order of the folding.
 ///
-/// A heuristic: exact for the slowest stage where memory does not bind. Ignores transfers. O(layers) for each of about
-/// 50 limits. Deterministic.
-/// @returns the stages, in chain order; none if the chain has fewer layers than there are stages.
+/// With `layers` every device gets that number of layers, in parts that differ by at most one. Otherwise the devices
+/// are balanced: what exceeds memories is least, then the largest compute time of a device over all its parts, then the
+/// differences between devices and between the parts of each.
+///
+/// A heuristic: it begins with parts in proportion to the speeds of their devices. Then stages pass single layers on,
+/// over any number of stages, while that improves the cuts. Ignores transfers. O(stages²) for each of a few passes.
+/// Deterministic.
+/// @returns the stages, in chain order; none if a stage would have no layer.
 std::vector<StagePlacement> fold(const CostModel& cost, const Fold& how);
 
 }  // namespace isobar::allocators

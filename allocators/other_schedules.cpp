@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
@@ -26,6 +27,9 @@ namespace {
 
 /// Micro-batches of all devices together for which list scheduling takes acceptable time and memory.
 constexpr std::uint64_t most_listed_microbatches = 200'000;
+
+/// Work of playing plans with other cuts, in stages and their micro-batches.
+constexpr std::uint64_t most_played_passes = 300'000;
 
 /// @throws InputError if list scheduling takes too long.
 void require_few_tasks(const Goal& goal, std::size_t devices)
@@ -154,12 +158,12 @@ class PlayedPlans {
       refuse(placement.outcome, placement.reason);
       return 0;
     }
-    add(placement.stages, placement.outcome, parts);
+    add(placement.stages, placement.outcome, parts, placement.keeps_counts);
     for (const auto& stages : placement.alternatives) add(stages, Outcome::Feasible, parts);
     return placement.stages.size();
   }
 
-  void add(const std::vector<StagePlacement>& chain, Outcome outcome, std::size_t parts)
+  void add(const std::vector<StagePlacement>& chain, Outcome outcome, std::size_t parts, bool keeps_counts = false)
   {
     if (const auto devices = given_devices(); devices && *devices != chain.size()) {
       other_devices_ = chain.size();
@@ -172,14 +176,20 @@ class PlayedPlans {
       Fold how{{},
                schedule_.folding,
                parts,
-               parts_in_flight(schedule_, without_chunks(choice), ranks, parts, goal_.microbatches)};
-      for (const auto& stage : chain) how.devices.push_back(stage.device);
+               parts_in_flight(schedule_, without_chunks(choice), ranks, parts, goal_.microbatches),
+               {}};
+      for (const auto& [device, first, last] : chain) {
+        how.devices.push_back(device);
+        if (keeps_counts) how.layers.push_back(last - first + 1);
+      }
+      if (!folded_.insert({parts, how.devices}).second) return;
       stages = fold(chain_cost_, how);
       if (stages.empty()) {
         refuse(Outcome::Infeasible, too_few_layers(parts, ranks));
         return;
       }
       if (schedule_.takes(chunks_key)) choice.numbers[chunks_key] = {parts};
+      if (!keeps_counts) stages = with_moved_cuts(std::move(stages), choice);
     }
     if (!chooses_warm_up()) {
       add_priced(stages, outcome, choice);
@@ -190,6 +200,44 @@ class PlayedPlans {
       choice.numbers[warm_up_key] = *warm_up;
       add_priced(stages, outcome, choice);
     }
+  }
+
+  /// Moves cuts by a layer while that makes the step shorter as played.
+  std::vector<StagePlacement> with_moved_cuts(std::vector<StagePlacement> stages, const ScheduleChoice& choice) const
+  {
+    std::uint64_t plays = most_played_passes / (stages.size() * goal_.microbatches);
+    if (plays == 0) return stages;
+    Seconds least = played_step(stages, choice);
+    bool is_better = true;
+    while (is_better) {
+      is_better = false;
+      for (std::size_t cut = 1; cut < stages.size(); ++cut) {
+        for (const bool is_forward : {true, false}) {
+          const StagePlacement& shorter = is_forward ? stages[cut] : stages[cut - 1];
+          if (shorter.first_layer == shorter.last_layer) continue;
+          if (--plays == 0 || clock_.is_over()) return stages;
+          auto moved = stages;
+          moved[cut].first_layer = is_forward ? stages[cut].first_layer + 1 : stages[cut].first_layer - 1;
+          moved[cut - 1].last_layer = moved[cut].first_layer - 1;
+          const Seconds step = played_step(moved, choice);
+          if (step >= least * (1 - 1e-9)) continue;
+          least = step;
+          stages = std::move(moved);
+          is_better = true;
+        }
+      }
+    }
+    return stages;
+  }
+
+  /// The step of a placement; infinite if it exceeds a memory.
+  Seconds played_step(const std::vector<StagePlacement>& stages, const ScheduleChoice& choice) const
+  {
+    Plan plan = plan_for(choice);
+    plan.stages = plan_stages(cost_, over_layers_of(view_, stages));
+    price_by_playing(plan, workload_, cluster_);
+    const bool fits = !excess_of_devices(plan, cluster_);
+    return fits ? *plan.objective : Seconds(std::numeric_limits<double>::infinity());
   }
 
   /// The warm-up that the schedule has by itself: the forwards before the first backward of each rank.
@@ -339,7 +387,8 @@ class PlayedPlans {
   CostModel chain_cost_;
   std::vector<Plan> plans_;
   std::set<std::string> seen_;
-  Outcome outcome_ = Outcome::Infeasible;  // of searches without a plan
+  std::set<std::pair<std::size_t, std::vector<std::size_t>>> folded_;  // parts and devices, by rank
+  Outcome outcome_ = Outcome::Infeasible;                              // of searches without a plan
   std::string reason_;
   std::optional<std::size_t> other_devices_;
 };

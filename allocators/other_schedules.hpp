@@ -23,13 +23,15 @@ std::uint64_t most_microbatches(const ScheduleChoice& schedule, std::size_t devi
 ///
 /// `place` solves problems of a chain under 1f1b, in which stages hold as many micro-batches as the schedule has in
 /// flight. It gives the devices, their order and, where each has one stage, the layers; several stages on a device are
-/// cut by `fold`. Counts that depend on the number of devices are first those for as many devices as there are, or half
-/// as many again and again while nothing fits; then once those for the number that the placement uses. Numbers to be
-/// chosen: "warm_up" is the better one of the schedule's own and chosen_warm_up; "chunks" is 2, 3 or 4. Orders that an
-/// allocator makes are those of list_schedule for the placement's times and memory, or of zero-bubble-h1 or -h2 where
-/// that is shorter as played; they are placed with the counts of 1f1b. Where nothing fits with them, or with those of a
-/// warm-up to be chosen, the placement is one for the least that stages can hold. Each plan is priced by playing
-/// (played_plan.hpp); those that exceed a memory are dropped. limits.start is one of the placements.
+/// cut by `fold`, which keeps the number of layers of each device where Placement::keeps_counts is set. Otherwise
+/// cuts then move by a layer while that makes the step shorter, within a limit on what is played. Counts that
+/// depend on the number of devices are first those for as many devices as there are, or half as many again and again
+/// while nothing fits; then once those for the number that the placement uses. Numbers to be chosen: "warm_up" is the
+/// better one of the schedule's own and chosen_warm_up; "chunks" is 2, 3 or 4. Orders that an allocator makes are those
+/// of list_schedule for the placement's times and memory, or of zero-bubble-h1 or -h2 where that is shorter as played;
+/// they are placed with the counts of 1f1b. Where nothing fits with them, or with those of a warm-up to be chosen, the
+/// placement is one for the least that stages can hold. Each plan is priced by playing (played_plan.hpp); those that
+/// exceed a memory are dropped. limits.start is one of the placements.
 ///
 /// A heuristic, apart from the bound that the plans carry. Limits hold for each search of `place`, except that the time
 /// limit is for all of them together. `view` is of `workload`; limits.start has its chain's layers. Deterministic

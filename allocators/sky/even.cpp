@@ -28,6 +28,7 @@ Placement place_evenly(const Problem& problem)
   const CostModel& cost = problem.cost;
   Placement placement;
   placement.stages = stages_of_counts(even_counts(cost.layers(), cost.devices()));
+  placement.keeps_counts = true;
   if (auto reason = overfull_stage(cost, problem.goal, placement.stages)) {
     placement = {Outcome::Infeasible, {}, std::move(*reason), {}, {}};
   }

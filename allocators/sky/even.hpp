@@ -16,7 +16,7 @@ std::vector<StagePlacement> stages_of_counts(const std::vector<std::size_t>& cou
 /// Gives every device the same number of layers, in the order of the file: Sky Computing's allocator "even".
 ///
 /// Device i of D gets floor(L / D) layers, one more if i < L mod D. O(L + D). Deterministic. With more devices than
-/// layers the last devices stay empty.
+/// layers the last devices stay empty. Under schedules with several stages on a device these divide its layers evenly.
 ///
 /// It cannot balance: it ignores speeds, transfers, objective and memory. A split that exceeds a device's memory is
 /// infeasible.

@@ -242,6 +242,45 @@ TEST(PlansByPlaying, OrderNoLongerStepsThanZeroBubbleOnTheSamePlacement)
   EXPECT_GE(shorter, 20U);
 }
 
+/// A chain as of a model of 14 blocks with a head as heavy as ten of them.
+Workload chain_with_a_head()
+{
+  std::vector<double> work(16, 1);
+  work.front() = 0;
+  work.back() = 10;
+  Workload workload = chain(work);
+  for (auto& layer : workload.layers) layer.backward_weight = 0.5 * layer.backward;
+  return workload;
+}
+
+TEST(PlansByPlaying, GiveEachDeviceAsManyLayersByEven)
+{
+  const Cluster platform = cluster({1, 1, 1, 1});
+  for (const std::string schedule : {"zero-bubble-v", "interleaved(chunks=2)"}) {
+    const Plan plan = allocate("even", chain_with_a_head(), platform, goal_under(schedule), {});
+    ASSERT_EQ(plan.stages.size(), 8U) << schedule;
+    for (const auto& stage : plan.stages) EXPECT_EQ(stage.last_layer - stage.first_layer, 1U) << schedule;
+  }
+}
+
+TEST(PlansByPlaying, CutStagesSoThatDevicesAreBalanced)
+{
+  const Workload workload = chain_with_a_head();
+  const Cluster platform = cluster({1, 1, 1, 1});
+  Plan by_hand;
+  by_hand.goal = goal_under("zero-bubble-v");
+  const std::vector<std::size_t> last_layers = {0, 2, 4, 6, 8, 10, 14, 15};
+  const std::vector<std::string> devices = {"d0", "d1", "d2", "d3", "d3", "d2", "d1", "d0"};
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    by_hand.stages.push_back(stage_on(devices[i], i == 0 ? 0 : last_layers[i - 1] + 1, last_layers[i]));
+  }
+  price_by_playing(by_hand, workload, platform);
+  for (const std::string allocator : {"chain-dp", "local-search"}) {
+    const Plan plan = allocate(allocator, workload, platform, goal_under("zero-bubble-v"), {});
+    EXPECT_LE(plan.objective->value, by_hand.objective->value * 1.02) << allocator;
+  }
+}
+
 TEST(PlansByPlaying, ProveTheOrdersOfEqualStages)
 {
   // 1f1b's order is the shortest: (p - 1) t of idle time next to M t. The last device holds one micro-batch, where
