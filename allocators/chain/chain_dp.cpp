@@ -3,6 +3,7 @@
 #include "allocators/bounds.hpp"
 #include "allocators/chain/best_placements.hpp"
 #include "allocators/chain/chain_search.hpp"
+#include "allocators/chain/needed_devices.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/search_clock.hpp"
 #include "core/base/quantity_text.hpp"
@@ -245,9 +246,7 @@ Placement place(const Problem& problem)
   return placement;
 }
 
-}  // namespace
-
-Placement place_by_chain_dp(const Problem& problem)
+Placement place_by_passes(const Problem& problem)
 {
   switch (problem.goal.communication) {
     case Communication::None:
@@ -259,6 +258,13 @@ Placement place_by_chain_dp(const Problem& problem)
       return place<Communication::Serial>(problem);
   }
   throw std::logic_error("chain-dp: unknown communication");
+}
+
+}  // namespace
+
+Placement place_by_chain_dp(const Problem& problem)
+{
+  return place_on_needed_devices(problem, DeviceOrder::OfFile, place_by_passes);
 }
 
 }  // namespace isobar::allocators

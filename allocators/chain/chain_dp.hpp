@@ -25,11 +25,12 @@ namespace isobar::allocators {
 ///   by the recurrence. With the schedule `sequential` or one micro-batch, it takes the plan of least serial sum (which
 ///   does not include the update and the inputs fetched ahead).
 ///
-/// Complexity of a pass: O(K (D² L + D L W Q)) time and O(K D L) memory. L layers, D devices; K = min(M, D) under 1F1B
-/// where memory depends on the schedule, else 1; W cuts that one stage can reach within its memory and the limit; Q
-/// distinct paths back of a device (a state is valued again only where its best option changes: mostly 1 to 3 times).
-/// About 20 passes for bottleneck, 80 for step and 400 for pipeline, at 64 devices x 483 layers.
-/// docs/allocator_methods.md has measured times. A budget counts passes. Deterministic without a time limit.
+/// Complexity of a pass: O(K (D² L + D L W Q)) time and O(K D L) memory. L layers, D devices, without those that no
+/// placement needs (needed_devices.hpp); K = min(M, D, L) under 1F1B where memory depends on the schedule, else 1; W
+/// cuts that one stage can reach within its memory and the limit; Q distinct paths back of a device (a state is valued
+/// again only where its best option changes: mostly 1 to 3 times). About 20 passes for bottleneck, 80 for step and 400
+/// for pipeline, at 64 devices x 483 layers. docs/allocator_methods.md has measured times. A budget counts passes.
+/// Deterministic without a time limit.
 ///
 /// It cannot try other orders, so the outcome is feasible, not optimal. When the budget or the time is spent, or after
 /// an interrupt, the answer is the best plan so far, as timed_out.

@@ -2,6 +2,7 @@
 
 #include "allocators/bounds.hpp"
 #include "allocators/chain/annealing.hpp"
+#include "allocators/chain/needed_devices.hpp"
 #include "allocators/chain/placement_costs.hpp"
 #include "allocators/chain/placement_moves.hpp"
 #include "allocators/chain/start_placements.hpp"
@@ -284,7 +285,9 @@ std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, con
   return improve_step(cost, goal, std::move(stages), clock, seed, bound, budget - moves, placements);
 }
 
-Placement place_by_local_search(const Problem& problem)
+namespace {
+
+Placement place_by_moves(const Problem& problem)
 {
   const auto& [cost, goal, limits] = problem;
   if (auto reason = oversized_layer(cost, goal)) return {.outcome = Outcome::Infeasible, .reason = std::move(*reason)};
@@ -319,6 +322,13 @@ Placement place_by_local_search(const Problem& problem)
   placement.alternatives = kept.without(stages);
   placement.stages = std::move(stages);
   return placement;
+}
+
+}  // namespace
+
+Placement place_by_local_search(const Problem& problem)
+{
+  return place_on_needed_devices(problem, DeviceOrder::Any, place_by_moves);
 }
 
 }  // namespace isobar::allocators

@@ -35,6 +35,8 @@ std::vector<StagePlacement> improve(const CostModel& cost, const Goal& goal, con
 /// step is minimised afterwards (step_search.hpp), even where the objective gets worse. That takes a quarter of the
 /// time limit, or a 16th of the moves.
 ///
+/// Devices that no placement needs are left out (needed_devices.hpp).
+///
 /// Complexity: O(k + log S) a move that touches k of S stages; O(S M) for `step` where its bound does not settle it. A
 /// budget counts moves; it sets the length of the search, so the outcome stays feasible when it is spent. Without
 /// budget and time limit: 256 L D moves (objective `step`: 512), 16,384 to 16 million. Deterministic by seed and budget

@@ -10,7 +10,8 @@ MemoryReach::MemoryReach(const CostModel& cost, const Goal& goal, double memory_
 {
   for (const auto& device : cost.cluster().devices) memory_.push_back(device.memory.value * memory_factor);
   const ChainSchedule schedule = require_chain_schedule(goal.schedule);
-  for (std::size_t stages_after = 0; stages_after < devices_; ++stages_after) {
+  const std::size_t most_stages = std::min(layers_, devices_);
+  for (std::size_t stages_after = 0; stages_after < most_stages; ++stages_after) {
     const auto in_flight = microbatches_in_flight(schedule, stages_after, goal.microbatches);
     if (stages_after > 0 && (in_flight == in_flight_.back() || cost.memory_ignores_schedule())) break;
     in_flight_.push_back(in_flight);

@@ -12,7 +12,8 @@ namespace isobar::allocators {
 
 /// Table of how far a stage can reach on each device within the device's memory.
 ///
-/// Level k stands for stages with k stages after them; the last level also for those with more. There is only one level
+/// Level k stands for stages with k stages after them, fewer than there are layers; the last level also for those with
+/// more. There is only one level
 /// if the number of stages after a stage changes no reach. O(levels x layers x (layers + devices log layers)) time,
 /// O(levels x layers x devices) memory.
 class MemoryReach {

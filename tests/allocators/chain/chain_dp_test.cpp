@@ -249,7 +249,7 @@ TEST(MemoryReach, AgreesWithTheCostModel)
     const CostModel cost(workload, cluster);
     for (const Goal& goal : all_goals(1 + random() % 4)) {
       const MemoryReach reach(cost, goal, 1, [] {});
-      for (std::size_t stages_after = 0; stages_after < devices; ++stages_after) {
+      for (std::size_t stages_after = 0; stages_after < std::min(devices, layers); ++stages_after) {
         const std::size_t level = std::min(stages_after, reach.levels() - 1);
         for (std::size_t i = 0; i < devices; ++i) {
           for (std::size_t first = 0; first < layers; ++first) {
