@@ -6,6 +6,8 @@
 #include "core/check/played_checker.hpp"
 #include "core/check/program_checker.hpp"
 #include "core/check/residence_checker.hpp"
+#include "core/plan/operator_plan.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
@@ -25,9 +27,17 @@ Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& g
   return plan;
 }
 
+std::string_view kind_of(const Plan& plan)
+{
+  const bool is_chain = !has_shared_stages(plan) && !uses_machines(plan) && !divides_operators(plan);
+  return is_chain && !plan.stages.empty() ? "chain" : "plan";
+}
+
 std::string_view scope_of_bound(const Plan& plan)
 {
-  return !plan.stages.empty() && is_chain(plan) && allocators::places_replicas(plan.allocator) ? "chain" : "plan";
+  if (plan.goal.objective == Objective::DtFm) return "plan with as many replicas of these stages";
+  // Without stages, a certificate is checked as one of a chain.
+  return plan.stages.empty() ? "chain" : kind_of(plan);
 }
 
 void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)

@@ -31,8 +31,11 @@ std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workloa
 /// @throws InputError with every fault.
 void check_plan(const Plan& plan, const std::string& file, const Inputs& inputs);
 
-/// What a plan's bound holds for: "chain" where an allocator that places replicas found a single pipeline, whose bound
-/// is one over chains, else "plan".
+/// "chain" for a plan whose stages have a device each, "plan" for others and for one without stages.
+std::string_view kind_of(const Plan& plan);
+
+/// The plans that a plan's bound holds for, in the singular: a bound of a chain is one over chains alone, and one of
+/// DT-FM's cost is one over plans with as many replicas of the same stages.
 std::string_view scope_of_bound(const Plan& plan);
 
 /// Why a plan has no stages, on one line; cut when it is long.

@@ -47,7 +47,8 @@ inline constexpr Allocator exact_allocator = {
     .name = "exact",
     .problem = "any objective over any devices in any order",
     .guarantee =
-        "proven optimal where the outcome is optimal, else within the certified gap; never worse than its starts",
+        "proven optimal among chains where the outcome is optimal, else within the certified gap; never worse than its "
+        "starts",
     .cost =
         "exponential in the worst case, anytime; about 1 s for the bottleneck of 1,023 devices x 7,683 layers; "
         "at most 4,096 devices",

@@ -91,8 +91,8 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   const std::string samples = plan.micro_batch ? fmt::format(" of {}", counted(*plan.micro_batch, "sample")) : "";
   std::string text =
       fmt::format("{}: {} {} for objective {} (communication {}, schedule {}, M = {}{})\n", plan.allocator,
-                  name_of(plan.outcome), scope_of_bound(plan), name_of(plan.goal.objective),
-                  name_of(plan.goal.communication), text_of(plan.goal.schedule), plan.goal.microbatches, samples);
+                  name_of(plan.outcome), kind_of(plan), name_of(plan.goal.objective), name_of(plan.goal.communication),
+                  text_of(plan.goal.schedule), plan.goal.microbatches, samples);
   if (!plan.reason.empty()) text += reason_of(plan) + "\n";
   if (plan.stages.empty()) return text;
   text += fmt::format("objective {:.6g} s, no {} below {:.6g} s ({}), gap {:.2f} %\n", plan.objective.value().value,

@@ -13,7 +13,7 @@ namespace isobar {
 
 /// The result of recomputing a certificate.
 struct CertificateCheck {
-  Seconds proven;                   ///< no placement has a smaller objective; 0 if there are faults
+  Seconds proven;  ///< no placement has a smaller objective, of a chain no chain; 0 if there are faults
   std::vector<std::string> faults;  ///< one line each: the key, what it claims, what it is
 };
 

@@ -237,7 +237,7 @@ struct Plan {
   std::optional<Predicted> predicted;
   std::optional<Simulated> simulated;  ///< if the plan was chosen by simulation
   std::optional<Seconds> objective;
-  std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective
+  std::optional<Seconds> objective_bound;  ///< no placement has a smaller objective; of a chain: no chain has
   std::optional<Seconds> step_bound;       ///< no order of the plan's passes finishes a step earlier
   /// No order of this placement finishes a step earlier, as far as its micro-batches fit in memory; if it is claimed.
   std::optional<Seconds> schedule_bound;

@@ -37,7 +37,7 @@ class DtfmCases(CommandTest):
         file = self.folder / "plan.json"
         self.run_isobar("plan", platform, WORKLOAD, "--allocator", "dtfm-exact", "--objective", "dtfm", *SHAPE, "-o", file)
         answer = self.run_isobar("verify", platform, WORKLOAD, file).stdout
-        self.assertIn("no plan below 16.0868 s: certificate dtfm proves 16.0868 s, gap 0.00 %", answer)
+        self.assertIn("no plan with as many replicas of these stages below 16.0868 s: certificate dtfm proves 16.0868 s, gap 0.00 %", answer)
         plan = json.loads(file.read_text())
         plan["objective_s"] = 16.0
         plan["objective_bound_s"] = 16.0

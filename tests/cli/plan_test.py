@@ -158,6 +158,35 @@ class Plan(CommandTest):
         plan = self.make_plan(*inputs, "--objective", "sequential", "--recompute", "all")
         self.assertEqual(json.loads(pathlib.Path(plan).read_text())["recompute"], [0, 1, 2])
 
+    def test_says_that_the_bound_of_a_chain_is_one_of_chains(self):
+        # 15 and 5 x 3 TFLOP on three devices of 100 TFLOP/s: one of them has the first layer, 0.15 s for each of 8
+        # micro-batches. Three devices that divide the micro-batches take 8/3 x 0.3 s.
+        layers = "".join(f"  - {{name: l{i}, forward: {5 if i == 0 else 1} TFLOP, parameters: 0, activations: 1 kB, output: 0 B}}\n"
+                         for i in range(6))
+        workload = self.write("unequal.yaml", f"model: layers\nlayers:\n{layers}")
+        platform = self.write("three.xml", '''<?xml version="1.0"?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+<cluster id="x" prefix="n" suffix="" radical="0-2" speed="100Tf" bw="100GBps" lat="1us"><prop id="memory" value="80 GiB"/></cluster>
+</platform>
+''')
+        file = self.folder / "plan.json"
+        lines = self.run_isobar("plan", platform, workload, "--allocator", "exact", "-o", file).stdout.splitlines()
+        self.assertTrue(lines[0].startswith("exact: optimal chain for objective step"), lines[0])
+        self.assertRegex(lines[1], r"objective (1\.2500\d*) s, no chain below \1 s \(search\), gap 0\.00 %")
+        self.assertRegex(self.run_isobar("verify", platform, workload, file).stdout, r"no chain below 1\.25")
+        table = self.run_isobar("compare", platform, workload, "--allocators", "exact").stdout
+        self.assertRegex(table, r"\Astep, 1f1b, M = 8: no chain below 1\.25")
+
+        lines = self.run_isobar("plan", platform, workload, "--allocator", "hybrid", "-o", file).stdout.splitlines()
+        self.assertTrue(lines[0].startswith("hybrid: feasible plan for objective step"), lines[0])
+        objective, bound = re.fullmatch(r"objective ([\d.]+) s, no plan below ([\d.]+) s \(\w+\), gap .*", lines[1]).groups()
+        self.assertLess(float(objective), 0.91)
+        self.assertGreaterEqual(float(bound), 0.8 * (1 - 1e-6))
+        self.assertRegex(self.run_isobar("verify", platform, workload, file).stdout, r"no plan below 0\.[89]")
+        table = self.run_isobar("compare", platform, workload, "--allocators", "exact,hybrid").stdout
+        self.assertRegex(table, r"\Astep, 1f1b, M = 8: no placement below 0\.[89]")
+
     def test_refuses_a_recomputation_that_is_not_a_list_of_layers(self):
         inputs = self.small_inputs()
         for text in ("some", "1,", "2-1", "1,1", "0-1,1", "2,0", "-1", "1 2", "0x1"):

@@ -48,7 +48,7 @@ class Verify(CommandTest):
         result = self.run_isobar("verify", *self.inputs, plan)
         self.assertEqual(result.stdout, f"{plan}: every claim holds\n"
                                         "objective 4.5 s (sequential, communication none), 3 layers on 1 device\n"
-                                        "no plan below 4.5 s: certificate path proves 4.5 s, gap 0.00 %\n")
+                                        "no chain below 4.5 s: certificate path proves 4.5 s, gap 0.00 %\n")
 
     def test_the_same_as_json(self):
         plan = self.certified()
@@ -92,7 +92,7 @@ class Verify(CommandTest):
         plan = self.infeasible(outcome="timed_out", objective_bound_s=4.5, certificate=rungs)
         self.assertEqual(self.run_isobar("verify", *self.inputs, plan).stdout,
                          f"{plan}: timed_out: the moon\nnothing in it is false, and it has no placement\n"
-                         "no plan below 4.5 s: certificate path proves 4.5 s\n")
+                         "no chain below 4.5 s: certificate path proves 4.5 s\n")
         answer = self.json_of("verify", *self.inputs, plan)
         self.assertEqual((answer["holds"], answer["proven"], answer["objective_bound_s"]), (True, False, 4.5))
         self.edit(plan, objective_bound_s=1e9)
