@@ -207,8 +207,9 @@ std::string block_of(const ComparisonRow& row)
   text += text_of_faster(explanation.faster_devices, "speed", objective);
   text += text_of_faster(explanation.faster_links, "bandwidth", objective);
   text += text_of_prices(explanation, row.goal);
-  text += row.outcome == "optimal" ? "  no placement has a lower objective\n"
-                                   : fmt::format("  no placement has an objective lower by more than {} ({})\n",
+  const auto scope = results::scope_of_bound(row);
+  text += row.outcome == "optimal" ? fmt::format("  no {} has a lower objective\n", scope)
+                                   : fmt::format("  no {} has an objective lower by more than {} ({})\n", scope,
                                                  text_of(explanation.gap), percent(explanation.gap / objective));
   return text;
 }

@@ -99,18 +99,32 @@ bool shares_stages(const ComparisonRow& row)
   return row.replicas > 1 || row.shards > 1;
 }
 
+constexpr auto chains = "chains";
+constexpr auto bounded_by_stages = "placement with as many stages and replicas";
+
 /// The plans that a row's bound holds for: a bound of chains is none of other plans, one of plans that fit on their
 /// devices is none of others, and one of DT-FM's cost is only one of plans with as many stages and replicas.
 std::string bounded_plans(const ComparisonRow& row)
 {
   if (row.goal.objective == Objective::DtFm) return fmt::format("{} x {}", row.stages, row.replicas);
   if (row.uses_machines) return "with machines";
-  return shares_stages(row) ? "all" : "chains";
+  return shares_stages(row) ? "all" : chains;
 }
 
-/// What no placement of a group of rows is below: the least of the best bounds of their schedules and recomputations.
-std::optional<Seconds> bound_of(const Rows& rows)
+/// A bound of the rows of a table, and the placements that it holds for.
+struct TableBound {
+  Seconds value;
+  std::string_view scope;
+};
+
+/// The least of the best bounds of the rows' schedules and recomputations. It holds for every placement where each of
+/// these has a bound of more than chains.
+std::optional<TableBound> bound_of(const Rows& rows)
 {
+  struct Best {
+    std::optional<Seconds> of_chains;
+    std::optional<Seconds> of_others;  // the least: one of plans with machines holds for all, too
+  };
   std::map<std::array<std::string, 3>, Seconds> best;
   for (const auto* row : rows) {
     if (!row->objective_bound) continue;
@@ -118,9 +132,22 @@ std::optional<Seconds> bound_of(const Rows& rows)
     Seconds& bound = best.try_emplace(kind, *row->objective_bound).first->second;
     bound = std::max(bound, *row->objective_bound);
   }
+  std::map<std::array<std::string, 2>, Best> questions;
+  for (const auto& [kind, bound] : best) {
+    Best& of_question = questions[{kind[0], kind[1]}];
+    auto& known = kind[2] == chains ? of_question.of_chains : of_question.of_others;
+    known = std::min(known.value_or(bound), bound);
+  }
+  if (questions.empty()) return std::nullopt;
+  const bool is_of_all = std::all_of(questions.begin(), questions.end(),
+                                     [](const auto& entry) { return entry.second.of_others.has_value(); });
   std::optional<Seconds> least;
-  for (const auto& [kind, bound] : best) least = std::min(least.value_or(bound), bound);
-  return least;
+  for (const auto& [question, bounds] : questions) {
+    const Seconds bound = is_of_all || !bounds.of_chains ? bounds.of_others.value() : *bounds.of_chains;
+    least = std::min(least.value_or(bound), bound);
+  }
+  const bool is_of_stages = rows.front()->goal.objective == Objective::DtFm;
+  return TableBound{*least, is_of_stages ? bounded_by_stages : is_of_all ? "placement" : "chain"};
 }
 
 /// The number of stages, with that of their replicas and of the shards of these: "24", "6 × 4", "3 × 1 × 8".
@@ -167,6 +194,12 @@ std::optional<double> gap_of(const ComparisonRow& row)
 {
   if (!row.objective || !row.objective_bound || row.objective->value <= 0) return std::nullopt;
   return (*row.objective - *row.objective_bound) / *row.objective;
+}
+
+std::string_view scope_of_bound(const ComparisonRow& row)
+{
+  if (row.goal.objective == Objective::DtFm) return bounded_by_stages;
+  return bounded_plans(row) == chains ? "chain" : "placement";
 }
 
 void share_bounds(std::vector<ComparisonRow>& rows)
@@ -313,7 +346,7 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
     text += fmt::format(
         "{}{}{}\n\n", text.empty() ? "" : "\n", goal_text(*group.front(), columns),
         bound ? fmt::format(
-                    ": no placement below {:.4f} s{}", bound->value,
+                    ": no {} below {:.4f} s{}", bound->scope, bound->value.value,
                     kinds.empty() ? "" : fmt::format("; gaps are to the bound of each {}", fmt::join(kinds, " and ")))
               : "");
     std::vector<std::string> header = {"allocator", "stages", "step s", "gap", "MFU", "GiB"};

@@ -65,6 +65,10 @@ RowKey key_of(const ComparisonRow& row);
 /// (objective - bound) / objective, or none where one of them is unknown.
 std::optional<double> gap_of(const ComparisonRow& row);
 
+/// What a row's bound holds for, in the singular: "chain", "placement", or for DT-FM's cost one with as many stages and
+/// replicas.
+std::string_view scope_of_bound(const ComparisonRow& row);
+
 /// Gives each row with an objective the best bound among the rows of the same platform, workload, goal and micro-batch:
 /// a bound of one is a bound of all, but one of chains is none of plans with replicas or shards. A row that meets it
 /// within 1e-9 (relative) becomes optimal.

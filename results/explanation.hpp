@@ -88,7 +88,7 @@ struct Explanation {
   std::vector<Relaxation> faster_links;
   std::vector<ShadowPrice> prices;           ///< largest first; only for certificate `path` with rungs
   std::vector<std::string> not_worth_using;  ///< idle devices with multiplier 0 at every rung
-  Seconds gap;                               ///< objective minus bound: no placement saves more
+  Seconds gap;                               ///< objective minus bound: no placement that it holds for saves more
   std::size_t devices_used = 0;
   std::optional<DeviceCount> worth_using;  ///< under sequential, gpipe and 1f1b
 };

@@ -478,12 +478,13 @@ function comparison_section() {
 }
 
 function summary_section() {
+  const is_chain = !run.stages.some(row => row.replicas > 1 || row.shards > 1 || row.residence);
   const fact = (name, value, text, note) => element("div", {}, element("dt", {}, name), element("dd", {"data-fact": name, "data-value": value ?? ""}, text, note ? element("small", {}, note) : null));
   const busiest = run.links.reduce((best, link) => link.busy_fraction > (best?.busy_fraction ?? -1) ? link : best, null);
   const used = used_devices().length, all = run.sites.reduce((sum, site) => sum + site.devices.length, 0);
   return section("summary", "Summary", element("dl", {class: "facts"},
     fact("step time", run.step_time_s, seconds(run.step_time_s), "simulated"), fact("step bound", run.step_bound_s, seconds(run.step_bound_s), "no order of its passes takes less"),
-    fact("gap", run.gap_fraction, percent(run.gap_fraction), run.objective === "step" ? "of the predicted step to its bound" : "of the objective to its bound"),
+    fact("gap", run.gap_fraction, percent(run.gap_fraction), `of ${run.objective === "step" ? "the predicted step" : "the objective"} to ${is_chain ? "the bound of chains" : "its bound"}`),
     fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
     ...run.memory.filter(each => each.tier !== "device").slice(0, 2).map(each => fact(`memory of ${cut(each.name, 24)}`, each.peak_bytes, bytes(each.peak_bytes), `of ${bytes(each.has_bytes)}`)),
     fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,

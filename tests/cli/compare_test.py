@@ -121,7 +121,7 @@ even, sequential (sequential, M = 1, communication serial): 7.72 s
   largest shares: slow 77.7 %, fast 19.4 %; links wire 2.8 %
   10 % more speed of slow saves 545 ms (7.1 %)
   10 % more bandwidth of wire saves 18.2 ms (0.2 %)
-  no placement has an objective lower by more than 3.22 s (41.7 %)
+  no chain has an objective lower by more than 3.22 s (41.7 %)
 """, text)
         self.assertTrue(text.endswith("""
 sequential, M = 1: if transfers were free, 1 of 2 devices would be worth using; even uses 2

@@ -49,7 +49,7 @@ exact, pipeline (1f1b, M = 8, communication overlapped): 4 s
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
   one more device lowers the bound by at most: 300 ms (like d1, which is idle), 200 ms (like d3)
   idle, and without effect on the bound: d5, d6, d7 and 2 more
-  no placement has an objective lower by more than 40.0 ms (1.0 %)
+  no chain has an objective lower by more than 40.0 ms (1.0 %)
 
 pipeline, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
 )");
@@ -79,7 +79,7 @@ exact, step (1f1b, M = 8, communication played): 4 s
   no room in memory for another layer: d3 (1.00 GiB of 2.00 GiB)
   10 % more speed of any one of those tried saves nothing
   10 % more bandwidth of wan saves 40.0 ms (1.0 %)
-  no placement has an objective lower by more than 40.0 ms (1.0 %)
+  no chain has an objective lower by more than 40.0 ms (1.0 %)
 
 step, M = 8: if transfers were free, 2 of 9 devices would be worth using, the fastest 5 to hold the model; exact uses 4
 )");
@@ -94,7 +94,7 @@ TEST(ExplanationsOf, CallsTheEffectOfOneMoreDeviceOnTheBottleneckAnEstimate)
   EXPECT_NE(text.find("input from d3"), std::string::npos) << text;
   EXPECT_NE(text.find("lowers the bound by about: 300 ms"), std::string::npos) << text;
   EXPECT_EQ(text.find("largest shares"), std::string::npos) << text;
-  EXPECT_NE(text.find("no placement has a lower objective\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("no chain has a lower objective\n"), std::string::npos) << text;
 }
 
 TEST(ExplanationsOf, SayHowMuchOfTheStepIsInCollectives)

@@ -204,7 +204,7 @@ class Comparisons(CommandTest):
         for row in rows:
             self.assertGreaterEqual(row["step_time_s"] * (1 + 1e-9), row["step_bound_s"])
         table = self.run_isobar(*inputs).stdout.splitlines()
-        self.assertTrue(table[0].startswith("step, M = 8: no placement below "), table[0])
+        self.assertTrue(table[0].startswith("step, M = 8: no chain below "), table[0])
         self.assertEqual(table[2].split()[:3], ["allocator", "schedule", "stages"])
         self.assertEqual([line.split()[:2] for line in table[4:8]],
                          [["even", "1f1b"], ["chain-dp", "1f1b"], ["even", INTERLEAVED], ["chain-dp", INTERLEAVED]])

@@ -1,5 +1,6 @@
 #include "results/comparison.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -83,12 +84,12 @@ TEST(ComparisonTable, HasOneGroupForEachGoalWithin80Columns)
             "-----------------  ----------  ------  ---  ---  ---\n"
             "sky-dynamic-fixed  infeasible       –    –    –    –\n"
             "sky-dynamic-fixed  infeasible       –    –    –    –\n\n"
-            "step, 1f1b, M = 8: no placement below 999.5000 s\n\n"
+            "step, 1f1b, M = 8: no chain below 999.5000 s\n\n"
             "allocator          stages    step s    gap     MFU     GiB\n"
             "-----------------  ------  --------  -----  ------  ------\n"
             "sky-dynamic-fixed    1000  999.5000  0.0 %  50.0 %  100.00\n");
   EXPECT_EQ(comparison_table({other}, TableWidth::Any),
-            "step, 1f1b, M = 8: no placement below 999.5000 s\n\n"
+            "step, 1f1b, M = 8: no chain below 999.5000 s\n\n"
             "allocator          outcome   stages    step s  step bound s  objective s   bound s    gap  bottleneck s  "
             "tokens/s     MFU  bubble     GiB\n"
             "-----------------  --------  ------  --------  ------------  -----------  --------  -----  ------------  "
@@ -114,7 +115,7 @@ TEST(ComparisonTable, HasAColumnForTheSchedulesOfOneGoal)
   failed.reason = "too slow";
   failed.step_time = failed.objective = failed.objective_bound = std::nullopt;
   EXPECT_EQ(comparison_table({row, other, failed}),
-            "step, M = 8: no placement below 1.0000 s; gaps are to the bound of each schedule\n\n"
+            "step, M = 8: no chain below 1.0000 s; gaps are to the bound of each schedule\n\n"
             "allocator  schedule               stages  step s     gap  MFU  GiB\n"
             "---------  ---------------------  ------  ------  ------  ---  ---\n"
             "even       1f1b                        4  2.0000  25.0 %    –    –\n"
@@ -155,6 +156,28 @@ TEST(ShareBounds, KeepsTheBoundsOfChainsFromPlansWithReplicas)
   EXPECT_THAT(comparison_table(rows), testing::HasSubstr("no placement below 1.0000 s"));
 }
 
+TEST(ComparisonTable, SaysWhichPlacementsItsBoundHoldsFor)
+{
+  ComparisonRow chain;
+  chain.outcome = "feasible";
+  chain.objective = Seconds(4);
+  chain.objective_bound = Seconds(3);
+  ComparisonRow replicas = chain;
+  replicas.goal.schedule = choice_of(ChainSchedule::GPipe);
+  replicas.replicas = 8;
+  replicas.objective_bound = Seconds(1);
+  EXPECT_EQ(scope_of_bound(chain), "chain");
+  EXPECT_EQ(scope_of_bound(replicas), "placement");
+  const auto table_of_both = comparison_table({chain, replicas});  // under 1f1b, replicas may be below both bounds
+  EXPECT_THAT(table_of_both, testing::HasSubstr("no chain below 1.0000 s"));
+  EXPECT_THAT(comparison_table({replicas}), testing::HasSubstr("no placement below 1.0000 s"));
+
+  replicas.goal = Goal::with_defaults(Objective::DtFm);
+  EXPECT_EQ(scope_of_bound(replicas), "placement with as many stages and replicas");
+  EXPECT_THAT(comparison_table({replicas}),
+              testing::HasSubstr("no placement with as many stages and replicas below 1.0000 s"));
+}
+
 TEST(ComparisonTable, KeepsRowsOfOneGoalTogetherAndNamesTheRecomputation)
 {
   ComparisonRow row;
@@ -170,12 +193,12 @@ TEST(ComparisonTable, KeepsRowsOfOneGoalTogetherAndNamesTheRecomputation)
   ComparisonRow last = row;
   last.allocator = "chain-dp";
   EXPECT_EQ(comparison_table({row, passing, last}),
-            "step, 1f1b, M = 8: no placement below 2.0000 s\n\n"
+            "step, 1f1b, M = 8: no chain below 2.0000 s\n\n"
             "allocator  stages  step s    gap  MFU  GiB\n"
             "---------  ------  ------  -----  ---  ---\n"
             "even            2  2.0000  0.0 %    –    –\n"
             "chain-dp        2  2.0000  0.0 %    –    –\n\n"
-            "step, gpipe, M = 1, recompute inner: no placement below 2.0000 s\n\n"
+            "step, gpipe, M = 1, recompute inner: no chain below 2.0000 s\n\n"
             "allocator  stages  step s    gap  MFU  GiB\n"
             "---------  ------  ------  -----  ---  ---\n"
             "window          2  2.0000  0.0 %    –    –\n");
@@ -197,7 +220,7 @@ TEST(ComparisonTable, HasAColumnForTheRecomputationsOfOneGoal)
   passing.reason = "too large";
   passing.step_time = passing.objective = passing.objective_bound = std::nullopt;
   EXPECT_EQ(comparison_table({row, passing}),
-            "step, M = 8: no placement below 2.0000 s; gaps are to the bound of each schedule and recomputation\n\n"
+            "step, M = 8: no chain below 2.0000 s; gaps are to the bound of each schedule and recomputation\n\n"
             "allocator  schedule  recompute      stages  step s    gap  MFU  GiB\n"
             "---------  --------  ---------  ----------  ------  -----  ---  ---\n"
             "even       1f1b      none                2  2.0000  0.0 %    –    –\n"
