@@ -64,8 +64,7 @@ int main(int argc, char** argv)
     for (const auto& stage : plan.stages) {
       std::printf("%-8s layers %3zu to %3zu\n", stage.device().c_str(), stage.first_layer, stage.last_layer);
     }
-    std::printf("step %.3f s, no placement below %.3f s\n", plan.predicted->step_time.value,
-                plan.objective_bound->value);
+    std::printf("step %.3f s, no chain below %.3f s\n", plan.predicted->step_time.value, plan.objective_bound->value);
     return 0;
   } catch (const isobar::InputError& error) {
     std::fprintf(stderr, "%s\n", error.what());
