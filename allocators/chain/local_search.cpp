@@ -253,8 +253,13 @@ class LocalSearch {
 std::uint64_t default_budget(const CostModel& cost, const Goal& goal)
 {
   constexpr std::uint64_t least = 16'384;
-  constexpr std::uint64_t most = 16'000'000;
-  const std::uint64_t per_choice = goal.objective == Objective::Step ? 512 : 256;
+  std::uint64_t most = 16'000'000;
+  std::uint64_t per_choice = 256;
+  if (goal.objective == Objective::Step) {
+    constexpr std::uint64_t most_passes = 8'000'000'000;  // of micro-batches through stages
+    most = std::clamp(most_passes / (std::min(cost.layers(), cost.devices()) * goal.microbatches), least, most);
+    per_choice = 512;
+  }
   return std::clamp(per_choice * cost.layers() * cost.devices(), least, most);
 }
 
