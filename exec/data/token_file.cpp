@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "exec/data/foreign_format.hpp"
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>
@@ -30,25 +31,43 @@ std::uint64_t number_in(std::string_view bytes)
 }
 
 /// Bytes per token.
-std::uint64_t width_of(TokenFile::Kind kind)
+std::uint64_t width_of(TokenType type)
 {
-  switch (kind) {
-    case TokenFile::Kind::Uint16:
+  switch (type) {
+    case TokenType::Uint16:
       return 2;
-    case TokenFile::Kind::Uint32:
-    case TokenFile::Kind::Int32:
+    case TokenType::Uint32:
+    case TokenType::Int32:
       return 4;
-    case TokenFile::Kind::Int64:
+    case TokenType::Int64:
       return 8;
   }
-  throw std::logic_error("a kind without a width");
+  throw std::logic_error("a type without a width");
 }
 
-constexpr NameTable<TokenFile::Kind, 4> npy_types{{{TokenFile::Kind::Uint16, "<u2"},
-                                                   {TokenFile::Kind::Uint32, "<u4"},
-                                                   {TokenFile::Kind::Int32, "<i4"},
-                                                   {TokenFile::Kind::Int64, "<i8"}}};
+constexpr NameTable<TokenType, 4> types{{{TokenType::Uint16, "uint16"},
+                                         {TokenType::Uint32, "uint32"},
+                                         {TokenType::Int32, "int32"},
+                                         {TokenType::Int64, "int64"}}};
+constexpr NameTable<TokenType, 4> npy_types{
+    {{TokenType::Uint16, "<u2"}, {TokenType::Uint32, "<u4"}, {TokenType::Int32, "<i4"}, {TokenType::Int64, "<i8"}}};
 constexpr std::string_view npy_magic = "\x93NUMPY";
+constexpr std::uint64_t two_byte_magic = 20240520, four_byte_magic = 20240801;  // llm.c's
+
+/// The type of numbers that would be small if they had more than 16 bits; none if the first bytes show no such ones.
+std::optional<TokenType> wider_type_of(std::string_view start, std::uint64_t bytes)
+{
+  constexpr std::size_t fewest_bytes = 16;
+  if (start.size() < fewest_bytes || bytes % width_of(TokenType::Uint32) != 0) return std::nullopt;
+  bool has_first = false;   // 16 bits of each 64
+  bool has_second = false;  // which 64-bit numbers would not have
+  for (std::size_t i = 0; i + 4 <= start.size(); i += 4) {
+    if (number_in(start.substr(i + 2, 2)) != 0) return std::nullopt;
+    (i % 8 == 0 ? has_first : has_second) |= number_in(start.substr(i, 2)) != 0;
+  }
+  if (!has_first && !has_second) return std::nullopt;
+  return has_second || bytes % width_of(TokenType::Int64) != 0 ? TokenType::Uint32 : TokenType::Int64;
+}
 
 /// The header of a NumPy file, a Python dictionary literal.
 class NpyHeader {
@@ -117,14 +136,24 @@ class NpyHeader {
 
 }  // namespace
 
-TokenFile::TokenFile(const std::filesystem::path& file, std::uint64_t vocabulary)
+std::vector<std::string> token_type_names()
+{
+  return names_in(types);
+}
+
+std::optional<TokenType> token_type_from_name(std::string_view name)
+{
+  return value_in(types, name);
+}
+
+TokenFile::TokenFile(const std::filesystem::path& file, std::uint64_t vocabulary, std::optional<TokenType> type)
     : name_(shown_path(file)),
       vocabulary_(vocabulary),
       descriptor_(open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK))
 {
   if (descriptor_ < 0) throw InputError(name_, errno == ENOENT ? "no such file" : std::strerror(errno));
   try {
-    read_header();
+    open_format(type);
   } catch (...) {
     close(descriptor_);
     throw;
@@ -136,31 +165,21 @@ TokenFile::~TokenFile()
   close(descriptor_);
 }
 
-void TokenFile::read_header()
+void TokenFile::open_format(std::optional<TokenType> type)
 {
   struct stat status = {};
   if (fstat(descriptor_, &status) != 0) throw EnvironmentError(fmt::format("{}: {}", name_, std::strerror(errno)));
   if (!S_ISREG(status.st_mode)) throw InputError(name_, "is not a regular file; tokens are read at any offset");
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
-  const std::string start = read_bytes(0, std::min<std::uint64_t>(bytes, 12));
-  constexpr std::uint64_t two_byte_magic = 20240520, four_byte_magic = 20240801;
-  const std::uint64_t magic = start.size() < 4 ? 0 : number_in(start.substr(0, 4));
-  std::optional<std::uint64_t> promised;  // number of tokens, by the header
-  if (start.starts_with(npy_magic)) {
-    promised = read_npy_header(start, bytes);
-  } else if (magic == two_byte_magic || magic == four_byte_magic) {
-    constexpr std::uint64_t header = 1024;  // 256 int32
-    if (bytes < header) throw InputError(name_, fmt::format("ends after {} bytes, within llm.c's header", bytes));
-    const std::uint64_t version = number_in(start.substr(4, 4));
-    const std::uint64_t expected = magic == two_byte_magic ? 1 : 7;
-    if (version != expected) {
-      throw InputError(name_, fmt::format("has llm.c version {}; only version {} can be read", version, expected));
-    }
-    kind_ = magic == two_byte_magic ? Kind::Uint16 : Kind::Uint32;
-    begin_ = header;
-    promised = number_in(start.substr(8, 4));
+  const std::string start = read_bytes(0, std::min<std::uint64_t>(bytes, foreign_format_bytes));
+  const auto promised = read_header(start, bytes);
+  if (promised && type && *type != type_) {
+    throw InputError(name_, fmt::format("has {} by its header, not {}; leave --data-type out", name_in(types, type_),
+                                        name_in(types, *type)));
   }
-  const std::uint64_t width = width_of(kind_);
+  if (!promised && !type) require_uint16(start, bytes);
+  if (type) type_ = *type;
+  const std::uint64_t width = width_of(type_);
   const std::uint64_t room = bytes - begin_;
   if (room % width != 0) {
     throw InputError(name_, fmt::format("has {} bytes of tokens, not a multiple of {}; is it truncated?", room, width));
@@ -171,6 +190,50 @@ void TokenFile::read_header()
                      fmt::format("its header says {} tokens, but it has {}; is it truncated?", *promised, size_));
   }
   if (size_ == 0) throw InputError(name_, "has no tokens");
+}
+
+void TokenFile::require_uint16(const std::string& start, std::uint64_t bytes) const
+{
+  if (const std::string format = foreign_format(start); !format.empty()) {
+    throw InputError(name_, fmt::format("is {}, not numbers of tokens; make a .bin or .npy file of it, or give "
+                                        "--data-type if these bytes are numbers",
+                                        format));
+  }
+  if (const auto wider = wider_type_of(start, bytes)) {
+    throw InputError(name_,
+                     fmt::format("looks like {0}, since every second uint16 is 0; give --data-type {0}, or --data-type "
+                                 "uint16 if that is right",
+                                 name_in(types, *wider)));
+  }
+  constexpr std::uint64_t most = 65'536;
+  if (vocabulary_ > most) {
+    throw InputError(name_, fmt::format("has no header, and uint16 has fewer numbers than the vocabulary of {}; give "
+                                        "--data-type, such as uint32",
+                                        vocabulary_));
+  }
+}
+
+std::optional<std::uint64_t> TokenFile::read_header(const std::string& start, std::uint64_t bytes)
+{
+  if (start.starts_with(npy_magic)) return read_npy_header(start, bytes);
+  const std::uint64_t magic = start.size() < 4 ? 0 : number_in(start.substr(0, 4));
+  if (magic == two_byte_magic || magic == four_byte_magic) return read_llm_c_header(start, bytes);
+  return std::nullopt;
+}
+
+std::uint64_t TokenFile::read_llm_c_header(const std::string& start, std::uint64_t bytes)
+{
+  constexpr std::uint64_t header = 1024;  // 256 int32
+  if (bytes < header) throw InputError(name_, fmt::format("ends after {} bytes, within llm.c's header", bytes));
+  const bool has_two_bytes = number_in(start.substr(0, 4)) == two_byte_magic;
+  const std::uint64_t version = number_in(start.substr(4, 4));
+  const std::uint64_t expected = has_two_bytes ? 1 : 7;
+  if (version != expected) {
+    throw InputError(name_, fmt::format("has llm.c version {}; only version {} can be read", version, expected));
+  }
+  type_ = has_two_bytes ? TokenType::Uint16 : TokenType::Uint32;
+  begin_ = header;
+  return number_in(start.substr(8, 4));
 }
 
 std::uint64_t TokenFile::read_npy_header(const std::string& start, std::uint64_t bytes)
@@ -186,8 +249,8 @@ std::uint64_t TokenFile::read_npy_header(const std::string& start, std::uint64_t
   if (length > longest_header || begin_ > bytes) throw InputError(name_, "its NumPy header is damaged");
   const std::string text = read_bytes(8 + length_bytes, length);
   const NpyHeader header(text, name_);
-  const auto kind = value_in(npy_types, header.type());
-  if (!kind) {
+  const auto type = value_in(npy_types, header.type());
+  if (!type) {
     throw InputError(name_, fmt::format("holds {}; tokens must be <u2, <u4, <i4 or <i8", in_quotes(header.type())));
   }
   if (!header.length() || !header.is_row_major()) {
@@ -195,7 +258,7 @@ std::uint64_t TokenFile::read_npy_header(const std::string& start, std::uint64_t
                      fmt::format("holds an array of shape ({}){}; tokens must be a one-dimensional array in C order",
                                  shown(header.shape()), header.is_row_major() ? "" : " in Fortran order"));
   }
-  kind_ = *kind;
+  type_ = *type;
   return *header.length();
 }
 
@@ -215,12 +278,12 @@ std::string TokenFile::read_bytes(std::uint64_t begin, std::uint64_t length) con
 std::vector<std::int64_t> TokenFile::read(std::uint64_t begin, std::uint64_t length) const
 {
   ensure(begin <= size_ && length <= size_ - begin, "tokens are read within the file");
-  const std::uint64_t width = width_of(kind_);
+  const std::uint64_t width = width_of(type_);
   const std::string bytes = read_bytes(begin_ + begin * width, length * width);
   std::vector<std::int64_t> tokens(length);
   for (std::uint64_t i = 0; i < length; ++i) {
     const std::uint64_t word = number_in(std::string_view(bytes).substr(i * width, width));
-    tokens[i] = kind_ == Kind::Int32 ? static_cast<std::int32_t>(word) : static_cast<std::int64_t>(word);
+    tokens[i] = type_ == TokenType::Int32 ? static_cast<std::int32_t>(word) : static_cast<std::int64_t>(word);
     if (tokens[i] < 0 || static_cast<std::uint64_t>(tokens[i]) >= vocabulary_) {
       throw InputError(
           name_, fmt::format("token {} is {}; the vocabulary has 0 to {}", begin + i, tokens[i], vocabulary_ - 1));
