@@ -8,7 +8,8 @@ class App;
 
 namespace isobar::exec {
 
-/// Adds --data, --evaluate and --vocabulary, in the command's current group. `options` must outlive `command`.
+/// Adds --data, --data-type, --evaluate and --vocabulary, in the command's current group. `options` must outlive
+/// `command`.
 void add_data_options(CLI::App& command, DataOptions& options);
 
 }  // namespace isobar::exec

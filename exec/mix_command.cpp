@@ -52,6 +52,7 @@ void check_mix_options(const RunCommandOptions& options)
   refuse(!options.data.train.empty(), "--data", one_data);
   refuse(!options.data.evaluation.empty(), "--evaluate", one_data);
   refuse(!options.data.vocabulary.empty(), "--vocabulary", one_data);
+  refuse(!options.data.type.empty(), "--data-type", one_data);
   refuse(!options.weights.empty(), "--weights", "is for one model; leave it out");
   refuse(options.restart.restarts > 0, "--restart",
          "starts one job again; run the mix again with --resume, which continues each job");

@@ -254,6 +254,7 @@ std::string settings_of(const RunCommandOptions& options)
       fmt::format("--steps {} --seed {} --flows {} --heartbeat {}{}", run.steps, run.seed, run.connections,
                   text_of(run.limits.heartbeat_timeout), run.emulate ? " --emulate" : "");
   if (!options.data.evaluation.empty()) text += " --evaluate " + data_fingerprint(options.data.evaluation);
+  if (!options.data.type.empty()) text += " --data-type " + options.data.type;
   if (!run.checkpoints.folder.empty()) text += " --checkpoint";
   return text + ", of the run " + run.checkpoints.run;
 }

@@ -18,6 +18,8 @@ std::string run_identity(const RunCommandOptions& options, const Plan& plan, con
       {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
   if (plan.micro_batch) identity["micro_batch"] = *plan.micro_batch;
   if (!options.data.train.empty()) identity["data"] = data_fingerprint(options.data.train);
+  const bool has_type = !options.data.type.empty() && options.data.type != "uint16";  // which is the default
+  if (!options.data.train.empty() && has_type) identity["data_type"] = options.data.type;
   if (!options.data.vocabulary.empty()) {
     identity["vocabulary"] = data_fingerprint(options.data.vocabulary);
     const auto settings = text_of(tokenizer_settings_beside(options.data.vocabulary));

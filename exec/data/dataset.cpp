@@ -11,9 +11,11 @@
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <utility>
 #include <variant>
@@ -48,8 +50,8 @@ Batch empty_batch(std::uint64_t samples, std::uint64_t sequence)
 /// Windows over a token file.
 class TokenDataset final : public Dataset {
  public:
-  TokenDataset(const std::string& file, std::uint64_t vocabulary, std::uint64_t sequence)
-      : tokens_(file, vocabulary), sequence_(sequence), predictions_(tokens_.size() - 1)
+  TokenDataset(const std::string& file, std::uint64_t vocabulary, std::uint64_t sequence, std::optional<TokenType> type)
+      : tokens_(file, vocabulary, type), sequence_(sequence), predictions_(tokens_.size() - 1)
   {
     if (predictions_ < sequence) {
       throw InputError(shown(file, file.size()), fmt::format("has {} tokens; a sample needs {}, the sequence plus one",
@@ -171,13 +173,27 @@ class PairDataset final : public Dataset {
                                        shown(workload.name)));
 }
 
+TokenType type_from(const std::string& name)
+{
+  const auto type = token_type_from_name(name);
+  if (!type) {
+    throw InputError("--data-type",
+                     fmt::format("{} is not one of {}", in_quotes(name), fmt::join(token_type_names(), ", ")));
+  }
+  return *type;
+}
+
 /// Opens the files of one workload.
 class Opener {
  public:
   Opener(const DataOptions& options, const Workload& workload) : options_(options), workload_(workload)
   {
-    if (std::holds_alternative<BertSizes>(workload.model)) return;
-    if (!options.vocabulary.empty()) throw InputError("--vocabulary", "goes with a bert workload only");
+    if (!options.type.empty()) type_ = type_from(options.type);
+    if (std::holds_alternative<BertSizes>(workload.model)) {
+      if (type_) throw InputError("--data-type", "goes with a gpt or llama workload only");
+    } else if (!options.vocabulary.empty()) {
+      throw InputError("--vocabulary", "goes with a bert workload only");
+    }
   }
 
   /// Opens `file`, which `option` names; null for "".
@@ -213,12 +229,12 @@ class Opener {
 
   std::unique_ptr<Dataset> open(const std::string& /*option*/, const std::string& file, const GptSizes& sizes)
   {
-    return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence);
+    return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence, type_);
   }
 
   std::unique_ptr<Dataset> open(const std::string& /*option*/, const std::string& file, const LlamaSizes& sizes)
   {
-    return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence);
+    return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence, type_);
   }
 
   template <typename Sizes>
@@ -229,6 +245,7 @@ class Opener {
 
   const DataOptions& options_;
   const Workload& workload_;
+  std::optional<TokenType> type_;
   std::shared_ptr<const WordPiece> pieces_;
 };
 

@@ -49,6 +49,7 @@ struct DataOptions {
   std::string train;
   std::string evaluation;
   std::string vocabulary;  ///< bert: the word pieces, vocab.txt
+  std::string type = {};   ///< gpt, llama: name of the numbers in files without a header
 };
 
 /// The opened data sets; null where no file is named.
@@ -60,7 +61,7 @@ struct Datasets {
 /// Opens the files of `options` for the workload's model: MNLI pairs and a vocabulary for bert, a token file for gpt
 /// and llama. The evaluation file is read to its end.
 /// @throws InputError for a model that takes no data (resnet, listed layers), for a file that does not fit the
-/// workload's vocabulary, classes or sequence, and for every fault of a file.
+/// workload's vocabulary, classes or sequence, for an unknown type, and for every fault of a file.
 Datasets open_datasets(const DataOptions& options, const Workload& workload);
 
 /// Hash that recognises a data file, in constant memory: `fingerprint` of its content up to 256 MiB; for a larger file,

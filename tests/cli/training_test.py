@@ -242,6 +242,28 @@ learning_rate: 0.003
         self.assertLess(evaluation["perplexity"], 1.5)
         self.assertEqual(evaluation["labels"], 499)
 
+    def test_tokens_without_a_header_have_the_type_that_is_given(self):
+        workload = self.write("gpt.yaml", GPT)
+        plan = self.plan_on(2, workload)
+        files = {}
+        for width in (2, 4):
+            files[width] = self.folder / f"{width}.bin"
+            files[width].write_bytes(b"".join((7 * i % 11).to_bytes(width, "little") for i in range(500)))
+        narrow = self.losses(workload, plan, "--steps", 3, "--data", files[2])
+        run = ("--data", files[4], "--checkpoint", self.folder / "kept")
+        self.assertEqual(self.losses(workload, plan, "--steps", 3, *run, "--data-type", "uint32"), narrow)
+        base = ("run", workload, "--plan", plan, "--spawn", "--unvalidated", "--steps", 4)
+        self.assertEqual(self.fault_of(*base, "--data", files[4]),
+                         f"{files[4]}: looks like uint32, since every second uint16 is 0; give --data-type uint32, or "
+                         "--data-type uint16 if that is right")
+        self.assertIn("was written by another run",
+                      self.fault_of(*base, *run, "--resume", "--data-type", "uint16"))
+        text = self.write("input.txt", "First Citizen: Before we proceed any further, hear me speak.\n")
+        for option in ("--data", "--evaluate"):
+            self.assertEqual(self.fault_of(*base, option, text),
+                             f"{text}: is text, not numbers of tokens; make a .bin or .npy file of it, or give "
+                             "--data-type if these bytes are numbers")
+
     def test_wrong_inputs_are_faults_of_one_line(self):
         workload = self.write("gpt.yaml", GPT)
         plan = self.plan_on(2, workload)

@@ -244,6 +244,15 @@ TEST(Datasets, OfTheExamplesFitTheirWorkload)
   }
 }
 
+TEST(Datasets, HaveTheTypeOfNumbersThatIsGiven)
+{
+  const TemporaryFolder folder;
+  const std::string file = folder.write("tokens", std::string("\x05\0\0\0\x06\0\0\0\x07\0\0\0", 12));
+  const auto data = open_datasets({.train = file, .evaluation = file, .vocabulary = "", .type = "uint32"}, gpt_of(2));
+  EXPECT_THAT(data.train->batch(1, 0, 1).tokens, ElementsAre(5, 6));
+  EXPECT_THAT(data.evaluation->evaluation_batch(0, 1).labels, ElementsAre(6, 7));
+}
+
 TEST(Datasets, MatchTheModelOfTheWorkload)
 {
   EXPECT_THAT(
@@ -251,6 +260,10 @@ TEST(Datasets, MatchTheModelOfTheWorkload)
       ThrowsMessage<InputError>("--data: sentences need --vocabulary FILE, the word pieces that the model knows"));
   EXPECT_THAT([] { open_datasets({.train = "", .evaluation = "", .vocabulary = "vocab.txt"}, gpt_of(8)); },
               ThrowsMessage<InputError>("--vocabulary: goes with a bert workload only"));
+  EXPECT_THAT([] { open_datasets({.train = "", .evaluation = "", .vocabulary = "", .type = "uint32"}, bert_of(8)); },
+              ThrowsMessage<InputError>("--data-type: goes with a gpt or llama workload only"));
+  EXPECT_THAT([] { open_datasets({.train = "", .evaluation = "", .vocabulary = "", .type = "u32"}, gpt_of(8)); },
+              ThrowsMessage<InputError>("--data-type: \"u32\" is not one of uint16, uint32, int32, int64"));
   const auto resnet = workload_from_text("{model: resnet, depth: 50}", "resnet.yaml");
   EXPECT_THAT([&] { open_datasets({.train = "", .evaluation = "x", .vocabulary = ""}, resnet); },
               ThrowsMessage<InputError>(
