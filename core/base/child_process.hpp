@@ -54,7 +54,7 @@ ChildResult run_in_child(const std::function<std::string()>& work, ChildLimit ti
 
 /// Runs one piece of work in a forked child that shares this process's stderr and has no time limit.
 ///
-/// The first request to stop this process is passed on to the child as SIGINT; the child ignores SIGTERM and SIGHUP.
+/// The first request to stop this process is passed on to the child as SIGINT; the child ignores the other signals.
 /// The child handles it as a first request (see `catch_interrupts`) and may finish normally. It starts without any
 /// earlier request or GracefulStop.
 /// @throws Interrupted if this process was asked to stop before the start, or is asked a second time; the child is then

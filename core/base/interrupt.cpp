@@ -45,16 +45,18 @@ void catch_interrupts()
   sigemptyset(&action.sa_mask);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  struct sigaction before = {};
-  sigaction(SIGHUP, nullptr, &before);
-  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
+  for (const int signal : {SIGHUP, SIGUSR1, SIGUSR2}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
+  }
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);
 }
 
 void leave_interrupts_to_parent()
 {
-  for (const int signal : {SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
+  for (const int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) std::signal(signal, SIG_IGN);
 }
 
 void forget_interrupts()

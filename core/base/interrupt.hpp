@@ -4,14 +4,16 @@
 
 namespace isobar {
 
-/// Turns SIGINT, SIGTERM and SIGHUP into a flag that long work polls. Call it once, in main.
+/// Turns SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2 into a flag that long work polls. Call it once, in main.
 ///
-/// SIGHUP stays ignored if it is, as under nohup. Signals within 100 ms of each other count as one request: timeout(1),
+/// Clusters send SIGUSR1 or SIGUSR2 before a job's time is over. SIGHUP, SIGUSR1 and SIGUSR2 stay ignored if they are,
+/// as under nohup. Signals within 100 ms of each other count as one request: timeout(1),
 /// for example, signals a process and then its group. Also ignores SIGXFSZ, so that a write beyond the file size limit
 /// fails with an error. Resets SIGCHLD, so that children can be waited for even if the parent process ignores it.
 void catch_interrupts();
 
-/// Ignores SIGTERM and SIGHUP in a child whose parent passes requests on by SIGINT; call it after `catch_interrupts`.
+/// Ignores all these signals but SIGINT, by which its parent passes requests on, in a child; call it after
+/// `catch_interrupts`.
 /// So a signal to both processes, as from a cluster that ends a whole job, is not a second request.
 void leave_interrupts_to_parent();
 

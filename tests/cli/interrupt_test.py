@@ -60,6 +60,10 @@ class Interrupt(CommandTest):
     def test_a_closed_terminal_leaves_no_half_file(self):
         self.leaves_no_half_file(signal.SIGHUP)
 
+    def test_a_signal_of_a_cluster_leaves_no_half_file(self):
+        self.leaves_no_half_file(signal.SIGUSR1)
+        self.leaves_no_half_file(signal.SIGUSR2)
+
     def leaves_no_half_file(self, sign):
         output = self.folder / "plan.json"
         self.interrupted(sign, "plan", *self.small_inputs(), "-o", output, "--allocator")

@@ -178,7 +178,7 @@ TEST(RunSupervisedChild, CountsASignalToAllProcessesOfAJobAsOneRequest)
   EXPECT_EXIT(exit_with_supervised_child([]() -> std::string {
                 constexpr useconds_t longer_than_one_request = 200'000;
                 const GracefulStop stop;
-                for (const int signal : {SIGTERM, SIGHUP}) kill(getpid(), signal);
+                for (const int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2}) kill(getpid(), signal);
                 usleep(longer_than_one_request);
                 kill(getppid(), SIGTERM);
                 while (!stop.requested()) usleep(10'000);
