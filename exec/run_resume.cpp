@@ -37,7 +37,7 @@ std::unique_ptr<FolderLock> lock_checkpoints(const RunCommandOptions& options,
   CheckpointStore(folder).require_writable();
   const std::size_t rank = launched ? launched->rank : options.rank.value_or(0);
   if (rank != 0) return nullptr;
-  return std::make_unique<FolderLock>(folder);
+  return std::make_unique<FolderLock>(folder, options.run.warn);
 }
 
 std::optional<Checkpoint> checkpoint_to_resume(RunCommandOptions& options, std::size_t layers)

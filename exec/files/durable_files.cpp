@@ -15,6 +15,19 @@
 
 namespace isobar::exec {
 
+namespace {
+
+/// Opens it for writing, which locks of NFS need, or for reading if it is another user's.
+int open_lock_file(const std::filesystem::path& file)
+{
+  int descriptor = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (descriptor < 0 && errno == EACCES) descriptor = open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw EnvironmentError(fmt::format("{}: {}", shown_path(file), std::strerror(errno)));
+  return descriptor;
+}
+
+}  // namespace
+
 void synchronise_folder(const std::filesystem::path& folder)
 {
   const int descriptor = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -31,13 +44,20 @@ std::filesystem::path folder_of_file(const std::filesystem::path& file)
   return file.has_parent_path() ? file.parent_path() : std::filesystem::path(".");
 }
 
-FolderLock::FolderLock(const std::filesystem::path& folder)
-    : descriptor_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC))
+FolderLock::FolderLock(const std::filesystem::path& folder, const std::function<void(const std::string&)>& warn)
+    : descriptor_(open_lock_file(folder / ".isobar-lock"))
 {
-  if (descriptor_ < 0) throw EnvironmentError(fmt::format("{}: {}", shown_path(folder), std::strerror(errno)));
   constexpr std::chrono::milliseconds pause(50);
   constexpr int attempts = 100;
-  for (int attempt = 0; flock(descriptor_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
+  for (int attempt = 0; flock(descriptor_, LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    const int fault = errno;
+    if (fault != EWOULDBLOCK && fault != EINTR) {
+      warn(
+          fmt::format("{}: the file system has no locks (flock: {}), so no second run is kept from writing checkpoints "
+                      "there; make sure that there is none",
+                      shown_path(folder), std::strerror(fault)));
+      return;
+    }
     if (attempt == attempts) {
       close(descriptor_);
       throw InputError(shown_path(folder),

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <string>
 
 namespace isobar::exec {
 
@@ -12,12 +14,16 @@ void synchronise_folder(const std::filesystem::path& folder);
 std::filesystem::path folder_of_file(const std::filesystem::path& file);
 
 /// Exclusive lock of a folder against other runs, for the lifetime of the object. Processes forked meanwhile hold the
-/// lock too, until they end. Has no effect on file systems without flock.
+/// lock too, until they end.
+///
+/// The lock is on the file ".isobar-lock" in the folder, which stays there: NFS passes locks of files to its server,
+/// but those of folders hold on one machine only.
 class FolderLock {
  public:
-  /// Waits up to 5 s, since processes of a killed run end soon. @throws InputError when another run still holds the
-  /// lock, EnvironmentError when the folder cannot be opened.
-  explicit FolderLock(const std::filesystem::path& folder);
+  /// Waits up to 5 s, since processes of a killed run end soon. Calls `warn` with one line, and locks nothing, if the
+  /// file system has no locks. @throws InputError when another run still holds the lock, EnvironmentError when the file
+  /// cannot be opened.
+  FolderLock(const std::filesystem::path& folder, const std::function<void(const std::string&)>& warn);
   FolderLock(const FolderLock&) = delete;
   FolderLock& operator=(const FolderLock&) = delete;
   ~FolderLock();

@@ -3,7 +3,6 @@
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "exec/files/checkpoint_manifest.hpp"
-#include "exec/files/durable_files.hpp"
 #include "tests/exec/files/stored_tensors.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -12,7 +11,6 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
-#include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -451,19 +449,6 @@ TEST_F(Checkpoints, RequireAWritableFolderFirst)
   EXPECT_TRUE(fs::is_empty(deep.folder()));
   EXPECT_THAT([] { CheckpointStore("/proc/checkpoints").require_writable(); },
               ThrowsMessage<EnvironmentError>(HasSubstr("/proc/checkpoints: ")));
-}
-
-TEST_F(Checkpoints, AreWrittenByOneRunAtATime)
-{
-  std::optional<FolderLock> first(folder_.path());
-  EXPECT_THAT([&] { const FolderLock second(folder_.path()); },
-              ThrowsMessage<InputError>(HasSubstr("another run is writing checkpoints there")));
-  std::thread ends([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
-    first.reset();
-  });
-  const FolderLock second(folder_.path());  // waits for the first
-  ends.join();
 }
 
 TEST_F(Checkpoints, AreWrittenInTheBackground)
