@@ -230,7 +230,7 @@ MachineProfile measure_machine(const Workload& workload, const ProfileOptions& o
   at::set_num_threads(static_cast<int>(options.threads));
   MachineProfile machine;
   machine.processor = processor_name(options.threads);
-  machine.memory = machine_memory();
+  machine.memory = machine_memory().total;
   try {
     measure_copies(options.device, machine);
     options.on_pass();

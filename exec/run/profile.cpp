@@ -161,7 +161,7 @@ void describe_device(const ProfileOptions& options, Measured& measured)
     measured.memory = gpu.memory;
   } else {
     measured.device = processor_name(options.threads);
-    measured.memory = machine_memory();
+    measured.memory = machine_memory().total;
   }
 }
 

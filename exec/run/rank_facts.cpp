@@ -42,7 +42,7 @@ RankFacts facts_of_device(const std::string& device, std::size_t threads)
     facts.memory = gpu.memory;
   } else {
     facts.device_name = processor_name(threads);
-    facts.memory = available_memory();
+    facts.memory = machine_memory().available;
   }
   const std::array types = {std::pair(DType::Float32, at::kFloat), std::pair(DType::BFloat16, at::kBFloat16),
                             std::pair(DType::Float16, at::kHalf)};
