@@ -5,11 +5,13 @@
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/jobs/mix.hpp"
+#include "exec/device/device.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/net/network_options.hpp"
 #include "exec/prepared_run.hpp"
+#include "exec/run/machine_needs.hpp"
 #include "exec/run/mix_run.hpp"
 #include "exec/run/run_result.hpp"
 #include "exec/run_machines.hpp"
@@ -50,9 +52,9 @@ void check_mix_options(const RunCommandOptions& options)
   refuse(!options.plan.empty(), "--plan", named);
   refuse(!options.settings.empty(), "--set", "the plans of a mix have the settings of their workloads; leave it out");
   refuse(!options.data.train.empty(), "--data", one_data);
+  refuse(!options.data.type.empty(), "--data-type", one_data);
   refuse(!options.data.evaluation.empty(), "--evaluate", one_data);
   refuse(!options.data.vocabulary.empty(), "--vocabulary", one_data);
-  refuse(!options.data.type.empty(), "--data-type", one_data);
   refuse(!options.weights.empty(), "--weights", "is for one model; leave it out");
   refuse(options.restart.restarts > 0, "--restart",
          "starts one job again; run the mix again with --resume, which continues each job");
@@ -284,6 +286,11 @@ ExitCode run_mix_of_jobs(const RunCommandOptions& given)
   std::vector<std::unique_ptr<StepLog>> logs;
   std::vector<MixedRun> jobs;
   const GracefulStop stop;
+  Bytes needed;
+  for (const auto& run : ready.runs) {
+    if (!is_gpu(run->options.run.device)) needed += peak_memory_here(run->plan, run->options.rank);
+  }
+  require_memory("the jobs need", needed);
   for (const auto& run : ready.runs) {
     const RunCommandOptions& of_job = run->options;
     if (!of_job.rank || *of_job.rank < run->program->ranks()) require_machine(*run->program, of_job);

@@ -3,12 +3,14 @@
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "exec/commands.hpp"
+#include "exec/device/device.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/restart.hpp"
 #include "exec/mix_command.hpp"
 #include "exec/prepared_run.hpp"
+#include "exec/run/machine_needs.hpp"
 #include "exec/run/run.hpp"
 #include "exec/run_command_options.hpp"
 #include "exec/run_machines.hpp"
@@ -55,6 +57,10 @@ ExitCode run_prepared(PreparedRun& prepared, const std::optional<LaunchPlace>& l
   if (launched) place = meet_others(*launched, options, plan, workload, prepared.workload_hash);
   if (!options.ranks.empty()) place = listed_place(options, *program);
   if (place) options.rank = place->rank;
+  // Ranks that a launcher starts have compared their memory with the plan when they met.
+  if (!launched && !is_gpu(options.run.device)) {
+    require_memory("the plan needs", peak_memory_here(plan, options.rank));
+  }
   require_machine(*program, options);
 
   std::optional<StepLog> log;

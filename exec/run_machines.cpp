@@ -5,6 +5,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "exec/device/device.hpp"
+#include "exec/launch/device_name.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/launch/replan.hpp"
 #include "exec/run/machine_needs.hpp"
@@ -94,6 +95,14 @@ void set_machine_rates(const Plan& plan, RunCommandOptions& options)
                                                      shown(machine.at("name").get<std::string>())));
     }
   }
+}
+
+void require_memory(const std::string& who_needs, Bytes needed)
+{
+  const MachineMemory memory = machine_memory();
+  const MachineNeed need = memory_need(who_needs, needed, memory.available, text_of(memory));
+  if (!need.is_met())
+    throw EnvironmentError(need.subject, need.text + "; make more available, or run fewer ranks here");
 }
 
 void require_machine(const Program& program, const RunCommandOptions& options)

@@ -81,28 +81,16 @@ Finding nccl_library(bool on_gpu)
   }
 }
 
-/// The memory of a GPU, or what programs can use of the machine without swapping.
-Bytes memory_of(const std::string& device)
-{
-  if (is_gpu(device)) return facts_of_gpu(device).memory;
-  return available_memory();
-}
-
 Finding memory(const DoctorOptions& options)
 {
-  const Bytes available = memory_of(options.device);
-  Bytes needed;
-  if (options.plan && options.plan->predicted) {
-    const auto devices = devices_of(*options.plan);
-    for (std::size_t rank = 0; rank < devices.size(); ++rank) {
-      if (options.rank && rank != *options.rank) continue;
-      needed += options.plan->predicted->peak_memory.at(devices[rank]);
-    }
-  }
-  const std::string text = fmt::format("{} available", text_of(available));
+  const bool on_gpu = is_gpu(options.device);
+  const MachineMemory machine = machine_memory();
+  const Bytes available = on_gpu ? facts_of_gpu(options.device).memory : machine.available;
+  const std::string text = on_gpu ? text_of(available) + " available" : text_of(machine);
   if (!options.plan) return {Verdict::Good, "memory", text};
-  const std::string with_plan = fmt::format("{}; the plan needs {} here", text, text_of(needed));
-  return {needed > available ? Verdict::Bad : Verdict::Good, "memory", with_plan};
+  const MachineNeed need =
+      memory_need("the plan needs", peak_memory_here(*options.plan, options.rank), available, text);
+  return {need.is_met() ? Verdict::Good : Verdict::Bad, need.subject, need.text};
 }
 
 Finding products(const DoctorOptions& options)

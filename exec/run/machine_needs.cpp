@@ -5,6 +5,7 @@
 #include "exec/files/open_file.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/launch/device_name.hpp"
+#include "exec/launch/plan_ranks.hpp"
 
 #include <fmt/format.h>
 
@@ -24,6 +25,22 @@ Bytes free_space(const std::filesystem::path& folder)
 
 }  // namespace
 
+Bytes peak_memory_here(const Plan& plan, const std::optional<std::size_t>& rank)
+{
+  Bytes peak;
+  const auto devices = devices_of_ranks(plan);
+  for (std::size_t each = 0; each < devices.size() && plan.predicted; ++each) {
+    const auto found = plan.predicted->peak_memory.find(devices[each]);
+    if (rank.value_or(each) == each && found != plan.predicted->peak_memory.end()) peak += found->second;
+  }
+  return peak;
+}
+
+MachineNeed memory_need(const std::string& who_needs, Bytes needed, Bytes available, const std::string& available_text)
+{
+  return {"memory", fmt::format("{}; {} {} here", available_text, who_needs, text_of(needed)), needed, available};
+}
+
 std::vector<MachineNeed> machine_needs(const Program& program, const std::optional<std::size_t>& rank, bool on_gpu,
                                        const std::filesystem::path& scratch)
 {
@@ -39,7 +56,7 @@ std::vector<MachineNeed> machine_needs(const Program& program, const std::option
   std::vector<MachineNeed> needs;
   if (on_host > Bytes(0)) {
     const Bytes needed = on_gpu ? on_host : on_host + on_device;
-    const Bytes has = machine_memory();
+    const Bytes has = machine_memory().total;
     needs.push_back({"machine memory",
                      fmt::format("the plan's ranks hold {} in the memory of this machine, which has {}",
                                  text_of(needed), text_of(has)),

@@ -59,6 +59,18 @@ class Run(CommandTest):
         self.run_isobar("simulate", platform, workload, "--profile", profile, "--plan", plan, "--stamp")
         return workload, plan
 
+    def test_ranks_that_need_more_memory_than_is_available_are_not_started(self):
+        platform, workload = self.gpt_inputs()
+        plan = pathlib.Path(self.make_plan(platform, workload))
+        content = json.loads(plan.read_text())
+        for device in content["predicted"]["peak_memory_bytes"]:
+            content["predicted"]["peak_memory_bytes"][device] = 1e15
+        plan.write_text(json.dumps(content))
+        for way in ("--spawn", "--in-process"):
+            self.assertRegex(self.fault_of("run", workload, "--plan", plan, way, "--unvalidated", expect=3),
+                             r"^memory: .+ available(| under the limit of the control group); the plan needs .+ here; make "
+                             r"more available, or run fewer ranks here$")
+
     def test_an_interrupt_ends_a_profile_within_a_pass_and_leaves_no_file(self):
         # A forward pass over the block takes half a minute.
         workload = self.write("large.yaml", "model: gpt\nlayers: 1\nhidden: 4096\nheads: 8\nvocabulary: 64\n"
