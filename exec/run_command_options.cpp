@@ -77,7 +77,10 @@ void add_rank_options(CLI::App& command, RunCommandOptions& options)
   command.add_option("--device", options.device,
                      "device of every rank that starts here: cpu, cuda, cuda:N, or under a launcher cuda:local, "
                      "numbered by the rank on its machine (default: cpu)");
-  add_count(command, "--threads", options.run.threads, "computing threads of each rank on a CPU (default: 1)");
+  add_count(
+      command, "--threads", options.run.threads,
+      "computing threads of each rank on a CPU; losses are the same bit by bit only with the same number (default: "
+      "1)");
 }
 
 void add_machine_options(CLI::App& command, RunCommandOptions& options)
