@@ -3,6 +3,7 @@
 #include "core/base/document.hpp"
 #include "core/model/dtype.hpp"
 #include "core/model/model_sizes.hpp"
+#include "core/model/training.hpp"
 #include "core/spmd/device_rates.hpp"
 #include "core/units.hpp"
 
@@ -94,14 +95,6 @@ struct Layer {
   /// Memory beyond `activations` and gradients of inputs and outputs, while one of its passes runs: by formula or
   /// measured, and recomputed activations.
   Bytes workspace = {};
-};
-
-/// How a model is trained. Only the executor uses it; placement does not depend on it.
-struct Training {
-  double learning_rate = 0.01;
-  double weight_decay = 0;          ///< adamw: decoupled from the gradient; other optimizers: added to it
-  double dropout = 0;               ///< of bert and gpt: the probability, below 1
-  std::optional<double> clip_norm;  ///< largest norm of the gradients of all stages together; none: not clipped
 };
 
 struct Workload;

@@ -360,19 +360,6 @@ Build read_list(MappingReader& model, const Workload& workload, FaultList& fault
   };
 }
 
-/// Reads what only the executor needs; listed layers cannot be executed.
-Training read_training(MappingReader& model, bool has_dropout)
-{
-  Training training;
-  training.learning_rate = model.optional_number("learning_rate").value_or(training.learning_rate);
-  training.weight_decay = model.optional_number("weight_decay").value_or(training.weight_decay);
-  if (has_dropout) training.dropout = model.optional_number("dropout").value_or(training.dropout);
-  if (training.dropout >= 1) model.add_fault("dropout", fmt::format("{} is not below 1", training.dropout));
-  training.clip_norm = model.optional_number("clip_norm");
-  if (training.clip_norm && *training.clip_norm == 0) model.add_fault("clip_norm", "is 0; write a positive norm");
-  return training;
-}
-
 const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "moe", "layers"};
 
 /// The file that messages name, and what precedes each key in them.
@@ -419,8 +406,11 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   if (const auto memory_model = file.optional_choice("memory_model", memory_model_names())) {
     workload.memory_model = *memory_model_from_name(*memory_model);
   }
-  if (model != "layers") workload.training = read_training(file, model == "bert" || model == "gpt" || model == "moe");
-  if (model != "layers") workload.differences = read_differences(file);
+  if (model != "layers") {  // which cannot be executed
+    const bool has_dropout = model == "bert" || model == "gpt" || model == "moe";
+    workload.training = read_training(file, workload.optimizer, has_dropout);
+    workload.differences = read_differences(file);
+  }
   const bool has_sky_memory = model == "bert" || model == "layers";
   if (workload.memory_model == MemoryModel::Sky && !has_sky_memory) {
     file.add_fault("memory_model", fmt::format("sky is not available for {}; write training", model));

@@ -301,7 +301,7 @@ sweep.yaml:4: workload.encoders: "x" is not a whole number; write a whole number
         self.assertEqual(self.fault("""platform: platforms/sky4.xml
 workload: {file: workloads/bert10.yaml, encodrs: [3, 4]}
 allocator: even
-"""), """sweep.yaml:2: workload.encodrs: unknown key; the keys here are attention, classes, clip_norm, compute, differences, dropout, dtype, encoders, framework, heads, hidden, intermediate, learning_rate, matmul_dtype, memory_model, micro_batch, model, optimizer, positions, sequence, vocabulary, weight_decay""")
+"""), """sweep.yaml:2: workload.encodrs: unknown key; the keys here are attention, beta1, beta2, classes, clip_norm, compute, decay_steps, differences, dropout, dtype, encoders, epsilon, framework, heads, hidden, intermediate, learning_rate, learning_rate_decay, matmul_dtype, memory_model, micro_batch, min_learning_rate, model, momentum, optimizer, positions, sequence, vocabulary, warmup_steps, weight_decay""")
 
     def test_of_keys_and_values_are_reported_all_at_once(self):
         self.assertEqual(self.fault("""platform:

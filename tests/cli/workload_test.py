@@ -131,9 +131,11 @@ class Settings(CommandTest):
             f"--set: hidden=32: {plan} was made without a setting of hidden; leave the option out, or plan again")
         other = self.write("bert.yaml", (ROOT / "workloads/bert10.yaml").read_text())
         self.assertEqual(self.fault_of("simulate", platform, other, "--plan", plan).splitlines()[0],
-                         f"{plan}: inputs.workload.set: layers: unknown key; the keys here are attention, classes, clip_norm, compute, "
-                         "differences, dropout, dtype, encoders, framework, heads, hidden, intermediate, learning_rate, matmul_dtype, memory_model, "
-                         "micro_batch, model, optimizer, positions, sequence, vocabulary, weight_decay")
+                         f"{plan}: inputs.workload.set: layers: unknown key; the keys here are attention, beta1, beta2, classes, "
+                         "clip_norm, compute, decay_steps, differences, dropout, dtype, encoders, epsilon, framework, heads, hidden, "
+                         "intermediate, learning_rate, learning_rate_decay, matmul_dtype, memory_model, micro_batch, "
+                         "min_learning_rate, model, momentum, optimizer, positions, sequence, vocabulary, warmup_steps, "
+                         "weight_decay")
 
     def test_a_plan_whose_settings_were_changed_is_found_out(self):
         platform, workload = self.gpt_inputs()

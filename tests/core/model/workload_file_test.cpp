@@ -675,20 +675,16 @@ TEST(Workload, HasDefaultsForItsFields)
 TEST(Workload, ListsEveryFaultByLine)
 {
   const std::string head = "model: bert\nhidden: 1000\nheads: 16\nsequence: 600\npositions: 512\n";
-  EXPECT_EQ(
-      fault_of(head + "hiden: 3\nencoders: 1000000000000000\nclasses: two\nvocabulary: 30522\ndtype: float64\n"),
-      "x.yaml:1: intermediate: missing; write a whole number from 1 to 4194304\n"
-      "x.yaml:6: hiden: unknown key; the keys here are attention, classes, clip_norm, compute, differences, dropout, "
-      "dtype, "
-      "encoders, "
-      "framework, heads, "
-      "hidden, "
-      "intermediate, learning_rate, matmul_dtype, memory_model, micro_batch, model, optimizer, positions, sequence, "
-      "vocabulary, "
-      "weight_decay\n"
-      "x.yaml:7: encoders: \"1000000000000000\" is out of range; write a whole number from 1 to 333332\n"
-      "x.yaml:8: classes: \"two\" is not a whole number; write a whole number from 1 to 1048576\n"
-      "x.yaml:10: dtype: \"float64\" is not one of float32, bf16, fp16; did you mean float32?");
+  EXPECT_EQ(fault_of(head + "hiden: 3\nencoders: 1000000000000000\nclasses: two\nvocabulary: 30522\ndtype: float64\n"),
+            "x.yaml:1: intermediate: missing; write a whole number from 1 to 4194304\n"
+            "x.yaml:6: hiden: unknown key; the keys here are attention, beta1, beta2, classes, clip_norm, compute, "
+            "decay_steps, differences, dropout, dtype, encoders, epsilon, framework, heads, hidden, intermediate, "
+            "learning_rate, learning_rate_decay, matmul_dtype, memory_model, micro_batch, min_learning_rate, model, "
+            "momentum, optimizer, "
+            "positions, sequence, vocabulary, warmup_steps, weight_decay\n"
+            "x.yaml:7: encoders: \"1000000000000000\" is out of range; write a whole number from 1 to 333332\n"
+            "x.yaml:8: classes: \"two\" is not a whole number; write a whole number from 1 to 1048576\n"
+            "x.yaml:10: dtype: \"float64\" is not one of float32, bf16, fp16; did you mean float32?");
   EXPECT_EQ(fault_of(head + "encoders: 2\nclasses: 2\nvocabulary: 30522\nintermediate: 64\n"),
             "x.yaml:3: heads: 16 does not divide hidden, 1000; write a divisor of it\n"
             "x.yaml:4: sequence: 600 is more than the 512 positions; write a shorter one, or more positions");

@@ -34,25 +34,26 @@ struct PlainLoop::Optimizer {
   void step()
   {
     const at::NoGradGuard no_graph;
+    const Training& of = workload.training;
+    const double rate = learning_rate_at(of, static_cast<std::uint64_t>(steps));
     ++steps;
     Tensors gradients;
     for (const auto& parameter : parameters) gradients.push_back(pad(parameter.grad().contiguous()));
-    const auto& [rate, decay, dropout, clip_norm] = workload.training;
     const Tensors counts(parameters.size(), at::full({}, static_cast<float>(steps), gradients.front().options()));
     switch (workload.optimizer) {
       case isobar::Optimizer::AdamW:
-        at::_fused_adamw_(padded, gradients, first_moments, second_moments, {}, counts, rate, 0.9, 0.999, decay, 1e-8,
-                          false, false);
+        at::_fused_adamw_(padded, gradients, first_moments, second_moments, {}, counts, rate, of.beta1, of.beta2,
+                          of.weight_decay, of.epsilon, false, false);
         break;
       case isobar::Optimizer::Adam:
-        at::_fused_adam_(padded, gradients, first_moments, second_moments, {}, counts, rate, 0.9, 0.999, decay, 1e-8,
-                         false, false);
+        at::_fused_adam_(padded, gradients, first_moments, second_moments, {}, counts, rate, of.beta1, of.beta2,
+                         of.weight_decay, of.epsilon, false, false);
         break;
       case isobar::Optimizer::Momentum:
-        at::_fused_sgd_(padded, gradients, first_moments, decay, 0.9, rate, 0, false, false, false);
+        at::_fused_sgd_(padded, gradients, first_moments, of.weight_decay, of.momentum, rate, 0, false, false, false);
         break;
       case isobar::Optimizer::Sgd:
-        at::_fused_sgd_(padded, gradients, {}, decay, 0, rate, 0, false, false, false);
+        at::_fused_sgd_(padded, gradients, {}, of.weight_decay, 0, rate, 0, false, false, false);
         break;
     }
     for (std::size_t i = 0; i < parameters.size(); ++i) {
