@@ -13,7 +13,7 @@ struct StepReport {
   std::uint64_t step = 0;
   double loss = 0;
   Seconds duration;                     ///< since the end of the previous step
-  std::optional<double> learning_rate;  ///< for this step's update
+  std::optional<double> learning_rate;  ///< of the update by this step's gradients
   Bytes peak_memory;                    ///< of the rank so far; 0 if unknown
 };
 using StepEnded = std::function<void(const StepReport&)>;

@@ -127,13 +127,14 @@ void StageModel::keep_gradient_facts(std::uint64_t step)
 {
   state_->update.keep_gradient_facts(step);
 }
-void StageModel::update(const GradientFacts& reduced)
+void StageModel::update(std::uint64_t step, const GradientFacts& reduced)
 {
-  state_->update.update(reduced);
+  state_->update.update(step, reduced);
 }
-void StageModel::update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state)
+void StageModel::update_on_machine(std::uint64_t step, const GradientFacts& reduced, const Place& gradients,
+                                   const Place* state)
 {
-  state_->update.update_on_machine(reduced, gradients, state);
+  state_->update.update_on_machine(step, reduced, gradients, state);
 }
 PlaceSize StageModel::size_of_state() const
 {

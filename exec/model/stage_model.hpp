@@ -119,9 +119,9 @@ class StageModel {
   /// Keeps that part for `add_gradient_facts`, since the gradients will leave their place. No effect if updates need
   /// none.
   void keep_gradient_facts(std::uint64_t step);
-  /// Takes an optimizer step, of the own part only if the optimizer is sharded, and clears the gradients. `reduced`:
-  /// the sums over all replicas and stages; used only if needs_gradient_sync(workload).
-  void update(const GradientFacts& reduced);
+  /// Takes an optimizer step by the gradients of `step`, of the own part only if the optimizer is sharded, and clears
+  /// the gradients. `reduced`: the sums over all replicas and stages; used only if needs_gradient_sync(workload).
+  void update(std::uint64_t step, const GradientFacts& reduced);
 
   bool is_updated_by_machine() const;
   /// What the places of such a stage have room for: of the parameters, with a matrix of another stage that passes, too,
@@ -138,10 +138,10 @@ class StageModel {
   void use_parameters(const Place& place);
   /// Lets backward passes add up gradients in a place, from zero.
   void use_gradients(const Place& place);
-  /// Takes an optimizer step of the machine's parameters by gradients in a place, which it may change. `state`: where
-  /// the optimizer's state is if it does not live on the host. Needs no other thread to leave the stage alone, but one
-  /// that copies these parameters.
-  void update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state);
+  /// Takes an optimizer step of the machine's parameters by the gradients of `step` in a place, which it may change.
+  /// `state`: where the optimizer's state is if it does not live on the host. Needs no other thread to leave the stage
+  /// alone, but one that copies these parameters.
+  void update_on_machine(std::uint64_t step, const GradientFacts& reduced, const Place& gradients, const Place* state);
   /// Lets the optimizer's state, which does not live on the host, be in a place.
   void use_state(const Place& place);
   /// Copies a state to such a place if it lies elsewhere; returns whether it did.

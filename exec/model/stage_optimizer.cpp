@@ -16,9 +16,6 @@ namespace isobar::exec {
 
 namespace {
 
-constexpr double momentum = 0.9;
-constexpr double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;  // Kingma and Ba, Adam, 2015
-
 /// What the optimizer keeps of a parameter.
 struct ParameterState {
   std::int64_t steps = 0;
@@ -77,11 +74,7 @@ std::string state_name(const std::string& parameter, const std::string& kind)
 
 struct StageOptimizer::Impl {
   Impl(const Workload& workload, Tensors of)
-      : kind(workload.optimizer),
-        rate(workload.training.learning_rate),
-        decay(workload.training.weight_decay),
-        parameters(std::move(of)),
-        names(moment_names(kind))
+      : kind(workload.optimizer), training(workload.training), parameters(std::move(of)), names(moment_names(kind))
   {
     for (std::size_t i = 0; i < parameters.size(); ++i) numbers[parameters[i].unsafeGetTensorImpl()] = i;
     states.resize(parameters.size());
@@ -93,7 +86,7 @@ struct StageOptimizer::Impl {
   }
   ParameterState& state_of(const at::Tensor& parameter) { return states[numbers.at(parameter.unsafeGetTensorImpl())]; }
 
-  void step()
+  void step(double rate)
   {
     std::map<std::int64_t, std::vector<Operands>> by_steps;
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -105,10 +98,10 @@ struct StageOptimizer::Impl {
       const Operands whole{parameters[i], parameters[i].grad().contiguous(), state.moments};
       by_steps[++state.steps].push_back(whole.each([](const at::Tensor& tensor) { return tensor.view(-1); }));
     }
-    for (const auto& [steps, operands] : by_steps) update(steps, operands);
+    for (const auto& [steps, operands] : by_steps) update(rate, steps, operands);
   }
 
-  void update(std::int64_t steps, const std::vector<Operands>& vectors) const
+  void update(double rate, std::int64_t steps, const std::vector<Operands>& vectors) const
   {
     std::vector<Operands> updated;
     std::vector<std::pair<Operands, Operands>> ends;  // and what is updated in place of them
@@ -125,12 +118,12 @@ struct StageOptimizer::Impl {
       }));
       ends.emplace_back(end, updated.back().each([&](const at::Tensor& values) { return values.narrow(0, 0, rest); }));
     }
-    if (!updated.empty()) update_vectors(steps, updated);  // parameters may be empty slices
+    if (!updated.empty()) update_vectors(rate, steps, updated);  // parameters may be empty slices
     for (const auto& [end, values] : ends) end.set(values);
   }
 
   /// `steps` includes this one.
-  void update_vectors(std::int64_t steps, const std::vector<Operands>& vectors) const
+  void update_vectors(double rate, std::int64_t steps, const std::vector<Operands>& vectors) const
   {
     Tensors of_parameters, gradients;
     std::vector<Tensors> moments(names.size());
@@ -140,15 +133,15 @@ struct StageOptimizer::Impl {
       for (std::size_t k = 0; k < names.size(); ++k) moments[k].push_back(vector.moments[k]);
     }
     if (!counts_steps(kind)) {
-      at::_fused_sgd_(of_parameters, gradients, moments.empty() ? Tensors() : moments.front(), decay,
-                      kind == Optimizer::Momentum ? momentum : 0, rate, /*dampening=*/0, /*nesterov=*/false,
+      at::_fused_sgd_(of_parameters, gradients, moments.empty() ? Tensors() : moments.front(), training.weight_decay,
+                      kind == Optimizer::Momentum ? training.momentum : 0, rate, /*dampening=*/0, /*nesterov=*/false,
                       /*maximize=*/false, /*is_first_step=*/false);
       return;
     }
     const Tensors counts(vectors.size(), at::full({}, static_cast<float>(steps), gradients.front().options()));
     const auto update_by = [&](const auto& kernel) {
-      kernel(of_parameters, gradients, moments[0], moments[1], Tensors(), counts, rate, beta1, beta2, decay, epsilon,
-             /*amsgrad=*/false, /*maximize=*/false);
+      kernel(of_parameters, gradients, moments[0], moments[1], Tensors(), counts, rate, training.beta1, training.beta2,
+             training.weight_decay, training.epsilon, /*amsgrad=*/false, /*maximize=*/false);
     };
     if (kind == Optimizer::Adam) {
       update_by([](const auto&... values) { at::_fused_adam_(values...); });
@@ -169,8 +162,7 @@ struct StageOptimizer::Impl {
   }
 
   Optimizer kind;
-  double rate;
-  double decay;
+  Training training;
   Tensors parameters;
   std::vector<std::string> names;  // of the moments
   std::vector<ParameterState> states;
@@ -183,10 +175,10 @@ StageOptimizer::StageOptimizer(const Workload& workload, const Tensors& paramete
 }
 StageOptimizer::~StageOptimizer() = default;
 
-void StageOptimizer::step()
+void StageOptimizer::step(double learning_rate)
 {
   const at::NoGradGuard no_graph;
-  impl_->step();
+  impl_->step(learning_rate);
 }
 
 Tensors StageOptimizer::shapes_of_state() const

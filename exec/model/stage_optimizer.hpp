@@ -20,7 +20,7 @@ class StageOptimizer {
   StageOptimizer& operator=(const StageOptimizer&) = delete;
 
   /// Updates the parameters by their gradients.
-  void step();
+  void step(double learning_rate);
 
   /// Tensors of the shapes that the state has but for the number of steps: for each parameter as many.
   Tensors shapes_of_state() const;

@@ -102,7 +102,7 @@ void StageUpdate::keep_gradient_facts(std::uint64_t step)
 }
 
 /// The optimizer's step by the gradients of what this replica updates.
-void StageUpdate::take_step(const GradientFacts& reduced)
+void StageUpdate::take_step(std::uint64_t step, const GradientFacts& reduced)
 {
   if (optimizer_ && reduced.finite()) {
     double factor = 1 / loss_scale_.value();
@@ -116,27 +116,28 @@ void StageUpdate::take_step(const GradientFacts& reduced)
         if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
       }
     }
-    optimizer_->step();
+    optimizer_->step(learning_rate_at(workload_.training, step));
   }
   loss_scale_.adapt(reduced.finite());
 }
 
-void StageUpdate::update(const GradientFacts& reduced)
+void StageUpdate::update(std::uint64_t step, const GradientFacts& reduced)
 {
-  take_step(reduced);
+  take_step(step, reduced);
   for (const auto* tensors : {&parameters_.updated(), &parameters_.all()}) {
     for (const auto& tensor : *tensors) tensor.mutable_grad().reset();
   }
 }
 
-void StageUpdate::update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state)
+void StageUpdate::update_on_machine(std::uint64_t step, const GradientFacts& reduced, const Place& gradients,
+                                    const Place* state)
 {
   const Tensors& updated = parameters_.updated();
   const Tensors memory = gradients.tensors(updated);
   for (std::size_t i = 0; i < updated.size(); ++i) updated[i].mutable_grad() = memory[i];
   const Place* const place = state != nullptr ? state : &*state_on_host_;
   if (state != nullptr) use_state(*state);
-  take_step(reduced);
+  take_step(step, reduced);
   keep_state_in(*place);
   for (const auto& parameter : updated) parameter.mutable_grad().reset();
 }

@@ -46,8 +46,8 @@ class StageUpdate {
   // As in StageModel:
   void add_gradient_facts(std::uint64_t step, GradientFacts& sums);
   void keep_gradient_facts(std::uint64_t step);
-  void update(const GradientFacts& reduced);
-  void update_on_machine(const GradientFacts& reduced, const Place& gradients, const Place* state);
+  void update(std::uint64_t step, const GradientFacts& reduced);
+  void update_on_machine(std::uint64_t step, const GradientFacts& reduced, const Place& gradients, const Place* state);
   PlaceSize size_of_state() const;
   void use_state(const Place& place);
   bool keep_state_in(const Place& place);
@@ -62,7 +62,7 @@ class StageUpdate {
 
  private:
   Tensors measured_gradients() const;
-  void take_step(const GradientFacts& reduced);
+  void take_step(std::uint64_t step, const GradientFacts& reduced);
   Tensors state_in(const Place& place) const;
 
   const Workload& workload_;

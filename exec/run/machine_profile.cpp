@@ -87,7 +87,8 @@ std::size_t most_updated_layer(const Workload& workload)
 class UpdatedLayer {
  public:
   UpdatedLayer(const Workload& workload, std::size_t layer, std::uint64_t seed)
-      : work_(static_cast<double>(workload.layers[layer].parameters) * update_flops_per_parameter(workload.optimizer)),
+      : rate_(workload.training.learning_rate),
+        work_(static_cast<double>(workload.layers[layer].parameters) * update_flops_per_parameter(workload.optimizer)),
         module_(make_layer_module(workload, layer, seed, "cpu")),
         optimizer_(workload, module_->parameters())
   {
@@ -110,9 +111,10 @@ class UpdatedLayer {
   void update()
   {
     throw_if_interrupted();
-    optimizer_.step();
+    optimizer_.step(rate_);
   }
 
+  double rate_;
   Flops work_;
   std::unique_ptr<LayerModule> module_;
   StageOptimizer optimizer_;

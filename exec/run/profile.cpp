@@ -85,7 +85,7 @@ void measure_memory(StageModel& model, const Message& input, MemoryMeter& meter,
   // Gradients between layers are counted apart.
   const Bytes gradients = size_of(gradient.tensors) + size_of(passed.tensors);
   profile.workspace = std::max(Bytes(0), meter.peak() - before - kept - gradients);
-  model.update({});
+  model.update(0, {});
 }
 
 /// When the passes of one repetition began and ended.
@@ -133,7 +133,7 @@ Kind measure(const Workload& workload, std::size_t layer, const Message& input, 
     times.backward_begin = record();
     model.backward(0, gradient);
     times.backward_end = record();
-    model.update({});
+    model.update(i, {});
     times.update_end = record();
     if (has_loss) model.take_loss();
     if (last) count(*last);

@@ -622,7 +622,7 @@ Message RankExecutor::computed(const Job& job, Message inputs)
       model.backward_weight(instruction.microbatch);
       return {};
     case Opcode::Update:
-      model.update(facts_of(job.step));
+      model.update(job.step, facts_of(job.step));
       return {};
     default:
       throw std::logic_error("an instruction that computes nothing");

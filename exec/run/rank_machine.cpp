@@ -247,7 +247,8 @@ void RankMachine::update(std::uint64_t step, Part& part, const Facts& facts)
     ensure(is_delayed, "an update finds the gradients that it waited for");
     return;  // the first step of a run has none of the step before
   }
-  part.model->update_on_machine(facts(is_delayed ? step - 1 : step), *gradients, part.staged);
+  const std::uint64_t of_gradients = is_delayed ? step - 1 : step;
+  part.model->update_on_machine(of_gradients, facts(of_gradients), *gradients, part.staged);
   leave(*gradients);
   part.waiting_places->give_back(gradients);
 }

@@ -154,7 +154,7 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
     if (!loss) return;
     if (!std::isfinite(*loss)) throw diverged(step, fmt::format("the loss is {}", *loss));
     report.losses.push_back(*loss);
-    step_ended({step, *loss, end - std::exchange(before, end), context.workload.training.learning_rate,
+    step_ended({step, *loss, end - std::exchange(before, end), learning_rate_at(context.workload.training, step),
                 executor.peak_memory()});
   };
   const auto step_done = [&](std::uint64_t step) {

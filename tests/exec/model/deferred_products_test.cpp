@@ -156,7 +156,7 @@ std::pair<std::vector<StoredTensor>, double> trained(const Workload& workload, b
     GradientFacts facts;
     stage.add_gradient_facts(step, facts);
     sum_of_squares += facts.sum_of_squares;
-    stage.update(facts);
+    stage.update(step, facts);
   }
   return {stage.state(), sum_of_squares};
 }
