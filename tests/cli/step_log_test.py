@@ -48,6 +48,16 @@ class StepLog(CommandTest):
             for (_, value), line in zip(scalars, steps):
                 self.assertAlmostEqual(value, line[tag], delta=1e-6 * abs(line[tag]))
 
+    def test_the_log_has_the_learning_rate_of_each_step_also_of_a_resumed_run(self):
+        platform, _ = self.small_inputs()
+        self.workload = self.write("model.yaml", MODEL + "warmup_steps: 2\nlearning_rate_decay: linear\ndecay_steps: 6\n")
+        self.plan = self.make_plan(platform, self.workload, "--microbatches", 2)
+        kept = ("--spawn", "--log", self.log, "--checkpoint", self.folder / "kept")
+        self.run_steps("--steps", 3, *kept)
+        self.run_steps("--steps", 8, *kept, "--resume")
+        self.assertEqual([round(line["learning_rate"], 12) for line in self.logged()],
+                         [0, 0.005, 0.01, 0.0075, 0.005, 0.0025, 0, 0])
+
     def test_tensorboard_shows_the_values_of_the_log(self):
         need_peers()
         logs = ("--log", self.log, "--tensorboard", self.events)

@@ -330,6 +330,24 @@ TEST(Executor, FollowsThePlainLoopWithEveryOptimizer)
   }
 }
 
+TEST(Executor, FollowsThePlainLoopWithALearningRateThatChangesAndOtherConstantsOfAdam)
+{
+  Workload workload = small_gpt();
+  workload.optimizer = Optimizer::AdamW;
+  const auto unchanged = losses_of_a_plain_loop(workload, 6, 2);
+  workload.training.warmup_steps = 2;
+  workload.training.decay = RateDecay::Linear;
+  workload.training.decay_steps = 5;
+  workload.training.beta2 = 0.9;
+  const auto expected = losses_of_a_plain_loop(workload, 6, 2);
+  EXPECT_EQ(expected[1], expected[0]) << "the rate of step 0 is 0";
+  EXPECT_NE(expected[3], unchanged[3]);
+  const Plan plan = even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 2);
+  for (const Way way : {Way::Tcp, Way::InProcess}) {
+    expect_close(losses_of(workload, plan, way, options_for(6)), expected, 0);
+  }
+}
+
 TEST(Executor, ClipsTheNormOfAllStagesTogether)
 {
   Workload workload = small_gpt();

@@ -49,6 +49,8 @@ Workload trained_by(Workload workload, Optimizer optimizer = Optimizer::Adam)
   workload.optimizer = optimizer;
   workload.training.dropout = 0.1;
   workload.training.weight_decay = 0.01;
+  workload.training.decay = RateDecay::Linear;
+  workload.training.decay_steps = 2 * steps;
   return workload;
 }
 

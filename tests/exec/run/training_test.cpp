@@ -99,6 +99,22 @@ TEST(Training, ResumesFromACheckpointWithTheSameLossesForEveryOptimizer)
   }
 }
 
+TEST(Training, ResumesWithTheLearningRateOfItsStep)
+{
+  for (const RateDecay decay : {RateDecay::Linear, RateDecay::Cosine}) {
+    const TemporaryFolder folder;
+    Workload workload = small_gpt();
+    workload.optimizer = Optimizer::AdamW;
+    workload.training.warmup_steps = 4;
+    workload.training.decay = decay;
+    workload.training.decay_steps = 7;
+    const auto options = with_checkpoints(options_for(8), folder, 3);
+    const auto whole = trained(workload, split(workload, 2), in_process, options).losses();
+    EXPECT_EQ(resumed(workload, split(workload, 3), in_process, options, 3), tail(whole, 3)) << "in the warm-up";
+    EXPECT_EQ(resumed(workload, split(workload, 2), over_tcp, options, 6), tail(whole, 6)) << "in the decay";
+  }
+}
+
 TEST(Training, ResumesOnOtherNumbersOfStagesFromThreeToTwoToFour)
 {
   const TemporaryFolder folder;
