@@ -80,8 +80,6 @@ std::string foreign_format(std::string_view start)
   for (const auto& [number, format] : llm_c_magics) {
     if (first_number(start) == number) return fmt::format("{} of llm.c (magic {})", format, number);
   }
-  constexpr std::string_view lfs = "version https://git-lfs.github.com/spec/";
-  if (start.starts_with(lfs)) return "a pointer of Git LFS, in place of the file (git lfs pull fetches it)";
   // A safetensors file begins with the length of its header, which is JSON.
   constexpr std::size_t length_bytes = 8;
   if (start.size() > length_bytes && start.substr(length_bytes).starts_with("{\"") &&

@@ -1,5 +1,6 @@
 #include "exec/data/token_file.hpp"
 
+#include "core/base/git_lfs.hpp"
 #include "core/errors.hpp"
 #include "core/names.hpp"
 #include "exec/data/foreign_format.hpp"
@@ -172,6 +173,7 @@ void TokenFile::open_format(std::optional<TokenType> type)
   if (!S_ISREG(status.st_mode)) throw InputError(name_, "is not a regular file; tokens are read at any offset");
   const auto bytes = static_cast<std::uint64_t>(status.st_size);
   const std::string start = read_bytes(0, std::min<std::uint64_t>(bytes, foreign_format_bytes));
+  refuse_lfs_pointer(start, name_);
   const auto promised = read_header(start, bytes);
   if (promised && type && *type != type_) {
     throw InputError(name_, fmt::format("has {} by its header, not {}; leave --data-type out", name_in(types, type_),

@@ -215,7 +215,7 @@ TEST_F(TokenFiles, AreRefusedWhenTheyAreText)
   EXPECT_EQ(fault_of("\xC3\xA4\xC3\x04"), "none");
   EXPECT_EQ(fault_of("\xC8\xFE"), "none") << "65,224";
   EXPECT_EQ(fault_of("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n"),
-            refusal_of("a pointer of Git LFS, in place of the file (git lfs pull fetches it)"));
+            "is a pointer of git-lfs, not the file itself; fetch the file with: git lfs pull");
 }
 
 TEST_F(TokenFiles, AreRefusedWhenTheyHaveAKnownFormat)
