@@ -125,6 +125,17 @@ std::vector<Job> read_muri(const Input& input)
   return jobs;
 }
 
+constexpr const char* never_ran = "never ran";
+constexpr const char* still_running = "still running at the end of the trace";
+
+/// Why a row has no duration; none if it has one.
+std::optional<std::string> why_not_timed(const Cells& cells)
+{
+  if (cells.is_missing("start_time")) return never_ran;
+  if (cells.is_missing("end_time")) return still_running;
+  return std::nullopt;
+}
+
 std::vector<TimedJob> read_helios(const Input& input, JobTrace& trace)
 {
   const auto table =
@@ -136,8 +147,8 @@ std::vector<TimedJob> read_helios(const Input& input, JobTrace& trace)
   for (const auto& row : table.rows()) {
     const Cells cells(table.columns(), row, input.faults);
     TimedJob job{cells.text("job_id"), 0, cells.moment("submit_time"), {}};
-    if (cells.is_missing("start_time") || cells.is_missing("end_time")) {
-      trace.leave_out("never ran");
+    if (const auto reason = why_not_timed(cells)) {
+      trace.leave_out(*reason);
       continue;
     }
     job.duration = cells.moment("end_time") - cells.moment("start_time");
@@ -184,8 +195,8 @@ std::vector<TimedJob> read_pai(const Input& input, const std::vector<std::string
       continue;
     }
     const Cells cells(columns, row, input.faults);
-    if (cells.is_missing("start_time") || cells.is_missing("end_time")) {
-      trace.leave_out("never ran");
+    if (const auto reason = why_not_timed(cells)) {
+      trace.leave_out(*reason);
       continue;
     }
     if (cells.is_missing("plan_gpu") || cells.is_missing("inst_num")) {
@@ -244,17 +255,19 @@ std::vector<TimedJob> read_philly(const Input& input, JobTrace& trace)
     TimedJob job;
     job.name = reader.required_text("jobid");
     const auto submitted = philly_moment(reader, "submitted_time");
+    bool is_running = false;
     for (const auto& item : reader.required_sequence("attempts")) {
       MappingReader attempt(item, place + "attempts[].", input.faults);
       const auto begin = philly_moment(attempt, "start_time");
       const auto end = philly_moment(attempt, "end_time");
       job.devices = std::max(job.devices, philly_gpus(attempt, input.faults));
       if (begin && end) job.duration += *end - *begin;
+      is_running = begin && !end;  // the last attempt counts
     }
     if (!submitted) {
       trace.leave_out("no time of submission");
     } else if (job.duration <= Seconds(0)) {
-      trace.leave_out("never ran");
+      trace.leave_out(is_running ? still_running : never_ran);
     } else {
       job.arrival = *submitted;
       jobs.push_back(std::move(job));

@@ -80,11 +80,13 @@ TEST(HeliosTrace, DrawsAModelForEachJobAndTheStepsOfItsDuration)
                            "8,u,vc1,1,6,1,FAILED,2020-04-01 15:17:00,2020-04-01 15:20:00,2020-04-01 15:21:00\n"
                            "9,u,vc1,0,6,1,COMPLETED,2020-04-01 15:17:00,2020-04-01 15:20:00,2020-04-01 15:21:00\n"
                            "10,u,vc1,4,6,1,CANCELLED,2020-04-01 15:17:00,None,None\n"
-                           "11,u,vc1,4,6,1,COMPLETED,2020-04-01 15:17:00,2020-04-01 15:20:00,2020-04-01 15:20:00\n";
+                           "11,u,vc1,4,6,1,COMPLETED,2020-04-01 15:17:00,2020-04-01 15:20:00,2020-04-01 15:20:00\n"
+                           "12,u,vc1,4,6,1,RUNNING,2020-04-01 15:17:00,2020-04-01 15:20:00,None\n";
   const auto trace = trace_of(text);
   EXPECT_EQ(trace.format, "helios");
   EXPECT_TRUE(trace.has_drawn_models);
-  EXPECT_THAT(left_out_of(trace), ElementsAre("1 never ran", "1 no GPU", "1 ran for no time"));
+  EXPECT_THAT(left_out_of(trace),
+              ElementsAre("1 never ran", "1 still running at the end of the trace", "1 no GPU", "1 ran for no time"));
   ASSERT_EQ(trace.jobs.size(), 2U);
   EXPECT_EQ(trace.jobs[0].name, "8");
   EXPECT_EQ(trace.jobs[1].arrival, Seconds(10));
@@ -120,10 +122,11 @@ TEST(PaiTrace, TakesItsHeaderFromAFileApartAndJoinsTheTasksOfAJob)
                                  "j1,worker,3,Terminated,1000.0,1600.0,600,29,50,MISC\n"
                                  "j1,ps,1,Terminated,900.0,1500.0,600,29,100,MISC\n"
                                  "j2,worker,1,Failed,,,600,29,100,T4\n"
-                                 "j3,worker,1,Terminated,950,1000,600,29,,MISC\n");
+                                 "j3,worker,1,Terminated,950,1000,600,29,,MISC\n"
+                                 "j4,worker,2,Running,960,,600,29,100,T4\n");
   const auto trace = read_job_trace(file, {});
   EXPECT_EQ(trace.format, "pai");
-  EXPECT_THAT(left_out_of(trace), ElementsAre("1 never ran", "1 no GPU"));
+  EXPECT_THAT(left_out_of(trace), ElementsAre("1 never ran", "1 no GPU", "1 still running at the end of the trace"));
   ASSERT_EQ(trace.jobs.size(), 1U);
   EXPECT_EQ(trace.jobs[0].devices, 3U);  // 1.5 rounded up, and 1
   EXPECT_NEAR((trace.jobs[0].step.alone * trace.jobs[0].steps).value, 700, 2);
@@ -140,10 +143,13 @@ TEST(PhillyTrace, CountsTheGpusAndTheTimeOfAttempts)
        {"start_time": "2017-10-09 09:00:00", "end_time": null, "detail": []}]},
     {"status": "Killed", "vc": "6c71", "jobid": "b", "user": "u", "submitted_time": "2017-10-09 07:00:00", "attempts": []},
     {"status": "Failed", "vc": "6c71", "jobid": "c", "user": "u", "submitted_time": "None",
-     "attempts": [{"start_time": "2017-10-09 07:02:00", "end_time": "2017-10-09 07:12:00", "detail": []}]}])",
+     "attempts": [{"start_time": "2017-10-09 07:02:00", "end_time": "2017-10-09 07:12:00", "detail": []}]},
+    {"status": "Running", "vc": "6c71", "jobid": "d", "user": "u", "submitted_time": "2017-10-09 07:00:00",
+     "attempts": [{"start_time": "2017-10-09 07:02:00", "end_time": null, "detail": []}]}])",
                               {}, "cluster_job_log");
   EXPECT_EQ(trace.format, "philly");
-  EXPECT_THAT(left_out_of(trace), ElementsAre("1 never ran", "1 no time of submission"));
+  EXPECT_THAT(left_out_of(trace),
+              ElementsAre("1 never ran", "1 no time of submission", "1 still running at the end of the trace"));
   ASSERT_EQ(trace.jobs.size(), 1U);
   EXPECT_EQ(trace.jobs[0].devices, 3U);
   EXPECT_NEAR((trace.jobs[0].step.alone * trace.jobs[0].steps).value, 1200, 2);
