@@ -262,7 +262,9 @@ std::string read_model_type(ConfigReader& config)
 {
   std::vector<std::string> known = {"bert", "gpt2", "llama", "mistral"};
   if (config.use() == ConfigUse::Costs) known.insert(known.end(), {"qwen2", "qwen3"});
-  if (config.has_value("model_type") || !config.has_value("architectures")) return config.choice("model_type", known);
+  if (config.has_value("model_type") || !config.has_value("architectures")) {
+    return config.supported_name("model_type", known);
+  }
   const auto architectures = config.texts("architectures");
   for (const auto& architecture : architectures) {
     const auto type = type_of_architecture(architecture);

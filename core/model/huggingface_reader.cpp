@@ -68,9 +68,13 @@ std::string ConfigReader::text(const std::string& key, const std::string& defaul
   return has_value(key) ? config_.optional_text(key).value_or(default_value) : default_value;
 }
 
-std::string ConfigReader::choice(const std::string& key, const std::vector<std::string>& choices)
+std::string ConfigReader::supported_name(const std::string& key, const std::vector<std::string>& supported)
 {
-  return config_.required_choice(key, choices);
+  const std::string name = config_.required_text(key);
+  if (!name.empty() && std::find(supported.begin(), supported.end(), name) == supported.end()) {
+    add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(name), fmt::join(supported, ", ")));
+  }
+  return name;
 }
 
 std::string ConfigReader::stated(const std::string& key, std::uint64_t value)

@@ -55,7 +55,8 @@ class ConfigReader {
   double number(const std::string& key, double default_value);
   bool boolean(const std::string& key, bool default_value);
   std::string text(const std::string& key, const std::string& default_value);
-  std::string choice(const std::string& key, const std::vector<std::string>& choices);
+  /// One of the names that Isobar supports. Another name is no misspelling of one: mixtral is not mistral.
+  std::string supported_name(const std::string& key, const std::vector<std::string>& supported);
 
   /// A value of `key` in a message, which tells whether it is transformers' default.
   std::string stated(const std::string& key, std::uint64_t value);

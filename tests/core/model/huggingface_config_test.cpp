@@ -274,7 +274,7 @@ TEST(HuggingFaceConfig, MakesMistralAndQwenDecodersOfLlamasKind)
               testing::ElementsAre("normalizations of queries and keys, 9216 parameters"));
   for (const auto& config : {qwen2, qwen3}) {
     EXPECT_THAT([&] { sizes_from_huggingface(config.dump(1), "config.json"); },
-                testing::ThrowsMessage<InputError>(HasSubstr("is not one of bert, gpt2, llama, mistral")));
+                testing::ThrowsMessage<InputError>(HasSubstr("is not supported (only bert, gpt2, llama, mistral)")));
   }
 }
 
@@ -483,6 +483,8 @@ TEST(HuggingFaceConfig, IsRefusedWithEveryFaultByLine)
           testing::AllOf(HasSubstr("config.json:2: n_embd: \"-1\" is not a whole number"),
                          HasSubstr("config.json:3: n_layer: "), Not(HasSubstr("divide")))));
   EXPECT_THAT(fault_of({{"model_type", "t5"}}), HasSubstr(R"("t5")"));
+  EXPECT_EQ(fault_of({{"model_type", "mixtral"}}),
+            R"(model_type: "mixtral" is not supported (only bert, gpt2, llama, mistral, qwen2, qwen3))");
   EXPECT_THAT(fault_of({{"hidden_size", 1}}), HasSubstr("model_type: missing"));
   EXPECT_THAT([] { workload_from_huggingface("{", "config.json", {}); }, testing::Throws<InputError>());
   EXPECT_THAT([] { workload_from_huggingface("[]", "config.json", {}); }, testing::Throws<InputError>());
@@ -512,7 +514,8 @@ TEST(HuggingFaceConfig, GivesTheSizesOfWeightsWhateverTheTrainingKeys)
       [&] {
         sizes_of({{"model_type", "qwen2"}});
       },
-      testing::ThrowsMessage<InputError>(HasSubstr(R"(model_type: "qwen2" is not one of bert, gpt2, llama, mistral)")));
+      testing::ThrowsMessage<InputError>(
+          HasSubstr(R"(model_type: "qwen2" is not supported (only bert, gpt2, llama, mistral))")));
 }
 
 }  // namespace
