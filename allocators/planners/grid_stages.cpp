@@ -3,6 +3,7 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/errors.hpp"
+#include "core/model/split_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 
@@ -63,7 +64,8 @@ std::optional<std::string> why_no_shards(const Workload& workload, const schedul
       return fmt::format("layer {} cannot be divided; a gpt or llama needs unit: operator", shown(layer.name));
     }
     if (!grid.is_grid() && layer.split->units < shards) {
-      return fmt::format("layer {} has {} to divide ({})", shown(layer.name), layer.split->units, layer.split->name);
+      return fmt::format("layer {} has {} to divide ({})", shown(layer.name), layer.split->units,
+                         units_in_words(workload, *layer.split));
     }
     if (const auto why_not = why_not_divided(workload, i, grid)) {
       return fmt::format("{} of layer {}, {}", text_of(grid), shown(layer.name), *why_not);

@@ -6,6 +6,7 @@
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
 #include "core/model/model_sizes.hpp"
+#include "core/model/split_text.hpp"
 #include "core/program/collective.hpp"
 #include "schedules/lowering/transfer_rules.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -274,7 +275,7 @@ void add_stages(RowProblem& problem, const MachineDevices& devices, const Degree
     if (split && split->units >= shards) continue;
     throw Unsupported(fmt::format("tp: {} shards of layer {}, which has {} {}", shards,
                                   problem.workload.layers[layer].name, split ? split->units : 0,
-                                  split ? split->name : "parts"));
+                                  split ? units_in_words(problem.workload, *split) : "parts"));
   }
   Stage made;
   for (const auto& own : replicas) {

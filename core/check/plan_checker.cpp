@@ -12,6 +12,7 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
+#include "core/model/split_text.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
@@ -300,7 +301,7 @@ class Checker {
               i, shards, shown(name));
         } else if (!stage.grid.is_grid() && split->units < shards) {
           fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
-                shards, shown(name), split->units, split->name);
+                shards, shown(name), split->units, units_in_words(workload_, *split));
         } else if (!is_grid_wrong) {
           const auto why_not = why_not_divided(workload_, layer, stage.grid);
           if (!why_not) continue;

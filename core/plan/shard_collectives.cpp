@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
+#include "core/model/split_text.hpp"
 #include "core/program/collective.hpp"
 
 #include <fmt/format.h>
@@ -293,7 +294,8 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
   }
   const bool has_whole_units = layer.split->products.size() > 1;  // a vocabulary is filled up
   if (has_whole_units && layer.split->units % grid.side != 0) {
-    return fmt::format("whose {} {} are to be a multiple of {}", layer.split->units, layer.split->name, grid.side);
+    return fmt::format("whose {} {} are to be a multiple of {}", layer.split->units,
+                       units_in_words(workload, *layer.split), grid.side);
   }
   return std::nullopt;
 }

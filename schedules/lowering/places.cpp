@@ -1,6 +1,7 @@
 #include "schedules/lowering/places.hpp"
 
 #include "core/errors.hpp"
+#include "core/model/split_text.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/sync_groups.hpp"
 
@@ -86,7 +87,7 @@ std::optional<std::string> Places::why_not_shards() const
     const auto units = units_of_shards(layer.split->units, first);
     if (std::adjacent_find(units.begin(), units.end(), std::not_equal_to<>()) != units.end()) {
       return fmt::format("{} shards divide {} {} of layer {} in unequal parts", shards(), layer.split->units,
-                         layer.split->name, shown(layer.name));
+                         units_in_words(workload_, *layer.split), shown(layer.name));
     }
   }
   for (std::size_t rank = 0; rank < devices(); ++rank) {

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "core/model/workload.hpp"
+
+#include <string>
+#include <variant>
+
+namespace isobar {
+
+/// What messages call the units of a split: its name, or "key/value heads" where several heads share keys and values,
+/// so that shards divide these.
+inline std::string units_in_words(const Workload& workload, const Split& split)
+{
+  const auto* sizes = std::get_if<LlamaSizes>(&workload.model);
+  const bool shares_keys = sizes != nullptr && sizes->kv_heads < sizes->heads;
+  return shares_keys && split.name == "heads" ? "key/value heads" : split.name;
+}
+
+}  // namespace isobar
