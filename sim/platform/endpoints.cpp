@@ -48,7 +48,7 @@ class Choice {
     if (!faults_.empty()) throw InputError(faults_);
     if (endpoints_.devices.empty()) {
       throw InputError(fmt::format("{}:1", file_),
-                       "no host is a device; give hosts the prop memory, here or in a devices file");
+                       "no host is a device; give hosts the prop memory, here or in a devices file" + near_misses());
     }
     return std::move(endpoints_);
   }
@@ -57,6 +57,22 @@ class Choice {
   void refuse(const ScannedHost& host, const std::string& what)
   {
     faults_.push_back(place_of_host(file_, host) + ": " + what);
+  }
+
+  /// What hosts have in place of memory.
+  std::string near_misses() const
+  {
+    std::string text;
+    const auto with_memory = std::ranges::find_if(hosts_, [](const auto& host) { return !host.memory_prop.empty(); });
+    if (with_memory != hosts_.end()) {
+      text += fmt::format("; host {} in line {} has a prop {}: did you mean memory?", shown(with_memory->name),
+                          with_memory->line, with_memory->memory_prop);
+    }
+    const auto with_gpus = std::ranges::find_if(hosts_, &ScannedHost::has_foreign_gpus);
+    if (with_gpus != hosts_.end()) {
+      text += fmt::format("; host {} in line {}: {}", shown(with_gpus->name), with_gpus->line, foreign_gpus_text);
+    }
+    return text;
   }
 
   void add_named_machine(const ScannedHost& device, const std::string& name)

@@ -3,6 +3,7 @@
 #include "sim/scan/prescan.hpp"
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar::sim {
@@ -26,6 +27,11 @@ Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string&
 
 /// Removes devices by name; names that no device has are ignored.
 Endpoints endpoints_without(Endpoints endpoints, const std::vector<std::string>& left_out);
+
+/// About hosts with `has_foreign_gpus`.
+inline constexpr std::string_view foreign_gpus_text =
+    "ElastiSim's props num_gpus and flops_per_gpu are not read; write a host for each GPU, with its speed and the prop "
+    "memory";
 
 /// "file:line: host NAME", the place of a fault.
 std::string place_of_host(const std::string& file, const ScannedHost& host);

@@ -18,6 +18,14 @@ namespace {
 
 constexpr std::size_t most_checked_pairs = 16'384;
 
+/// "; host NAME has no <host_link>, …" if one of two hosts lacks it.
+std::string missing_host_link(const ScannedHost& from, const ScannedHost& to)
+{
+  if (!from.lacks_host_link && !to.lacks_host_link) return "";
+  return fmt::format("; host {} has no <host_link>, which joins it to a zone with routing Cluster",
+                     from.lacks_host_link ? from.name : to.name);
+}
+
 /// Checks one route after the other.
 class RouteCheck {
  public:
@@ -31,7 +39,8 @@ class RouteCheck {
     // Devices are checked in their order, so the fault is in the line of `to`, the later one.
     const std::string place = place_of_host(file_, to);
     checked_route(routes_, from, to, place,
-                  fmt::format("{}: no route from {}; every pair of devices needs one", place, from.name),
+                  fmt::format("{}: no route from {}; every pair of devices needs one{}", place, from.name,
+                              missing_host_link(from, to)),
                   expect_fault_);
   }
 

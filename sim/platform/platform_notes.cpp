@@ -46,6 +46,11 @@ std::vector<std::string> platform_notes(const PlatformScan& scan, const Endpoint
     if (!host.computes && host.props.memory) idle.add(host);
   }
   if (!idle.empty()) notes.push_back(idle.note(file, "a speed of 0, not used as a device"));
+  NotedHosts with_gpus;
+  for (const auto& host : scan.hosts) {
+    if (host.has_foreign_gpus) with_gpus.add(host);
+  }
+  if (!with_gpus.empty()) notes.push_back(with_gpus.note(file, std::string(foreign_gpus_text)));
   if (endpoints.machines.empty()) return notes;
 
   NotedHosts without_machine;

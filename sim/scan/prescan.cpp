@@ -7,6 +7,7 @@
 #include "sim/scan/profile_scan.hpp"
 #include "sim/scan/radical.hpp"
 #include "sim/scan/xml_element.hpp"
+#include "sim/scan/zone_content.hpp"
 
 #include <fmt/format.h>
 
@@ -102,6 +103,15 @@ class Scanner {
     }
     return props;
   }
+  /// Keeps what props of other programs say that Isobar does not read.
+  static void note_foreign_props(const pugi::xml_node& node, ScannedHost& host)
+  {
+    for (const auto& prop : node.children("prop")) {
+      const std::string id = attribute(prop, "id");
+      if (is_foreign_memory(id)) host.memory_prop = id;
+      if (is_foreign_gpu(id)) host.has_foreign_gpus = true;
+    }
+  }
   static std::optional<Bytes> in_flight(const Props& props, const Props& zone)
   {
     const auto window = props.window ? props.window : zone.window;
@@ -152,6 +162,8 @@ class Scanner {
     for (const auto& child : root.children()) {
       const std::string_view tag = child.name();
       if (tag == "config") {
+        if (top_zone)
+          reader_.add_fault(child, fmt::format("comes after the zone of line {}; write it first", *top_zone));
         if (!scan_.config_line) scan_.config_line = reader_.line_of(child);
       } else if (is_one_of(tag, {"zone", "AS", "cluster"})) {
         if (top_zone) {
@@ -285,8 +297,17 @@ class Scanner {
                             nearest.empty() ? "write Full, Floyd, Dijkstra, DijkstraCache, Cluster, Vivaldi or None"
                                             : fmt::format("did you mean {}?", nearest)));
     }
+    check_zone_content(node, reader_);
+    const std::size_t first_host = scan_.hosts.size();
     for (const auto& child : node.children()) scan_content(child, &zone);
-    for (const auto& host_link : zone.host_links) names_.check_host_link(host_link);
+    std::set<std::string> joined;
+    for (const auto& host_link : zone.host_links) {
+      names_.check_host_link(host_link);
+      joined.insert(attribute(host_link, "id"));
+    }
+    for (std::size_t i = first_host; i < scan_.hosts.size(); ++i) {
+      if (joined.contains(scan_.hosts[i].name)) scan_.hosts[i].lacks_host_link = false;
+    }
   }
 
   void scan_host(const pugi::xml_node& node, const Zone& zone)
@@ -295,8 +316,11 @@ class Scanner {
       names_.add_netpoint(node, attribute(node, "id"), NetpointKind::Host);  // so that routes find it
       return;
     }
+    refuse_dropped_attributes(node);
     ScannedHost host;
     host.name = attribute(node, "id");
+    host.lacks_host_link = strcasecmp(zone.routing.c_str(), "Cluster") == 0;
+    note_foreign_props(node, host);
     host.speeds = reader_.host_speeds(node);
     host.computes = host.speeds.at(reader_.power_state(node, host.speeds.size())).value > 0;
     reader_.check_cores(node);
@@ -305,6 +329,25 @@ class Scanner {
     for (const auto& disk : node.children("disk")) host.disks.push_back(scan_disk(disk));
     host.props = read_props(node, PropHolder::Host);
     add_host(node, zone, std::move(host));
+  }
+
+  /// Attributes of SimGrid 3.12 and before, with what to write in their place.
+  void refuse_dropped_attributes(const pugi::xml_node& node)
+  {
+    const std::string tag = node.name();
+    if (node.attribute("state")) {
+      reader_.add_fault(node,
+                        fmt::format("state=\"{}\": SimGrid no longer has this attribute; remove it, and the {} if "
+                                    "it is off, or write a profile and name it in state_file",
+                                    attribute(node, "state"), tag));
+    }
+    if (node.attribute("availability")) {
+      reader_.add_fault(node,
+                        fmt::format("availability=\"{}\": SimGrid no longer has this attribute; multiply the {} by "
+                                    "it, or write a profile and name it in {}_file",
+                                    attribute(node, "availability"), tag == "host" ? "speed" : "bandwidth",
+                                    tag == "host" ? "speed" : "bandwidth"));
+    }
   }
 
   ScannedDisk scan_disk(const pugi::xml_node& node)
@@ -397,11 +440,11 @@ class Scanner {
     const std::string sharing = attribute(node, "sharing_policy");
     const bool split_duplex = sharing.empty() || is_one_of(sharing, {"SPLITDUPLEX", "FULLDUPLEX"});
     if (flat && backbone) names_.add_link(node, id + "_backbone", backbone->latency, backbone->bandwidth, false);
+    ScannedHost host{.props = props, .speeds = speeds};
+    note_foreign_props(node, host);
     for (const auto number : numbers) {
-      add_host(node, zone,
-               {.name = fmt::format("{}{}{}", attribute(node, "prefix"), number, attribute(node, "suffix")),
-                .props = props,
-                .speeds = speeds});
+      host.name = fmt::format("{}{}{}", attribute(node, "prefix"), number, attribute(node, "suffix"));
+      add_host(node, zone, host);
       if (!flat) continue;
       const std::string link = fmt::format("{}_link_{}", id, number);
       names_.add_link(node, link, delay, rate, split_duplex);
@@ -421,6 +464,7 @@ class Scanner {
       names_.add_link(node, attribute(node, "id"), Seconds(0), BytesPerSecond(1), false);  // so that routes find it
       return;
     }
+    refuse_dropped_attributes(node);
     const std::string name = attribute(node, "id");
     const std::string sharing = attribute(node, "sharing_policy");
     BytesPerSecond rate;

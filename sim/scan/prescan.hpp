@@ -29,6 +29,9 @@ struct ScannedHost {
   bool computes = true;                     ///< false: its speed is 0
   std::vector<FlopsPerSecond> speeds = {};  ///< by power state
   std::vector<ScannedDisk> disks = {};      ///< in the order of the file
+  bool lacks_host_link = false;             ///< in a zone with routing Cluster, which joins hosts by their host_link
+  std::string memory_prop = {};             ///< a prop that other programs give for memory, such as "ram"; "": none
+  bool has_foreign_gpus = false;            ///< has props of GPUs that ElastiSim reads
 };
 
 /// What a platform file contains that SimGrid does not read, or no longer knows after loading.

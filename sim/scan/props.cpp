@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
+#include <set>
 #include <stdexcept>
 
 namespace isobar::sim {
@@ -153,6 +154,18 @@ bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string
     return true;
   }
   return false;
+}
+
+bool is_foreign_memory(std::string_view id)
+{
+  static const std::set<std::string_view> names = {"ram",        "RAM",           "mem",  "mem_size",
+                                                   "gpu_memory", "device_memory", "vram", "memory_size"};
+  return names.contains(id);
+}
+
+bool is_foreign_gpu(std::string_view id)
+{
+  return id == "num_gpus" || id == "flops_per_gpu" || id == "gpu_to_gpu_bw";
 }
 
 bool read_prop(Props& props, PropHolder holder, const std::string& id, const std::string& value)

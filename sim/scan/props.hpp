@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar::sim {
@@ -41,6 +42,11 @@ bool read_prop(Props& props, PropHolder holder, const std::string& id, const std
 /// to one of Isobar's, such as Batsim's `master`. On an element where the prop has no effect, it is also a value that
 /// Isobar cannot read, such as memory="128".
 bool is_foreign_prop(PropHolder holder, const std::string& id, const std::string& value);
+
+/// Whether other programs give this prop to hosts for what Isobar calls memory, such as "ram".
+bool is_foreign_memory(std::string_view id);
+/// Whether ElastiSim reads this prop for the GPUs of a host. Isobar's devices are hosts.
+bool is_foreign_gpu(std::string_view id);
 
 /// Names of the props that an element may have.
 std::vector<std::string> prop_names(PropHolder holder);
