@@ -202,9 +202,15 @@ const std::vector<Generator>& generators()
   static const std::vector<Generator> all = {
       {"sky", "the emulated cluster of Sky Computing: a data server and N-1 workers", sky_example, add_sky_options},
       {"star", "devices, each on its own link to one switch", star_example, add_star_options},
-      {"sites", "sites, each pair joined by equal wide-area links, one per direction", sites_example,
-       add_sites_options},
-      {"nodes", "sites of nodes, whose devices share a node's link to its site", nodes_example, add_nodes_options},
+      {"sites",
+       "sites, each pair joined by equal wide-area links, one per direction; each device has a network card of its "
+       "own, "
+       "and no NVLink: for nodes with NVLink, see nodes or machine",
+       sites_example, add_sites_options},
+      {"nodes",
+       "sites of nodes, whose devices are joined by NVLink or PCI Express and share a node's link to its site; machine "
+       "adds what collectives attain",
+       nodes_example, add_nodes_options},
   };
   return all;
 }

@@ -8,6 +8,12 @@ from tools import fit_collectives, hidup_platforms
 
 
 class Platform(CommandTest):
+    def test_generate_says_what_joins_the_devices_of_sites_and_of_nodes(self):
+        sites = " ".join(self.run_isobar("platform", "generate", "sites", "--help").stdout.split())
+        self.assertIn("each device has a network card of its own, and no NVLink: for nodes with NVLink, see nodes or machine", sites)
+        nodes = " ".join(self.run_isobar("platform", "generate", "nodes", "--help").stdout.split())
+        self.assertIn("devices are joined by NVLink or PCI Express and share a node's link to its site", nodes)
+
     def test_platforms_of_hidup_are_what_their_tool_fits(self):
         known = hidup_platforms.constants()
         for name, text in hidup_platforms.platforms(known).items():
