@@ -5,6 +5,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/compute/operator_table.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/model/device_profile.hpp"
@@ -14,6 +15,7 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -42,9 +44,11 @@ void require_table_of(const Inputs& inputs, const compute::OperatorTable& table,
                                        "--operators",
                                        measured, needed));
   }
-  std::set<std::string> types;
-  for (const auto& device : inputs.platform.cluster().devices) types.insert(in_quotes(device.type));
-  if (!types.contains(in_quotes(table.device))) {
+  const auto& devices = inputs.platform.cluster().devices;
+  const auto is_measured = [&](const Device& device) { return is_same_device_type(device.type, table.device); };
+  if (std::ranges::none_of(devices, is_measured)) {
+    std::set<std::string> types;
+    for (const auto& device : devices) types.insert(in_quotes(device.type));
     throw InputError(file, fmt::format("device: measured on {}; the platform has devices {}; write one of them",
                                        in_quotes(table.device), fmt::join(types, ", ")));
   }

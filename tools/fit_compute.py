@@ -13,6 +13,7 @@ import json
 import math
 import pathlib
 
+import device_types
 import fit_collectives
 
 # Memory-bound operators: the least bytes per element of a 16-bit tensor, and the fraction of the nominal bandwidth that
@@ -32,9 +33,15 @@ def of_fabric(name):
     return {"inside": fraction * 1e9 * fit_collectives.FABRICS[name][0], "start": start_us * 1e-6, "step": latency_us * 1e-6}
 
 
+def of_type(name, nic, fabric):
+    peak, bandwidth = device_types.sheet(name)
+    return {"peak": peak, "bandwidth": bandwidth, "nic": nic} | of_fabric(fabric)
+
+
 SETS = ("mpt_a100_80", "mpt_h100", "megatron_sc21", "megatron_seqsel")  # besides Sailor's, which has a model of its own
-DEVICES = {"A100-SXM4-80GB": {"peak": 312e12, "bandwidth": 2039e9, "nic": 25e9} | of_fabric("NVSwitch of A100-SXM4"),
-           "H100-SXM5-80GB": {"peak": 989e12, "bandwidth": 3350e9, "nic": 50e9} | of_fabric("NVSwitch of H100-SXM5")}
+
+DEVICES = {"A100-SXM4-80GB": of_type("A100-SXM4-80GB", 25e9, "NVSwitch of A100-SXM4"),
+           "H100-SXM5-80GB": of_type("H100-SXM5-80GB", 50e9, "NVSwitch of H100-SXM5")}
 NIC_FRACTION = 0.9
 NIC_OF_GH200 = 22.5e9  # attained
 INTERFERENCE = 0.2  # of the shorter of computation and gather, beside the longer

@@ -10,10 +10,10 @@ import pathlib
 import statistics
 import sys
 
-# Data sheets (dense, fp16) in FLOP/s and B/s, as in core/compute/device_constants.cpp.
-SHEETS = {"V100-SXM2-32GB": (125e12, 900e9), "A100-SXM4-40GB": (312e12, 1555e9), "A100-SXM4-80GB": (312e12, 2039e9),
-          "A100-PCIE-80GB": (312e12, 1935e9), "H100-SXM5-80GB": (989e12, 3350e9), "B200-SXM": (2250e12, 8000e9),
-          "L4": (121e12, 300e9), "A10G": (70e12, 600e9), "A40": (149.7e12, 696e9)}
+import device_types
+
+SHEETS = {name: device_types.sheet(name) for name in (
+    "V100-SXM2-32GB", "A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-80GB", "H100-SXM5-80GB", "B200-SXM", "L4", "A10G", "A40")}
 # The least bytes per element, forward and backward.
 BYTES = {"norm": (4, 6), "activation": (4, 6), "dropout_residual": (7, 5)}
 CORE = (3 + 5, 4 + 5)  # bytes per score beside the batched products: causal softmax and dropout

@@ -147,15 +147,14 @@ RowMemory memory_of(const RowProblem& problem, const RowChoice& choice, const Cl
     }
     for (const auto& replica : places.replicas) {
       const Device& device = cluster.devices[replica.front()];
-      const compute::DeviceConstants constants = profiles.constants_of(device.type);
       const auto need = compute::memory_need(problem.workload, framework, part, profiles.sizes());
       memory.need.allocated = std::max(memory.need.allocated, need.allocated);
       memory.need.reserved = std::max(memory.need.reserved, need.reserved);
       memory.need.device = std::max(memory.need.device, need.device);
-      if (need.device > constants.memory && memory.fits) {
+      if (need.device > device.memory && memory.fits) {
         memory.fits = false;
         memory.fault = fmt::format("device {} of stage {} needs {} and has {}", device.name, stage,
-                                   text_of(need.device), text_of(constants.memory));
+                                   text_of(need.device), text_of(device.memory));
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "cli/fidelity/row_prices.hpp"
 
 #include "core/base/files.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/compute/device_constants.hpp"
 #include "core/compute/measured_operators.hpp"
 #include "core/errors.hpp"
@@ -13,6 +14,8 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
+#include <ranges>
+#include <string_view>
 #include <tuple>
 
 namespace isobar::cli {
@@ -21,18 +24,31 @@ namespace {
 
 using results::RowParts;
 
-/// Whether the file of a profile is of a device type: OPT-350_A100-40.json is of an A100 with 40 GB.
+std::vector<std::string> words_of(std::string_view name)
+{
+  std::vector<std::string> words;
+  for (const auto word : std::views::split(name, '-')) words.emplace_back(word.begin(), word.end());
+  return words;
+}
+
+/// Whether a word is short for another: "GH" for "GH200" and "96" for "96GB", but "A10" not for "A100".
+bool is_short_for(const std::string& word, const std::string& whole)
+{
+  const auto is_digit = [](char character) { return std::isdigit(static_cast<unsigned char>(character)) != 0; };
+  if (word.empty() || !whole.starts_with(word)) return false;
+  return word.size() == whole.size() || !is_digit(word.back()) || !is_digit(whole[word.size()]);
+}
+
+/// Whether the file of a profile is of a device type: OPT-350_A100-40.json is of an A100 with 40 GB. Sailor's names are
+/// short for words of a type's name.
 bool is_of_type(const std::string& file, const std::string& type)
 {
+  const DeviceType* const known = find_device_type(type);
+  const auto words = words_of(known == nullptr ? type : known->name);
   const std::string stem = std::filesystem::path(file).stem().string();
-  const std::string name = stem.substr(stem.rfind('_') + 1);
-  std::size_t begin = 0;
-  while (begin < name.size()) {
-    const std::size_t end = std::min(name.find('-', begin), name.size());
-    if (type.find(name.substr(begin, end - begin)) == std::string::npos) return false;
-    begin = end + 1;
-  }
-  return !name.empty();
+  return std::ranges::all_of(words_of(stem.substr(stem.rfind('_') + 1)), [&](const std::string& word) {
+    return std::ranges::any_of(words, [&](const std::string& whole) { return is_short_for(word, whole); });
+  });
 }
 
 }  // namespace
@@ -64,7 +80,8 @@ const compute::SailorProfile* RowProfiles::layers_of(const std::string& type) co
 
 const compute::OperatorTable* RowProfiles::table_of(const std::string& type) const
 {
-  const auto found = std::ranges::find(tables_, type, &compute::OperatorTable::device);
+  const auto found =
+      std::ranges::find_if(tables_, [&](const auto& table) { return is_same_device_type(table.device, type); });
   return found == tables_.end() ? nullptr : &*found;
 }
 

@@ -1,5 +1,6 @@
 #include "core/check/operator_needs.hpp"
 
+#include "core/cluster/device_types.hpp"
 #include "core/spmd/pieces.hpp"
 
 #include <algorithm>
@@ -131,7 +132,9 @@ double OperatorNeeds::part_of_work(std::size_t node, const Place& place) const
 void OperatorNeeds::add_work(std::size_t rank)
 {
   auto& works = works_.emplace_back(divided_.division.parts.size());
-  const auto rates = workload_.operator_rates.find(cluster_.devices[endpoints_[rank]].type);
+  const std::string& type = cluster_.devices[endpoints_[rank]].type;
+  const auto rates = std::ranges::find_if(workload_.operator_rates,
+                                          [&](const auto& known) { return is_same_device_type(known.first, type); });
   const Place& place = places_[rank];
   const Group& group = groups_[place.group];
   const auto all = static_cast<double>(replicas());

@@ -24,13 +24,12 @@ struct ProductConstants {
 
 /// What is known of a type of device.
 struct DeviceConstants {
-  std::string type;  ///< as in Device::type, such as "A100-SXM4-80GB"
+  std::string type;  ///< name of a DeviceType, such as "A100-SXM4-80GB"; else as in Device::type
   // From the vendor's data sheet: dense peaks.
   FlopsPerSecond fp16;                 ///< also of bf16, where the device has it
   bool has_bf16 = false;               ///< a device without it computes bf16 at the rate of float32
   std::optional<FlopsPerSecond> tf32;  ///< none: the device computes TF32 at the rate of float32
   FlopsPerSecond fp32;                 ///< without tensor cores
-  Bytes memory;
   BytesPerSecond memory_bandwidth;
   // Measured, as fractions.
   ProductConstants products;   ///< on tensor cores
@@ -46,13 +45,12 @@ struct DeviceConstants {
   Seconds product_time(DType dtype, bool rounds, double m, double n, double k) const;
 };
 
-/// Constants of a device type. A name with fewer or more details, such as "V100" or "L4-24GB", means the first type
-/// that agrees as far as both go.
-/// @throws InputError "device TYPE: has no constants; …" that lists the known types.
+/// Constants of a device type, by any of its names (core/cluster/device_types.hpp).
+/// @throws InputError "device TYPE: has no constants; …" that suggests or lists the types with constants.
 const DeviceConstants& device_constants(const std::string& type);
 /// The same; null if it has none.
 const DeviceConstants* find_device_constants(const std::string& type);
-/// All known device types, in the order in which names with fewer details find them.
+/// The names of the types with constants.
 std::vector<std::string> device_constant_types();
 
 /// Constants of the device of a table: those of its type, or for a type without them what the table says. Then every

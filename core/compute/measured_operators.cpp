@@ -1,5 +1,7 @@
 #include "core/compute/measured_operators.hpp"
 
+#include "core/cluster/device_types.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
@@ -72,7 +74,8 @@ const OperatorTable* measured_operators(const std::string& type, DType dtype)
   static const std::vector<OperatorTable> in_bf16 = tables_in(DType::BFloat16);
   static const std::vector<OperatorTable> in_fp16 = tables_in(DType::Float16);
   const auto& tables = dtype == DType::BFloat16 ? in_bf16 : in_fp16;
-  const auto found = std::ranges::find(tables, type, &OperatorTable::device);
+  const auto found =
+      std::ranges::find_if(tables, [&](const auto& table) { return is_same_device_type(table.device, type); });
   return found == tables.end() ? nullptr : &*found;
 }
 

@@ -1,5 +1,6 @@
 #include "core/compute/pricing.hpp"
 
+#include "core/cluster/device_types.hpp"
 #include "core/compute/device_constants.hpp"
 #include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
@@ -36,7 +37,7 @@ const Framework& framework_of(const Workload& workload)
 }
 
 /// What layer times of a type of device follow from.
-struct DeviceType {
+struct PricedType {
   DeviceConstants constants;
   std::optional<OperatorTable> table;
 
@@ -44,18 +45,18 @@ struct DeviceType {
 };
 
 /// With the table of the type, else with what Isobar has measured operators of.
-DeviceType device_type(const std::string& type, DType dtype, const std::vector<OperatorTable>& tables)
+PricedType priced_type(const std::string& type, DType dtype, const std::vector<OperatorTable>& tables)
 {
   const auto found =
-      std::find_if(tables.begin(), tables.end(), [&](const auto& table) { return table.device == type; });
+      std::ranges::find_if(tables, [&](const auto& table) { return is_same_device_type(table.device, type); });
   if (found != tables.end()) return {constants_of(*found), *found};
-  DeviceType own{device_constants(type), {}};
+  PricedType own{device_constants(type), {}};
   if (const auto* known = measured_operators(own.constants.type, dtype)) own.table = *known;
   return own;
 }
 
 /// The time of a micro-batch in all layers.
-Seconds time_of_all(const Workload& workload, const DeviceType& device, const Framework& framework)
+Seconds time_of_all(const Workload& workload, const PricedType& device, const Framework& framework)
 {
   Seconds sum;
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
@@ -86,7 +87,7 @@ bool is_fitted(const DeviceConstants& device, const Framework& framework)
 
 class OperatorPrices : public LayerPrices {
  public:
-  OperatorPrices(const Framework& framework, DeviceType device, FlopsPerSecond speed)
+  OperatorPrices(const Framework& framework, PricedType device, FlopsPerSecond speed)
       : framework_(framework), device_(std::move(device)), speed_(speed)
   {
   }
@@ -115,7 +116,7 @@ class OperatorPrices : public LayerPrices {
   }
 
   const Framework& framework_;
-  DeviceType device_;
+  PricedType device_;
   FlopsPerSecond speed_;
 };
 
@@ -138,11 +139,11 @@ void price(Workload& workload, const Cluster& cluster,
                                    shown(device.name)));
     }
     if (speeds.contains(device.type)) continue;
-    speeds[device.type] = all / time_of_all(workload, device_type(device.type, workload.dtype, tables), framework);
+    speeds[device.type] = all / time_of_all(workload, priced_type(device.type, workload.dtype, tables), framework);
   }
   const std::string& reference = cluster.devices.front().type;
   workload.prices =
-      std::make_shared<OperatorPrices>(framework, device_type(reference, workload.dtype, tables), speeds.at(reference));
+      std::make_shared<OperatorPrices>(framework, priced_type(reference, workload.dtype, tables), speeds.at(reference));
   workload.prices->apply(workload);
   for (const auto& [type, speed] : speeds) set_speed(type, speed);
 }

@@ -1,6 +1,7 @@
 #include "core/plan/operator_plan.hpp"
 
 #include "core/base/quantity_text.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/spmd/operator_time.hpp"
@@ -173,7 +174,8 @@ spmd::OperatorGraph operator_graph_of(const Workload& workload, std::uint64_t sa
 
 const spmd::DeviceRates* operator_rates_of(const Workload& workload, const std::string& type)
 {
-  const auto found = workload.operator_rates.find(type);
+  const auto found = std::ranges::find_if(workload.operator_rates,
+                                          [&](const auto& rates) { return is_same_device_type(rates.first, type); });
   return found == workload.operator_rates.end() ? nullptr : &found->second;
 }
 

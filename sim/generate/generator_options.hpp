@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/units.hpp"
-#include "sim/generate/device_types.hpp"
+#include "sim/generate/device_groups.hpp"
 
 #include <cstddef>
 #include <optional>

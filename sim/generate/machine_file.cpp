@@ -3,8 +3,9 @@
 #include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/base/quantity_text.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
-#include "sim/generate/device_types.hpp"
+#include "sim/generate/device_groups.hpp"
 #include "sim/generate/generator_options.hpp"
 #include "sim/generate/platform_generator.hpp"
 

@@ -35,7 +35,7 @@ struct OutsideOfNode {
 struct NodeGroupOfMachine {
   std::size_t count = 1;
   std::size_t gpus_per_node = 1;
-  std::string device;                    ///< a device type (device_types)
+  std::string device;                    ///< a name of a type (core/cluster/device_types.hpp)
   std::optional<InsideOfNode> inside;    ///< present if a node has several GPUs
   std::optional<OutsideOfNode> outside;  ///< present if the machine has several nodes
 };

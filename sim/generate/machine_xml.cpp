@@ -1,4 +1,4 @@
-#include "sim/generate/device_types.hpp"
+#include "core/cluster/device_types.hpp"
 #include "sim/generate/machine_file.hpp"
 #include "sim/generate/platform_xml.hpp"
 
@@ -26,7 +26,7 @@ LinkText link_text(BytesPerSecond bandwidth, Seconds latency, int links)
 
 const Fabric& fabric_of(const NodeGroupOfMachine& group)
 {
-  return inside_fabric(group.device, group.inside->topology);
+  return inside_fabric(device_type(group.device).name, group.inside->topology);
 }
 
 BytesPerSecond attained_inside(const NodeGroupOfMachine& group)

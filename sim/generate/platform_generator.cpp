@@ -1,6 +1,7 @@
 #include "sim/generate/platform_generator.hpp"
 
 #include "core/base/pcg64.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
 #include "sim/generate/generator_options.hpp"
 #include "sim/generate/platform_xml.hpp"

@@ -1,5 +1,6 @@
 #include "sim/generate/platform_xml.hpp"
 
+#include "core/cluster/device_types.hpp"
 #include "core/model/dtype.hpp"
 #include "sim/generate/platform_generator.hpp"
 
@@ -308,12 +309,13 @@ std::vector<std::string> notes_on(const std::vector<DeviceGroup>& groups)
     if (group.type.empty() || !noted.insert(group.type).second) continue;
     if (notes.empty()) {
       notes.push_back(
-          "Device types: dense peak rates and decimal GB of the vendor's data sheet; sustained rates are lower.");
+          "Device types: dense peak rates of the vendor's data sheet; sustained rates are lower. Memory as the driver "
+          "reports it.");
     }
     const auto& type = device_type(group.type);
-    notes.push_back(fmt::format("{}: float32 {}, fp16 {}{}, {}: {}.", group.type, prop_of(type.float32),
-                                prop_of(type.fp16), type.bf16 ? ", bf16 " + prop_of(*type.bf16) : "",
-                                prop_of(type.memory), type.source));
+    notes.push_back(fmt::format("{}: float32 {}, fp16 {}{}: {}; {}: {}.", group.type, prop_of(type.float32),
+                                prop_of(type.fp16), type.bf16 ? ", bf16 " + prop_of(*type.bf16) : "", type.source,
+                                prop_of(type.memory), type.memory_source));
   }
   return notes;
 }

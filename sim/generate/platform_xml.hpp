@@ -3,7 +3,7 @@
 #include "core/base/xml_writer.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/units.hpp"
-#include "sim/generate/device_types.hpp"
+#include "sim/generate/device_groups.hpp"
 
 #include <cstddef>
 #include <optional>

@@ -1,6 +1,7 @@
 #include "sim/platform/platform.hpp"
 
 #include "core/base/files.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
 #include "sim/platform/endpoints.hpp"
 #include "sim/platform/engine_loader.hpp"
@@ -160,7 +161,7 @@ void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond
 void Platform::set_speed(const std::string& device_type, FlopsPerSecond speed)
 {
   for (auto& device : cluster_.devices) {
-    if (device.type != device_type) continue;
+    if (!is_same_device_type(device.type, device_type)) continue;
     device.speed = speed;
     device.speed_in.clear();
   }

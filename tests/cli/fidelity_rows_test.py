@@ -317,6 +317,19 @@ class Machines(Rows):
         self.assert_unsupported((cells | {"platform": platform, "platform_overrides": "nodes=4"},
                                  "platform_overrides: machine.xml is a SimGrid platform, which has none"))
 
+    def test_what_a_run_needs_is_compared_with_the_memory_of_the_platform(self):
+        platform = self.folder / "machine.xml"
+        self.run_isobar("platform", "generate", "machine", self.machine, "-o", platform)
+        shown = self.run_isobar("platform", "show", platform).stdout
+        self.assertIn(" 79.2 GiB ", shown)
+        full = {"platform": str(platform), "overrides": "hidden=16384"}
+        self.assertRegex("\n".join(self.notes(**full)), r"device n0g0 of stage 0 needs \S+ [GT]iB and has 79\.2 GiB")
+        xml = platform.read_text()
+        self.assertEqual(xml.count('value="81051 MiB"'), 8)
+        platform.write_text(xml.replace('value="81051 MiB"', 'value="2 GiB"'))
+        self.assertRegex("\n".join(self.notes(platform=str(platform))),
+                         r"device n0g0 of stage 0 needs \S+ GiB and has 2\.00 GiB")
+
     def test_overrides_change_the_machine(self):
         cells = {"dp": 16, "platform_overrides": "nodes=4", "global_batch": 64}
         wide, narrow = self.steps(cells, cells | {"platform_overrides": "nodes=2;gpus_per_node=8"})

@@ -125,6 +125,12 @@ class TableOfOperators(CommandTest):
                          f'{profile}: device: measured on "Mine 2"; the platform has devices "A100-SXM4-80GB", "Mine 1"; '
                          "write one of them")
 
+    def test_a_table_is_of_every_device_of_its_type_by_whatever_name(self):
+        def step(table_of):
+            inputs = self.inputs(first="H100-SXM-80GB", second="H100-SXM-80GB")
+            return self.plan(inputs, self.table(table_of))[1]["predicted"]["step_time_s"]
+        self.assertEqual(step("NVIDIA H100 80GB HBM3"), step("H100-SXM-80GB"))
+
     def test_measured_layers_in_place_of_a_table_are_refused(self):
         profile = self.write("layers.json", json.dumps({"schema": "isobar-profile/1", "device": "Mine 1"}))
         inputs = self.inputs(first="L4", second="L4")

@@ -182,7 +182,8 @@ TEST(Pricing, RefusesWhatHasNoConstants)
               StartsWith("InputError framework pax: is unknown; write one of aceso-2024, "));
   EXPECT_THAT(
       fault_of("compute: operators\nframework: megatron-lm-2022\n", {reference, "A100-SXM-80GB"}),
-      StartsWith("InputError device A100-SXM-80GB: has no constants; did you mean A100-SXM4-80GB? known types: "));
+      StartsWith(
+          "InputError device A100-SXM-80GB: has no constants; did you mean A100-SXM4-80GB? (for another type, "));
   EXPECT_EQ(fault_of("compute: operators\nframework: megatron-lm-2022\n", {"", reference}),
             "InputError : d1: has no device type, whose constants compute: operators takes; give it a prop device, or "
             "write compute: rate");

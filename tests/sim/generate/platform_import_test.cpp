@@ -99,8 +99,8 @@ TEST_F(ImportMatrix, CopiesTheSourcesThatTheFilesNameIntoThePlatform)
   const auto xml = import_matrix(options);
   EXPECT_THAT(xml, HasSubstr("\n  Made up: three sites, each direction of its own.\n"));
   EXPECT_THAT(xml,
-              HasSubstr("\n  RTX-4090: float32 82.6 TFLOP/s, fp16 165.2 TFLOP/s, bf16 165.2 TFLOP/s, 24 GB: NVIDIA Ada "
-                        "GPU architecture white paper, 2022.\n"));
+              HasSubstr("\n  RTX-4090: float32 82.6 TFLOP/s, fp16 165.2 TFLOP/s, bf16 165.2 TFLOP/s: NVIDIA Ada GPU "
+                        "architecture white paper, 2022; 24207 MiB: 3DTopia/Phidias-Diffusion#8.\n"));
   EXPECT_THAT(xml, HasSubstr("cirquit/hivemind-multi-cloud, MIT, April-May 2023"));
   EXPECT_THAT(xml, HasSubstr("import_sites.csv --flows 4 --window 2.65MB\"/>"));
 }
