@@ -122,8 +122,8 @@ class WarmUpOverADelay(CommandTest):
             if all(abs(error) <= TOLERANCE for error in errors.values()):
                 return
             if max(plain.wait_fraction, auto.wait_fraction) <= MOST_WAIT_FRACTION:
-                self.fail(f"errors {errors}, {TOLERANCE} at most")
-        self.skipTest(f"the machine is busy: errors {errors}")
+                break
+        self.fail(f"errors {errors}, {TOLERANCE} at most")
 
 
 if __name__ == "__main__":
