@@ -17,7 +17,7 @@ std::string simgrid_version()
 const std::vector<std::pair<std::string, std::string>>& network_settings()
 {
   static const std::vector<std::pair<std::string, std::string>> settings = {
-      {"host/model", "compound"},  // the default would choose the network model
+      {"host/model", host_model},
       {"cpu/model", "Cas01"},
       {"cpu/optim", "Lazy"},
       {"network/model", "CM02"},

@@ -15,10 +15,13 @@ namespace isobar::sim {
 
 namespace sg4 = simgrid::s4u;
 
-#if SIMGRID_VERSION >= 40000
+/// The host model that takes the CPU and network models which are set.
+#if SIMGRID_VERSION >= 33400
+inline constexpr const char* host_model = "default";
 inline constexpr const char* timing_precision_option = "precision/timing";
 inline constexpr const char* work_precision_option = "precision/work-amount";
 #else
+inline constexpr const char* host_model = "compound";  // "default" would choose the network model
 inline constexpr const char* timing_precision_option = "surf/precision";
 inline constexpr const char* work_precision_option = "maxmin/precision";
 #endif
