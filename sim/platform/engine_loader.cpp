@@ -36,6 +36,16 @@ class KeepSignals {
   std::array<struct sigaction, signals.size()> before_;
 };
 
+/// Makes the links of a cluster fat pipes, but for its backbone and its limiters, which have policies of their own.
+void make_fat_pipes(const std::string& cluster)
+{
+  const std::string backbone = cluster + "_backbone";
+  for (auto* link : links_within(*sg4::Engine::get_instance()->netzone_by_name_or_null(cluster))) {
+    if (link->get_name() == backbone || link->get_name().ends_with("_limiter")) continue;
+    link->set_sharing_policy(sg4::Link::SharingPolicy::FATPIPE);
+  }
+}
+
 }  // namespace
 
 TextInMemory::TextInMemory(const std::string& text) : descriptor_(memfd_create("platform", MFD_CLOEXEC))
@@ -67,6 +77,7 @@ void load_into_engine(const EngineSource& source)
   if (!source.folder.empty()) sg4::Engine::set_config("path", source.folder);
   engine->load_platform(source.file);
   engine->seal_platform();  // zones complete their routes only now
+  for (const auto& cluster : source.fat_pipe_clusters) make_fat_pipes(cluster);
 }
 
 }  // namespace isobar::sim

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 namespace isobar::sim {
 
@@ -24,6 +25,7 @@ class TextInMemory {
 struct EngineSource {
   std::string file;    ///< holds the platform's text
   std::string folder;  ///< where SimGrid looks for profile files after the working folder; "" for nowhere
+  std::vector<std::string> fat_pipe_clusters = {};  ///< PlatformScan::fat_pipe_clusters
 };
 
 /// Starts this process's SimGrid engine with `network_settings` and loads a platform into it. The engine lives as long

@@ -107,7 +107,7 @@ Platform Platform::load_text(const std::string& xml, const std::filesystem::path
   const auto endpoints = endpoints_of(scan.hosts, name);
   const auto used = endpoints_without(endpoints, left_out);
   const TextInMemory text(scan.without_config);
-  const EngineSource source = {text.path(), file.parent_path().string()};
+  const EngineSource source = {text.path(), file.parent_path().string(), scan.fat_pipe_clusters};
   load_in_child(name, source, scan, used);
 
   load_into_engine(source);

@@ -58,8 +58,8 @@ class Platform {
   /// Paths of these files, as found from the working folder.
   const std::vector<std::string>& files() const { return files_; }
   /// Notes on the platform file, one line each, "file:line: …". They list its ignored parts: `<config>`, because Isobar
-  /// sets SimGrid's options and lets no platform file write anything, hosts with memory and a speed of 0, and disks of
-  /// machines without a capacity. They also name the machines of devices that name none.
+  /// sets SimGrid's options and lets no platform file write anything, backbones of topologies, hosts with memory and a
+  /// speed of 0, and disks of machines without a capacity. They also name the machines of devices that name none.
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:

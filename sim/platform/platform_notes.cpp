@@ -37,9 +37,8 @@ std::vector<std::string> platform_notes(const PlatformScan& scan, const Endpoint
                                         const std::vector<std::optional<MachineLink>>& links, const std::string& file)
 {
   std::vector<std::string> notes;
-  if (scan.config_line) {
-    notes.push_back(fmt::format("{}:{}: <config> is ignored; Isobar sets SimGrid's options itself", on_one_line(file),
-                                *scan.config_line));
+  for (const auto& part : scan.ignored) {
+    notes.push_back(fmt::format("{}:{}: {}", on_one_line(file), part.line, part.note));
   }
   NotedHosts idle;
   for (const auto& host : scan.hosts) {

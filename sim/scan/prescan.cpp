@@ -138,6 +138,11 @@ class Scanner {
         scan_.without_config.begin() + static_cast<std::ptrdiff_t>(end), [](char c) { return c != '\n'; }, ' ');
   }
 
+  void ignore(const pugi::xml_node& node, const std::string& note)
+  {
+    scan_.ignored.push_back({reader_.line_of(node), note});
+  }
+
   // Elements.
 
   void scan_root(const pugi::xml_document& document)
@@ -162,9 +167,13 @@ class Scanner {
     for (const auto& child : root.children()) {
       const std::string_view tag = child.name();
       if (tag == "config") {
+<<<<<<< HEAD
         if (top_zone)
           reader_.add_fault(child, fmt::format("comes after the zone of line {}; write it first", *top_zone));
         if (!scan_.config_line) scan_.config_line = reader_.line_of(child);
+=======
+        if (scan_.ignored.empty()) ignore(child, "<config> is ignored; Isobar sets SimGrid's options itself");
+>>>>>>> 18bde011 (Play the links of fat-pipe clusters as fat pipes)
       } else if (is_one_of(tag, {"zone", "AS", "cluster"})) {
         if (top_zone) {
           reader_.add_fault(
@@ -427,6 +436,10 @@ class Scanner {
     const bool flat = topology.empty() || topology == "FLAT";
     if (!flat) {
       names_.add_topology(id);
+      if (backbone) {
+        ignore(node, fmt::format("cluster {}: bb_bw is ignored; SimGrid gives the topology {} no backbone", shown(id),
+                                 topology));
+      }
       const double places = places_of(node, topology);
       if (places > static_cast<double>(numbers.size())) {
         if (!numbers.empty()) {
@@ -439,6 +452,7 @@ class Scanner {
     }
     const std::string sharing = attribute(node, "sharing_policy");
     const bool split_duplex = sharing.empty() || is_one_of(sharing, {"SPLITDUPLEX", "FULLDUPLEX"});
+    if (sharing == "FATPIPE") scan_.fat_pipe_clusters.push_back(id);
     if (flat && backbone) names_.add_link(node, id + "_backbone", backbone->latency, backbone->bandwidth, false);
     ScannedHost host{.props = props, .speeds = speeds};
     note_foreign_props(node, host);

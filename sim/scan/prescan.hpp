@@ -34,6 +34,12 @@ struct ScannedHost {
   bool has_foreign_gpus = false;            ///< has props of GPUs that ElastiSim reads
 };
 
+/// A part of a platform file that has no effect.
+struct IgnoredPart {
+  int line = 0;
+  std::string note;  ///< what is ignored; why
+};
+
 /// What a platform file contains that SimGrid does not read, or no longer knows after loading.
 struct PlatformScan {
   struct Link {
@@ -44,10 +50,11 @@ struct PlatformScan {
   std::map<std::string, Link> profiled_links;   ///< nominal values of links with a profile, by SimGrid's names
   std::map<std::string, Bytes> link_in_flight;  ///< flows x window of <link>s, by SimGrid's names
   std::map<std::string, Bytes> zone_in_flight;  ///< flows x window of the links directly in a zone
+  std::vector<std::string> fat_pipe_clusters;   ///< whose links are FATPIPE; SimGrid reads this and shares them
   double profile_speedup = 1;                   ///< see Cluster::profile_speedup
-  std::optional<int> config_line;               ///< of the first <config>
+  std::vector<IgnoredPart> ignored;             ///< in the order of the file
   std::string without_config;                   ///< the text with blanks for each <config>; line numbers do not change
-  std::vector<std::string> profiles;            ///< texts of the profile files, in the order of the file
+  std::vector<std::string> profiles;  ///< texts of the profile files, in the order of the file
 };
 
 /// Returns the text of a profile file, named as in the platform file; nothing if it does not exist.

@@ -27,6 +27,7 @@ TEST(PlatformNotes, NameHostsThatComputeNothing)
   EXPECT_THAT(platform.notes(), ElementsAre(file.string() + ":4: host disks: a speed of 0, not used as a device"));
 }
 
+<<<<<<< HEAD
 TEST(PlatformNotes, NameGpusOfElastiSimThatAreNoDevices)
 {
   const auto file =
@@ -37,6 +38,18 @@ TEST(PlatformNotes, NameGpusOfElastiSimThatAreNoDevices)
   EXPECT_THAT(Platform::load(file).notes(),
               ElementsAre(file.string() + ":4: host c-0 and 1 more: ElastiSim's props num_gpus and flops_per_gpu are not "
                                           "read; write a host for each GPU, with its speed and the prop memory"));
+=======
+TEST(PlatformNotes, NameABackboneThatSimGridDoesNotMake)
+{
+  const auto file = write_platform(
+      xml_head +
+      "<platform version=\"4.1\"><zone id=\"z\" routing=\"Full\">\n<cluster id=\"t\" prefix=\"n\" suffix=\"\" "
+      "radical=\"0-3\" speed=\"1Tf\" bw=\"1GBps\" lat=\"1us\" bb_bw=\"10GBps\" bb_lat=\"1us\" topology=\"TORUS\" "
+      "topo_parameters=\"2,2\"><prop id=\"memory\" value=\"1 GiB\"/></cluster></zone></platform>");
+  EXPECT_THAT(
+      Platform::load(file).notes(),
+      ElementsAre(file.string() + ":4: cluster t: bb_bw is ignored; SimGrid gives the topology TORUS no backbone"));
+>>>>>>> 18bde011 (Play the links of fat-pipe clusters as fat pipes)
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "core/base/child_process.hpp"
 #include "core/plan/nominal_rates.hpp"
 #include "core/program/player.hpp"
+#include "tests/sim/platform/platform_files.hpp"
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>
@@ -109,6 +110,38 @@ TEST(SharedLinks, GiveTheFlowsOfACollectiveTheSameTimesSimulatedAndPlayed)
     if (played > 1.01 * alone) ++contended;
   }
   EXPECT_GT(contended, work.size() / 4);
+}
+
+/// How long two opposite transfers of 100 MB take at once between two hosts of a cluster whose links have 100 MB/s.
+double time_of_exchange(const std::string& attributes)
+{
+  const auto file = write_platform(fmt::format(
+      "{}<platform version=\"4.1\"><zone id=\"all\" routing=\"Full\"><cluster id=\"c\" prefix=\"n\" suffix=\"\" "
+      "radical=\"0-3\" speed=\"1Gf\" bw=\"100MBps\" lat=\"0s\" {}><prop id=\"memory\" value=\"1 "
+      "GiB\"/></cluster></zone>"
+      "</platform>",
+      xml_head, attributes));
+  return number_from_child([&file] {
+    const auto platform = Platform::load(file);
+    ListedProgram program(2);
+    program.transfer(0, 1, Bytes(100e6));
+    program.transfer(1, 0, Bytes(100e6));
+    return simulate(platform, program, at_one_gigaflop({"n0", "n1"}), 1, nullptr).step_times.at(0).value;
+  });
+}
+
+TEST(FatPipeClusters, GiveEachTransferTheWholeBandwidthOfTheirLinks)
+{
+  const std::string fat = "sharing_policy=\"FATPIPE\" ";
+  for (const std::string topology :
+       {"", "topology=\"FAT_TREE\" topo_parameters=\"1;4;1;1\" ", "topology=\"TORUS\" topo_parameters=\"2,2\" ",
+        "topology=\"DRAGONFLY\" topo_parameters=\"1,1;1,1;1,1;4\" "}) {
+    EXPECT_NEAR(time_of_exchange(topology + "sharing_policy=\"SHARED\""), 2, 1e-6) << topology;
+    EXPECT_NEAR(time_of_exchange(topology + fat), 1, 1e-6) << topology;
+    EXPECT_NEAR(time_of_exchange(topology + fat + "limiter_link=\"150MBps\""), 4.0 / 3, 1e-6) << topology;
+  }
+  EXPECT_NEAR(time_of_exchange(fat + "bb_bw=\"100MBps\" bb_lat=\"0s\""), 2, 1e-6);
+  EXPECT_NEAR(time_of_exchange(fat + "bb_bw=\"100MBps\" bb_lat=\"0s\" bb_sharing_policy=\"FATPIPE\""), 1, 1e-6);
 }
 
 }  // namespace
