@@ -106,7 +106,7 @@ Platform Platform::load_text(const std::string& xml, const std::filesystem::path
   for (const auto& profile : scan.profiles) content += profile;
   const auto endpoints = endpoints_of(scan.hosts, name);
   const auto used = endpoints_without(endpoints, left_out);
-  const TextInMemory text(scan.without_config);
+  const TextInMemory text(scan.text_to_load);
   const EngineSource source = {text.path(), file.parent_path().string(), scan.fat_pipe_clusters};
   load_in_child(name, source, scan, used);
 

@@ -29,6 +29,9 @@ namespace {
 /// How deep elements may be nested.
 constexpr int most_nesting = 64;
 
+/// The zone around a topology at the top.
+constexpr const char* zone_of_topology = "__topology__";
+
 /// Visits the elements of a platform file in the order in which SimGrid reads them.
 class Scanner {
  public:
@@ -49,8 +52,9 @@ class Scanner {
       scan_root(document);
     }
     reader_.faults().throw_if_any();
-    scan_.without_config = text_;
+    scan_.text_to_load = text_;
     for (const auto& config : document.document_element().children("config")) blank(config);
+    if (top_topology_) put_into_zone(top_topology_);
     return std::move(scan_);
   }
 
@@ -125,7 +129,7 @@ class Scanner {
     }
   }
 
-  /// Replaces a child of the root in `without_config` by blanks, up to the next element.
+  /// Replaces a child of the root in `text_to_load` by blanks, up to the next element.
   void blank(const pugi::xml_node& node)
   {
     auto next = node.next_sibling();
@@ -134,8 +138,17 @@ class Scanner {
     const auto begin = static_cast<std::size_t>(node.offset_debug()) - 1;  // the offset is that of its name
     const auto end = static_cast<std::size_t>(next.offset_debug()) - 1;
     std::replace_if(
-        scan_.without_config.begin() + static_cast<std::ptrdiff_t>(begin),
-        scan_.without_config.begin() + static_cast<std::ptrdiff_t>(end), [](char c) { return c != '\n'; }, ' ');
+        scan_.text_to_load.begin() + static_cast<std::ptrdiff_t>(begin),
+        scan_.text_to_load.begin() + static_cast<std::ptrdiff_t>(end), [](char c) { return c != '\n'; }, ' ');
+  }
+
+  /// Puts a child of the root, and what follows it there, into a zone.
+  void put_into_zone(const pugi::xml_node& node)
+  {
+    std::string& text = scan_.text_to_load;
+    text.insert(text.rfind("</platform"), "</zone>");
+    text.insert(static_cast<std::size_t>(node.offset_debug()) - 1,
+                fmt::format("<zone id=\"{}\" routing=\"Full\">", zone_of_topology));
   }
 
   void ignore(const pugi::xml_node& node, const std::string& note)
@@ -436,6 +449,10 @@ class Scanner {
     const bool flat = topology.empty() || topology == "FLAT";
     if (!flat) {
       names_.add_topology(id);
+      if (parent == nullptr) {
+        names_.add_netpoint(node, zone_of_topology, NetpointKind::Zone);
+        top_topology_ = node;
+      }
       if (backbone) {
         ignore(node, fmt::format("cluster {}: bb_bw is ignored; SimGrid gives the topology {} no backbone", shown(id),
                                  topology));
@@ -511,6 +528,7 @@ class Scanner {
   ProfileScan profiles_;
   std::size_t zones_ = 0;
   std::vector<pugi::xml_node> connects_;
+  pugi::xml_node top_topology_;  // a cluster with a topology that is in no zone; else empty
 };
 
 }  // namespace

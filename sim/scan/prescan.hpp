@@ -53,7 +53,9 @@ struct PlatformScan {
   std::vector<std::string> fat_pipe_clusters;   ///< whose links are FATPIPE; SimGrid reads this and shares them
   double profile_speedup = 1;                   ///< see Cluster::profile_speedup
   std::vector<IgnoredPart> ignored;             ///< in the order of the file
-  std::string without_config;                   ///< the text with blanks for each <config>; line numbers do not change
+  /// The text with blanks for each <config>, and a zone around a topology at the top, which SimGrid 4.1 cannot load
+  /// there. Line numbers do not change.
+  std::string text_to_load;
   std::vector<std::string> profiles;  ///< texts of the profile files, in the order of the file
 };
 

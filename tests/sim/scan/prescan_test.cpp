@@ -185,6 +185,19 @@ TEST(ScanPlatform, LeavesTheNamesOfLinksInTopologiesToSimGrid)
   EXPECT_EQ(route_over({"t_u", "t_w"}, "t_v_1"), "p.xml:6: route from h to i: there is no link t_v_1 above");
 }
 
+TEST(ScanPlatform, PutsATopologyAtTheTopIntoAZone)
+{
+  const std::string torus =
+      "<cluster id=\"t\" prefix=\"n\" suffix=\"\" radical=\"0-3\" speed=\"1f\" bw=\"1Bps\" lat=\"0\" "
+      "topology=\"TORUS\" topo_parameters=\"2,2\"/>";
+  EXPECT_EQ(scan("<platform version=\"4.1\">\n" + torus + "\n</platform>\n").text_to_load,
+            head + "<platform version=\"4.1\">\n<zone id=\"__topology__\" routing=\"Full\">" + torus +
+                "\n</zone></platform>\n");
+  EXPECT_EQ(scan(in_zone(torus)).text_to_load, head + in_zone(torus));
+  EXPECT_EQ(message_of("<platform version=\"4.1\">\n<cluster id=\"__topology__" + torus.substr(14) + "</platform>"),
+            "p.xml:3: cluster __topology__: the name __topology__ is already taken in line 3");
+}
+
 TEST(ScanPlatform, ReportsTheLineOfAFaultInAnInlineProfile)
 {
   EXPECT_EQ(message_of("<platform version=\"4.1\">\n<zone id=\"z\" routing=\"Full\"/>\n"
