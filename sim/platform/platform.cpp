@@ -40,6 +40,20 @@ Device device_of(const ScannedHost& host)
           .collective_start = props.collective_start.value_or(Seconds(0))};
 }
 
+/// @throws InputError for routes that this SimGrid does not find.
+void check_gateways(const PlatformScan& scan, const std::string& file)
+{
+  if (routes_from_inner_gateways || scan.inner_gateways.empty()) return;
+  std::vector<std::string> faults;
+  for (const auto& [line, text] : scan.inner_gateways) {
+    faults.push_back(
+        fmt::format("{}:{}: {}; SimGrid {} finds no routes from there: put the gateway directly into the "
+                    "outer zone, or build Isobar with SimGrid 3.32",
+                    on_one_line(file), line, text, simgrid_version()));
+  }
+  throw InputError(faults);
+}
+
 /// Finds a profile file where SimGrid does: in the working folder, then next to the platform file.
 std::optional<std::filesystem::path> find_profile_file(const std::filesystem::path& platform, const std::string& name)
 {
@@ -90,6 +104,7 @@ Platform Platform::load_text(const std::string& xml, const std::filesystem::path
     files.push_back(found->string());
     return read_file(*found);
   });
+  check_gateways(scan, name);
   if (devices_file) {
     const std::string text = read_file(*devices_file);
     apply_devices_file(scan.hosts, text, devices_file->string());

@@ -38,7 +38,7 @@ std::vector<std::string> platform_notes(const PlatformScan& scan, const Endpoint
 {
   std::vector<std::string> notes;
   for (const auto& part : scan.ignored) {
-    notes.push_back(fmt::format("{}:{}: {}", on_one_line(file), part.line, part.note));
+    notes.push_back(fmt::format("{}:{}: {}", on_one_line(file), part.line, part.text));
   }
   NotedHosts idle;
   for (const auto& host : scan.hosts) {

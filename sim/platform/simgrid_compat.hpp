@@ -36,6 +36,10 @@ inline bool bound_is_fixed_at_start(double latency_s)
   return SIMGRID_VERSION >= 33400 || latency_s <= 0;
 }
 
+/// Whether SimGrid finds routes from a gateway in a zone inside another one to hosts elsewhere in the outer zone. 4.1
+/// asks the inner zone for them, and dies or takes wrong links; versions between were not tried.
+inline constexpr bool routes_from_inner_gateways = SIMGRID_VERSION < 33400;
+
 /// Calls `completed` at the end of each Exec, Comm and Io.
 inline void on_activity_completion(const std::function<void(const sg4::Activity&)>& completed)
 {

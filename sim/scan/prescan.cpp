@@ -8,6 +8,7 @@
 #include "sim/scan/radical.hpp"
 #include "sim/scan/xml_element.hpp"
 #include "sim/scan/zone_content.hpp"
+#include "sim/scan/zone_tree.hpp"
 
 #include <fmt/format.h>
 
@@ -80,8 +81,15 @@ class Scanner {
     if (scan_.hosts.size() >= most_hosts) return;
     host.line = reader_.line_of(node);
     host.zone = zone.index;
+    tree_.add_host(name, zone.index);
     if (!host.props.site && !zone.site.empty()) host.props.site = zone.site;
     scan_.hosts.push_back(std::move(host));
+  }
+
+  void add_router(const pugi::xml_node& node, const std::string& name, const Zone& zone)
+  {
+    names_.add_netpoint(node, name, NetpointKind::Router);
+    tree_.add_router(name, zone.index);
   }
 
   // Props.
@@ -180,13 +188,10 @@ class Scanner {
     for (const auto& child : root.children()) {
       const std::string_view tag = child.name();
       if (tag == "config") {
-<<<<<<< HEAD
         if (top_zone)
           reader_.add_fault(child, fmt::format("comes after the zone of line {}; write it first", *top_zone));
         if (!scan_.config_line) scan_.config_line = reader_.line_of(child);
-=======
         if (scan_.ignored.empty()) ignore(child, "<config> is ignored; Isobar sets SimGrid's options itself");
->>>>>>> 18bde011 (Play the links of fat-pipe clusters as fat pipes)
       } else if (is_one_of(tag, {"zone", "AS", "cluster"})) {
         if (top_zone) {
           reader_.add_fault(
@@ -204,6 +209,22 @@ class Scanner {
     if (!top_zone) reader_.faults().add(reader_.line_of(root), "", "no <zone>; a platform needs one at the top");
     for (const auto& connection : connects_) profiles_.connect_trace(connection);
     profiles_.apply_to_windows();
+    find_inner_gateways();
+  }
+
+  void find_inner_gateways()
+  {
+    for (const auto& route : zone_routes_) {
+      for (const auto& [end, gateway] : {std::pair("src", "gw_src"), std::pair("dst", "gw_dst")}) {
+        const auto inner = tree_.inner_zone_of_gateway(attribute(route, end), attribute(route, gateway));
+        if (!inner) continue;
+        scan_.inner_gateways.push_back(
+            {reader_.line_of(route),
+             fmt::format("{} from {} to {}: {} {} is in the zone {} inside {}", route.name(),
+                         shown(attribute(route, "src")), shown(attribute(route, "dst")), gateway,
+                         shown(attribute(route, gateway)), shown(*inner), shown(attribute(route, end)))});
+      }
+    }
   }
 
   void check_version(const pugi::xml_node& root)
@@ -269,7 +290,7 @@ class Scanner {
     } else if (tag == "cabinet") {
       scan_cabinet(node, zone);
     } else if (tag == "router") {
-      if (reader_.has_all(node, {"id"})) names_.add_netpoint(node, attribute(node, "id"), NetpointKind::Router);
+      if (reader_.has_all(node, {"id"})) add_router(node, attribute(node, "id"), zone);
     } else if (tag == "link") {
       scan_link(node, zone);
     } else if (tag == "backbone") {
@@ -279,6 +300,7 @@ class Scanner {
         zone.host_links.push_back(node);
     } else if (is_one_of(tag, {"route", "zoneRoute", "ASroute", "bypassRoute", "bypassZoneRoute", "bypassASroute"})) {
       names_.check_route(node, zone.routes);
+      if (node.attribute("gw_src")) zone_routes_.push_back(node);
     }
   }
 
@@ -295,6 +317,7 @@ class Scanner {
     Zone zone;
     zone.name = attribute(node, "id");
     zone.index = zones_++;
+    tree_.add_zone(zone.name, parent == nullptr ? std::nullopt : std::optional(parent->index));
     zone.props = props;
     zone.site = props.site ? *props.site : parent == nullptr ? "" : parent->site;
     check_flows(node, props, {});
@@ -484,9 +507,8 @@ class Scanner {
     }
     if (!flat) return;
     const std::string router = attribute(node, "router_id");
-    names_.add_netpoint(
-        node, router.empty() ? attribute(node, "prefix") + id + "_router" + attribute(node, "suffix") : router,
-        NetpointKind::Router);
+    add_router(node, router.empty() ? attribute(node, "prefix") + id + "_router" + attribute(node, "suffix") : router,
+               zone);
   }
 
   void scan_link(const pugi::xml_node& node, const Zone& zone)
@@ -528,6 +550,8 @@ class Scanner {
   ProfileScan profiles_;
   std::size_t zones_ = 0;
   std::vector<pugi::xml_node> connects_;
+  ZoneTree tree_;
+  std::vector<pugi::xml_node> zone_routes_;
   pugi::xml_node top_topology_;  // a cluster with a topology that is in no zone; else empty
 };
 

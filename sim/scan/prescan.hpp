@@ -34,10 +34,10 @@ struct ScannedHost {
   bool has_foreign_gpus = false;            ///< has props of GPUs that ElastiSim reads
 };
 
-/// A part of a platform file that has no effect.
-struct IgnoredPart {
+/// What a line of a platform file has.
+struct ScannedNote {
   int line = 0;
-  std::string note;  ///< what is ignored; why
+  std::string text;
 };
 
 /// What a platform file contains that SimGrid does not read, or no longer knows after loading.
@@ -52,7 +52,9 @@ struct PlatformScan {
   std::map<std::string, Bytes> zone_in_flight;  ///< flows x window of the links directly in a zone
   std::vector<std::string> fat_pipe_clusters;   ///< whose links are FATPIPE; SimGrid reads this and shares them
   double profile_speedup = 1;                   ///< see Cluster::profile_speedup
-  std::vector<IgnoredPart> ignored;             ///< in the order of the file
+  std::vector<ScannedNote> ignored;             ///< parts without effect, and why
+  /// Routes whose gateway is in a zone inside the zone that they lead to, which has hosts elsewhere, too.
+  std::vector<ScannedNote> inner_gateways;
   /// The text with blanks for each <config>, and a zone around a topology at the top, which SimGrid 4.1 cannot load
   /// there. Line numbers do not change.
   std::string text_to_load;

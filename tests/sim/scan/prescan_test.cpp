@@ -198,6 +198,29 @@ TEST(ScanPlatform, PutsATopologyAtTheTopIntoAZone)
             "p.xml:3: cluster __topology__: the name __topology__ is already taken in line 3");
 }
 
+TEST(ScanPlatform, FindsGatewaysInInnerZones)
+{
+  const auto rack = [](const std::string& id) {
+    return "<zone id=\"" + id + "\" routing=\"Cluster\"><host id=\"" + id + ".h\" speed=\"1f\"/><router id=\"" + id +
+           ".r\"/></zone>\n";
+  };
+  const auto route = [](const std::string& gateway) {
+    return "<link id=\"l\" bandwidth=\"1Bps\" latency=\"0\"/><zoneRoute src=\"site\" dst=\"b\" gw_src=\"" + gateway +
+           "\" gw_dst=\"b.r\"><link_ctn id=\"l\"/></zoneRoute>\n";
+  };
+  const auto site = [&](const std::string& more, const std::string& gateway) {
+    return scan(in_zone("<zone id=\"site\" routing=\"Floyd\">" + rack("a") + more + "</zone>\n" + rack("b") +
+                        route(gateway)))
+        .inner_gateways;
+  };
+  EXPECT_TRUE(site("", "a.r").empty()) << "all hosts are beside it";
+  EXPECT_TRUE(site(rack("c") + "<router id=\"r\"/>", "r").empty()) << "directly in the zone";
+  const auto found = site(rack("c"), "a.r");
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].line, 8);
+  EXPECT_EQ(found[0].text, "zoneRoute from site to b: gw_src a.r is in the zone a inside site");
+}
+
 TEST(ScanPlatform, ReportsTheLineOfAFaultInAnInlineProfile)
 {
   EXPECT_EQ(message_of("<platform version=\"4.1\">\n<zone id=\"z\" routing=\"Full\"/>\n"
