@@ -96,10 +96,12 @@ endfunction()
 # Seconds after which a test has hung. Several times what the slowest one takes on a busy machine.
 set(isobar_test_timeout 1800)
 
-# isobar_tests(NAME SOURCES ... LINK ... [PRECOMPILED TARGET]): the test program of a folder. Each test runs in its own
-# process, since SimGrid's clock is global. PRECOMPILED: as for a module, isobar_testing if none is named.
+# isobar_tests(NAME SOURCES ... LINK ... [SLOW PATTERN...] [QUICK PATTERN...] [PRECOMPILED TARGET]): the test program of a
+# folder. Each test runs in its own process, since SimGrid's clock is global. Tests that match a pattern of SLOW have the
+# label `slow`, and the others the label `quick`, which `./test quick` runs; with QUICK, only those that match it.
+# PRECOMPILED: as for a module, isobar_testing if none is named.
 function(isobar_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK")
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK;SLOW;QUICK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
   set_target_properties(isobar_${name}_tests PROPERTIES UNITY_BUILD OFF)
@@ -109,7 +111,21 @@ function(isobar_tests name)
     set(tests_PRECOMPILED isobar_testing)
   endif()
   isobar_precompile(isobar_${name}_tests REUSE_FROM ${tests_PRECOMPILED})
-  gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${name} TIMEOUT ${isobar_test_timeout}
+  list(JOIN tests_SLOW ":" slow)
+  list(JOIN tests_QUICK ":" quick)
+  if(tests_QUICK)
+    isobar_discover_tests(${name} "${quick}" quick)
+    isobar_discover_tests(${name} "-${quick}" "")
+  elseif(tests_SLOW)
+    isobar_discover_tests(${name} "${slow}" slow)
+    isobar_discover_tests(${name} "-${slow}" quick)
+  else()
+    isobar_discover_tests(${name} "" quick)
+  endif()
+endfunction()
+
+function(isobar_discover_tests name filter label)
+  gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." TEST_FILTER "${filter}" DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS "${name};${label}" TIMEOUT ${isobar_test_timeout}
                        ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:die_after_fork=0)
 endfunction()

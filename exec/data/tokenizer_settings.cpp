@@ -20,7 +20,7 @@ namespace {
 constexpr std::array<std::string_view, 5> classes = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer",
                                                      "MobileBertTokenizer", "SqueezeBertTokenizer"};
 
-constexpr std::array<std::pair<const char*, const char*>, 4> special_tokens = {
+constexpr std::array<std::pair<const char*, const char*>, 4> special_pieces = {
     {{"pad_token", "[PAD]"}, {"unk_token", "[UNK]"}, {"cls_token", "[CLS]"}, {"sep_token", "[SEP]"}}};
 
 bool is_null(const DocumentNode* node)
@@ -55,7 +55,7 @@ class Reader {
     if (const auto* words = reader_.optional("never_split"); !is_null(words) && !words->items.empty()) {
       reader_.add_fault("never_split", "is not supported; remove it to split all words");
     }
-    for (const auto& [key, piece] : special_tokens) check_special_token(key, piece);
+    for (const auto& [key, piece] : special_pieces) check_special_token(key, piece);
     check_added_tokens();
     faults_.throw_if_any();
     return settings;

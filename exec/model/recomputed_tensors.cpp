@@ -19,7 +19,7 @@ namespace {
 
 using torch::autograd::variable_list;
 
-thread_local RecomputedTensors* recording = nullptr;
+thread_local RecomputedTensors* tensors_in_use = nullptr;
 
 /// The backward pass of an operation, which computes it again to find the gradients of its input and its parameters.
 class RecomputingNode : public torch::autograd::Node {
@@ -51,23 +51,23 @@ class RecomputingNode : public torch::autograd::Node {
 
 }  // namespace
 
-RecomputedTensors::Scope::Scope(RecomputedTensors* tensors) : before_(std::exchange(recording, tensors)) {}
+RecomputedTensors::Scope::Scope(RecomputedTensors* tensors) : before_(std::exchange(tensors_in_use, tensors)) {}
 
 RecomputedTensors::Scope::~Scope()
 {
-  recording = before_;
+  tensors_in_use = before_;
 }
 
 void RecomputedTensors::add(const at::Tensor& tensor, std::function<at::Tensor()> make)
 {
-  if (recording == nullptr) return;
-  recording->tensors_.push_back(tensor);
-  recording->makes_.push_back(std::move(make));
+  if (tensors_in_use == nullptr) return;
+  tensors_in_use->tensors_.push_back(tensor);
+  tensors_in_use->makes_.push_back(std::move(make));
 }
 
 at::Tensor RecomputedTensors::result_of(const Operation& operation, const at::Tensor& input)
 {
-  if (recording == nullptr) return operation(input);
+  if (tensors_in_use == nullptr) return operation(input);
   const at::Tensor values = input.detach();
   const auto make = [operation, values] {
     const at::NoGradGuard no_graph;

@@ -22,7 +22,7 @@ struct ScannedDisk {
 
 /// A host of a platform file, from any element that creates one.
 struct ScannedHost {
-  std::string name;
+  std::string name = {};
   int line = 0;
   std::size_t zone = 0;                     ///< index of its zone or cluster, in the order of the file
   Props props = {};                         ///< without a `site` of its own, that of the nearest enclosing zone
