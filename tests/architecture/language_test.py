@@ -86,7 +86,7 @@ def findings(name, text):
 def files(root):
     """Paths of what users see, below the root."""
     yield from sorted(root.glob("*.md"))
-    for folder in ("docs", "results", "examples", "workloads", "platforms"):
+    for folder in ("docs", "results", "examples", "workloads", "platforms", "findings"):
         for suffix in ("md", "yaml", "yml", "sh"):
             yield from sorted((root / folder).rglob(f"*.{suffix}"))
     for folder in SHIPPED:
