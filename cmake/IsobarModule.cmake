@@ -97,8 +97,8 @@ endfunction()
 set(isobar_test_timeout 1800)
 
 # isobar_tests(NAME SOURCES ... LINK ... [SLOW PATTERN...] [QUICK PATTERN...] [PRECOMPILED TARGET]): the test program of a
-# folder. Each test runs in its own process, since SimGrid's clock is global. Tests that match a pattern of SLOW have the
-# label `slow`, and the others the label `quick`, which `./test quick` runs; with QUICK, only those that match it.
+# folder. Each test runs in its own process, since SimGrid's clock is global. Tests that match a pattern of SLOW have a
+# label with `slow`, and the others one with `quick`, which `./test quick` runs; with QUICK, only those that match it.
 # PRECOMPILED: as for a module, isobar_testing if none is named.
 function(isobar_tests name)
   cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK;SLOW;QUICK")
@@ -114,18 +114,19 @@ function(isobar_tests name)
   list(JOIN tests_SLOW ":" slow)
   list(JOIN tests_QUICK ":" quick)
   if(tests_QUICK)
-    isobar_discover_tests(${name} "${quick}" quick)
+    isobar_discover_tests(${name} "${quick}" quick.)
     isobar_discover_tests(${name} "-${quick}" "")
   elseif(tests_SLOW)
-    isobar_discover_tests(${name} "${slow}" slow)
-    isobar_discover_tests(${name} "-${slow}" quick)
+    isobar_discover_tests(${name} "${slow}" slow.)
+    isobar_discover_tests(${name} "-${slow}" quick.)
   else()
-    isobar_discover_tests(${name} "" quick)
+    isobar_discover_tests(${name} "" quick.)
   endif()
 endfunction()
 
-function(isobar_discover_tests name filter label)
+# One label, since gtest_discover_tests takes a list of labels apart: "quick.core" is found as quick and as core.
+function(isobar_discover_tests name filter kind)
   gtest_discover_tests(isobar_${name}_tests TEST_PREFIX "${name}." TEST_FILTER "${filter}" DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS "${name};${label}" TIMEOUT ${isobar_test_timeout}
+                       PROPERTIES LABELS ${kind}${name} TIMEOUT ${isobar_test_timeout}
                        ENVIRONMENT TSAN_OPTIONS=suppressions=${PROJECT_SOURCE_DIR}/tests/tsan.supp:die_after_fork=0)
 endfunction()

@@ -232,7 +232,8 @@ std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string
     if (!config.boolean("use_sliding_window", false)) return std::nullopt;
     const auto types = config.has_value("layer_types") ? config.texts("layer_types") : std::vector<std::string>();
     const bool is_in_list = std::find(types.begin(), types.end(), "sliding_attention") != types.end();
-    const bool follows = types.empty() && config.number("max_window_layers", first_with_window) < static_cast<double>(layers);
+    const bool follows =
+        types.empty() && config.number("max_window_layers", first_with_window) < static_cast<double>(layers);
     if (!is_in_list && !follows) return std::nullopt;
   }
   // transformers' default applies to a missing key; null means no window.

@@ -54,17 +54,17 @@ std::optional<Bytes> simulated_peak(const Plan& plan, const std::string& device)
 /// The result of the stages' shards, each with the peak memory and the waits of its rank.
 nlohmann::ordered_json stages_of(const Plan& plan, const MeasuredRun& measured, bool is_timed)
 {
-  using Json = nlohmann::ordered_json;
-  Json stages = Json::array();
+  using OrderedJson = nlohmann::ordered_json;
+  OrderedJson stages = OrderedJson::array();
   for (const auto& placed : placed_shards(plan)) {
     const RankReport& report = measured.ranks()[placed.rank];
     const std::string& device = shard_of(plan, placed).device;
     const auto compute = [&] { return typical_step(measured.compute_times(placed.rank, placed.stage)).value; };
-    Json& stage = stages.emplace_back(
-        Json{{"device", device},
-             {"compute_s", is_timed ? Json(compute()) : Json(nullptr)},
-             {"peak_memory_bytes", report.peak_of(Tier::Device).value},
-             {"processor_wait_fraction", is_timed ? Json(report.processor_wait_fraction) : Json(nullptr)}});
+    OrderedJson& stage = stages.emplace_back(OrderedJson{
+        {"device", device},
+        {"compute_s", is_timed ? OrderedJson(compute()) : OrderedJson(nullptr)},
+        {"peak_memory_bytes", report.peak_of(Tier::Device).value},
+        {"processor_wait_fraction", is_timed ? OrderedJson(report.processor_wait_fraction) : OrderedJson(nullptr)}});
     if (const auto simulated = simulated_peak(plan, device)) stage["simulated_peak_memory_bytes"] = simulated->value;
     for (const Tier tier : {Tier::Host, Tier::Disk}) {
       if (report.peak_of(tier) == Bytes(0)) continue;
@@ -91,19 +91,20 @@ nlohmann::ordered_json evaluation_of(const MeasuredRun& measured)
 /// Times are null when nothing was left to train.
 nlohmann::ordered_json json_of(const Plan& plan, const MeasuredRun& measured, double samples)
 {
-  using Json = nlohmann::ordered_json;
+  using OrderedJson = nlohmann::ordered_json;
   const auto step_times = measured.step_times();
   const bool is_timed = !step_times.empty();
   const double typical = is_timed ? typical_step(step_times).value : 0;
-  Json result = {{"schema", "isobar-run/1"},
-                 {"step_time_s", is_timed ? Json(typical) : Json(nullptr)},
-                 {"simulated_step_time_s", plan.stamp ? Json(plan.stamp->step_time.value) : Json(nullptr)},
-                 {"samples_per_s", is_timed ? Json(samples / typical) : Json(nullptr)},
-                 {"first_step", measured.first_step()},
-                 {"step_times_s", Json::array()},
-                 {"losses", measured.losses()},
-                 {"evaluation", evaluation_of(measured)},
-                 {"stages", stages_of(plan, measured, is_timed)}};
+  OrderedJson result = {
+      {"schema", "isobar-run/1"},
+      {"step_time_s", is_timed ? OrderedJson(typical) : OrderedJson(nullptr)},
+      {"simulated_step_time_s", plan.stamp ? OrderedJson(plan.stamp->step_time.value) : OrderedJson(nullptr)},
+      {"samples_per_s", is_timed ? OrderedJson(samples / typical) : OrderedJson(nullptr)},
+      {"first_step", measured.first_step()},
+      {"step_times_s", OrderedJson::array()},
+      {"losses", measured.losses()},
+      {"evaluation", evaluation_of(measured)},
+      {"stages", stages_of(plan, measured, is_timed)}};
   for (const Seconds time : step_times) result["step_times_s"].push_back(time.value);
   if (updates_late(plan)) result["updates_late"] = true;
   return result;

@@ -190,7 +190,6 @@ class Scanner {
       if (tag == "config") {
         if (top_zone)
           reader_.add_fault(child, fmt::format("comes after the zone of line {}; write it first", *top_zone));
-        if (!scan_.config_line) scan_.config_line = reader_.line_of(child);
         if (scan_.ignored.empty()) ignore(child, "<config> is ignored; Isobar sets SimGrid's options itself");
       } else if (is_one_of(tag, {"zone", "AS", "cluster"})) {
         if (top_zone) {

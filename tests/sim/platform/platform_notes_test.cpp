@@ -27,18 +27,19 @@ TEST(PlatformNotes, NameHostsThatComputeNothing)
   EXPECT_THAT(platform.notes(), ElementsAre(file.string() + ":4: host disks: a speed of 0, not used as a device"));
 }
 
-<<<<<<< HEAD
 TEST(PlatformNotes, NameGpusOfElastiSimThatAreNoDevices)
 {
-  const auto file =
-      write_platform(xml_head +
-                     "<platform version=\"4.1\">\n<cluster id=\"c\" prefix=\"c-\" suffix=\"\" radical=\"0-1\" "
-                     "speed=\"1Tf\" bw=\"100MBps\" lat=\"1ms\"><prop id=\"memory\" value=\"1 GiB\"/>"
-                     "<prop id=\"num_gpus\" value=\"4\"/><prop id=\"flops_per_gpu\" value=\"20Tf\"/></cluster></platform>");
-  EXPECT_THAT(Platform::load(file).notes(),
-              ElementsAre(file.string() + ":4: host c-0 and 1 more: ElastiSim's props num_gpus and flops_per_gpu are not "
-                                          "read; write a host for each GPU, with its speed and the prop memory"));
-=======
+  const auto file = write_platform(
+      xml_head +
+      "<platform version=\"4.1\">\n<cluster id=\"c\" prefix=\"c-\" suffix=\"\" radical=\"0-1\" "
+      "speed=\"1Tf\" bw=\"100MBps\" lat=\"1ms\"><prop id=\"memory\" value=\"1 GiB\"/>"
+      "<prop id=\"num_gpus\" value=\"4\"/><prop id=\"flops_per_gpu\" value=\"20Tf\"/></cluster></platform>");
+  EXPECT_THAT(
+      Platform::load(file).notes(),
+      ElementsAre(file.string() + ":4: host c-0 and 1 more: ElastiSim's props num_gpus and flops_per_gpu are not "
+                                  "read; write a host for each GPU, with its speed and the prop memory"));
+}
+
 TEST(PlatformNotes, NameABackboneThatSimGridDoesNotMake)
 {
   const auto file = write_platform(
@@ -49,7 +50,6 @@ TEST(PlatformNotes, NameABackboneThatSimGridDoesNotMake)
   EXPECT_THAT(
       Platform::load(file).notes(),
       ElementsAre(file.string() + ":4: cluster t: bb_bw is ignored; SimGrid gives the topology TORUS no backbone"));
->>>>>>> 18bde011 (Play the links of fat-pipe clusters as fat pipes)
 }
 
 }  // namespace
