@@ -96,6 +96,13 @@ struct Proposals {
   bool is_cut_short = false;  ///< whether a limit ended the search: the plans are those so far
 };
 
+/// Whether `isobar plan --simulate` also simulates the plans of an allocator that the user does not name (rivals.hpp).
+enum class Rivalry : std::uint8_t {
+  None,
+  SameGoal,       ///< its plans for the goal
+  EveryObjective  ///< and, of an allocator that places chains, those for the other objectives of chains
+};
+
 /// One way to place layers, registered in registry.cpp. It has either `place` or `propose`.
 struct Allocator {
   std::string_view name;
@@ -106,7 +113,8 @@ struct Allocator {
   Placement (*place)(const Problem& problem) = nullptr;
   Proposals (*propose)(const HybridProblem& problem) = nullptr;
   bool takes_grid = false;         ///< honours the pipeline and replicas of SearchLimits::grid
-  bool takes_shards = false;       ///< honours its tensor and splits
+  bool takes_shards = false;       ///< honours its tensor
+  bool takes_splits = false;       ///< honours its splits
   bool limits_degrees = false;     ///< honours SearchLimits::most_replicas and most_tensor
   bool uses_machines = false;      ///< places layers on one device and its machine, once a step and recomputed
   bool takes_window = false;       ///< honours SearchLimits::window
@@ -117,6 +125,7 @@ struct Allocator {
   bool improves_plans = false;     ///< honours SearchLimits::start and polish
   bool needs_chain = false;        ///< refuses schedules without a recurrence, about which it could prove nothing
   bool needs_stage_each = false;   ///< refuses schedules with several stages on a device
+  Rivalry rivalry = Rivalry::None;
   /// Largest number of devices. Larger clusters are refused, because a search over them would exceed its limits or the
   /// memory.
   std::size_t most_devices = std::numeric_limits<std::size_t>::max();

@@ -259,16 +259,12 @@ void require_unit(const Workload& workload, const std::string& name, const Alloc
 {
   const bool divides = allocator != nullptr && allocator->divides_operators;
   if (operator_graph_of(workload).has_value() == divides) return;
-  std::vector<std::string_view> others;
-  for (const auto& other : allocators()) {
-    if (other.divides_operators) others.push_back(other.name);
-  }
   throw InputError("unit", divides
                                ? fmt::format("{} divides operators; write unit: operator in a workload of model moe, "
                                              "or --set unit=operator",
                                              name)
                                : fmt::format("operator, whose layers only {} divide; leave it out for {}",
-                                             fmt::join(others, ", "), shown(name)));
+                                             fmt::join(names_with(&Allocator::divides_operators), ", "), shown(name)));
 }
 
 /// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
@@ -462,17 +458,22 @@ bool has_property(const std::string& name, bool Allocator::*property)
   return allocator != nullptr && allocator->*property;
 }
 
+std::vector<std::string_view> names_with(bool Allocator::*property)
+{
+  std::vector<std::string_view> names;
+  for (const auto& allocator : allocators()) {
+    if (allocator.*property) names.push_back(allocator.name);
+  }
+  return names;
+}
+
 void require_property(bool Allocator::*property, const std::string& option, const std::vector<std::string>& names)
 {
   for (const auto& name : names) require_allocator(name);
   const auto has_it = [property](const std::string& name) { return has_property(name, property); };
   if (std::any_of(names.begin(), names.end(), has_it)) return;
-  std::vector<std::string_view> others;
-  for (const auto& other : allocators()) {
-    if (other.*property) others.push_back(other.name);
-  }
-  throw InputError(option, fmt::format("works only with allocator {}, not with {}", fmt::join(others, " or "),
-                                       fmt::join(names, " or ")));
+  throw InputError(option, fmt::format("works only with allocator {}, not with {}",
+                                       fmt::join(names_with(property), " or "), fmt::join(names, " or ")));
 }
 
 bool places_replicas(const std::string& name)

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace isobar::allocators {
@@ -17,6 +18,8 @@ void require_allocator(const std::string& name);
 
 /// Whether an allocator is registered with a property, such as Allocator::takes_window. An external program has none.
 bool has_property(const std::string& name, bool Allocator::*property);
+/// The names of the allocators with a property, sorted.
+std::vector<std::string_view> names_with(bool Allocator::*property);
 /// Checks that one of several allocators has a property, as `option` requires.
 /// @throws InputError from `option` otherwise; it names the allocators that do.
 void require_property(bool Allocator::*property, const std::string& option, const std::vector<std::string>& names);

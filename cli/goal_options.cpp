@@ -67,11 +67,27 @@ void add_numbers(std::vector<ScheduleChoice>& choices, const std::string& option
       option, fmt::format("schedule {} does not take it; it is for {}", choices.front().name, fmt::join(others, ", ")));
 }
 
+/// "schedule interleaved" or "schedules 1f1b, …": those that take a number, as help names them.
+std::string schedules_with(std::string_view number)
+{
+  std::vector<std::string_view> names;
+  for (const auto& schedule : schedules::schedules()) {
+    if (schedule.takes(number)) names.push_back(schedule.name);
+  }
+  return fmt::format("schedule{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
+
 constexpr auto schedule_default =
     "(default: sequential for objective sequential, gpipe with --offload auto and for allocators that use a device's "
     "machine, else 1f1b)";
 
 }  // namespace
+
+std::string allocators_with(bool allocators::Allocator::*property)
+{
+  const auto names = allocators::names_with(property);
+  return fmt::format("allocator{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
 
 Objective objective_of(const std::string& name)
 {
@@ -120,10 +136,12 @@ void GoalOptions::add_other_goal_options_to(CLI::App& command)
   command
       .add_option_function<std::string>(
           "--warm-up", [this](const std::string& text) { warm_up = text; },
-          "forwards of each device before its first round of a forward and a backward, N,…, or auto to choose them for "
-          "the delays of the links (schedules 1f1b, zero-bubble-h1 and -h2; default: as the schedule has them)")
+          fmt::format("forwards of each device before its first round of a forward and a backward, N,…, or auto to "
+                      "choose them for the delays of the links ({}; default: as the schedule has them)",
+                      schedules_with("warm_up")))
       ->type_name("NUMBERS");
-  add_count(command, "--chunks", chunks, "stages of each device (schedule interleaved; default: the best of 2 to 4)");
+  add_count(command, "--chunks", chunks,
+            fmt::format("stages of each device ({}; default: the best of 2 to 4)", schedules_with("chunks")));
   add_count(command, "--microbatches", microbatches,
             "micro-batches of a step (default: 1 for objective sequential and for allocators that use a device's "
             "machine, else 8)");
@@ -148,36 +166,41 @@ void GoalOptions::add_search_to(CLI::App& command)
   command.add_option("--time-limit", time_limit,
                      "time that a search may take, such as 30s (default: set by the allocator)");
   add_count(command, "--seed", seed, "seed of allocators that draw random numbers (default: 1)");
-  add_count(command, "--pipeline", grid.pipeline,
-            "devices of a pipeline (allocators amp, dtfm, dtfm-exact, grid, metis; default: the best number)");
+  using allocators::Allocator;
   add_count(
-      command, "--replicas", grid.replicas,
-      "pipelines that divide the micro-batches of a step (allocators amp, dtfm, dtfm-exact, grid, metis; default: "
-      "the best number)");
-  add_count(
-      command, "--tensor", grid.tensor,
-      "devices that divide each layer (allocators amp, grid, metis; workloads with unit: operator; default: the best "
-      "number)");
+      command, "--pipeline", grid.pipeline,
+      fmt::format("devices of a pipeline ({}; default: the best number)", allocators_with(&Allocator::takes_grid)));
+  add_count(command, "--replicas", grid.replicas,
+            fmt::format("pipelines that divide the micro-batches of a step ({}; default: the best number)",
+                        allocators_with(&Allocator::takes_grid)));
+  add_count(command, "--tensor", grid.tensor,
+            fmt::format("devices that divide each layer ({}; workloads with unit: operator; default: the best number)",
+                        allocators_with(&Allocator::takes_shards)));
   command.add_option("--splits", splits,
-                     "how they divide it: 1d, sequence (1d, and the sequence between layers), or in a grid 2d, 2.5d "
-                     "or 3d (allocators amp, grid; default: 1d)");
+                     fmt::format("how they divide it: 1d, sequence (1d, and the sequence between layers), or in a grid "
+                                 "2d, 2.5d or 3d ({}; default: 1d)",
+                                 allocators_with(&Allocator::takes_splits)));
   add_count(command, "--max-replicas", max_replicas,
-            "most pipelines side by side (allocator hybrid; default: as many as there are devices)");
+            fmt::format("most pipelines side by side ({}; default: as many as there are devices)",
+                        allocators_with(&Allocator::limits_degrees)));
   add_count(command, "--max-tensor-parallel", max_tensor_parallel,
-            "most devices that divide each layer (allocator hybrid, workloads with unit: operator; default: 16)");
-  add_count(
-      command, "--window", window,
-      "layers of a window that stay on the device (allocators stronghold, stronghold-published; default: as their "
-      "authors choose it)");
+            fmt::format("most devices that divide each layer ({}, workloads with unit: operator; default: 16)",
+                        allocators_with(&Allocator::limits_degrees)));
+  add_count(command, "--window", window,
+            fmt::format("layers of a window that stay on the device ({}; default: as their authors choose it)",
+                        allocators_with(&Allocator::takes_window)));
   command.add_option("--offload", offload,
-                     "whether layers of stages that do not fit on their devices pass through them: auto or none "
-                     "(allocators exact, hybrid; default: none)");
+                     fmt::format("whether layers of stages that do not fit on their devices pass through them: auto or "
+                                 "none ({}; default: none)",
+                                 allocators_with(&Allocator::takes_offload)));
   command.add_option("--shares", shares,
-                     "shares of unequal devices: best, even, or speed, in proportion to it (allocator spmd; default: "
-                     "best)");
+                     fmt::format("shares of unequal devices: best, even, or speed, in proportion to it ({}; default: "
+                                 "best)",
+                                 allocators_with(&Allocator::takes_share_rule)));
   command.add_flag("--polish", polish,
-                   "minimize the step at the end of the search, whatever the objective; always on for objective step "
-                   "(allocator local-search)");
+                   fmt::format("minimize the step at the end of the search, whatever the objective; always on for "
+                               "objective step ({})",
+                               allocators_with(&Allocator::improves_plans)));
 }
 
 std::vector<ScheduleChoice> GoalOptions::chosen_schedules(const ScheduleChoice& otherwise) const
@@ -265,11 +288,9 @@ allocators::SearchLimits GoalOptions::limits(const std::string& allocator) const
     limits.grid.pipeline = grid.pipeline;
     limits.grid.replicas = grid.replicas;
   }
-  if (has(&allocators::Allocator::takes_shards)) {
-    limits.grid.tensor = grid.tensor;
-    if (splits) {
-      limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
-    }
+  if (has(&allocators::Allocator::takes_shards)) limits.grid.tensor = grid.tensor;
+  if (splits && has(&allocators::Allocator::takes_splits)) {
+    limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
   }
   if (has(&allocators::Allocator::limits_degrees)) {
     limits.most_replicas = max_replicas;
@@ -302,7 +323,7 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
       {"--pipeline", grid.pipeline.has_value(), &Allocator::takes_grid},
       {"--replicas", grid.replicas.has_value(), &Allocator::takes_grid},
       {"--tensor", grid.tensor.has_value(), &Allocator::takes_shards},
-      {"--splits", splits.has_value(), &Allocator::takes_shards},
+      {"--splits", splits.has_value(), &Allocator::takes_splits},
       {"--max-replicas", max_replicas.has_value(), &Allocator::limits_degrees},
       {"--max-tensor-parallel", max_tensor_parallel.has_value(), &Allocator::limits_degrees},
       {"--window", window.has_value(), &Allocator::takes_window},

@@ -71,6 +71,9 @@ struct GoalOptions {
 /// Reads the name of an objective. @throws InputError "--objective: …".
 Objective objective_of(const std::string& name);
 
+/// "allocator hybrid" or "allocators amp, grid": those with a property, as the help of an option names them.
+std::string allocators_with(bool allocators::Allocator::*property);
+
 /// Checks a schedule that is written as text: its name, and that it takes the numbers. @throws InputError "schedule:
 /// …".
 ScheduleChoice schedule_of(const std::string& text);

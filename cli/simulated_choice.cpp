@@ -1,12 +1,12 @@
 #include "cli/simulated_choice.hpp"
 
 #include "allocators/registry.hpp"
+#include "allocators/rivals.hpp"
 #include "cli/planning.hpp"
 #include "cli/simulation.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
-#include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -14,7 +14,6 @@
 #include <nlohmann/json.hpp>
 
 #include <map>
-#include <string_view>
 #include <thread>
 
 namespace isobar::cli {
@@ -29,44 +28,6 @@ struct Candidate {
   Objective found_for = Objective::Step;  ///< of the search that found its placement
   std::optional<Seconds> step_time = {};  ///< simulated
 };
-
-/// Another allocator to try, with its own goal.
-struct Rival {
-  std::string allocator;
-  Goal goal;
-};
-
-std::vector<Rival> rivals_of(const std::string& allocator, const Goal& goal)
-{
-  std::vector<Rival> rivals;
-  if (goal.objective == Objective::DtFm) return rivals;  // they place chains
-  if (allocators::has_property(allocator, &allocators::Allocator::divides_operators)) {
-    for (const char* name : {"spmd", "ddp", "dp-cp", "horovod"}) {
-      if (name != allocator) rivals.push_back({name, goal});
-    }
-    return rivals;
-  }
-  if (allocators::places_replicas(allocator)) {
-    const bool has_stage_each = schedules::require_schedule(goal.schedule.name).folding == schedules::Folding::OneEach;
-    for (const char* name : {"amp", "dtfm", "grid", "metis"}) {
-      if (name != allocator && (has_stage_each || name == std::string_view("grid"))) rivals.push_back({name, goal});
-    }
-  }
-  for (const char* name : {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp", "local-search"}) {
-    if (name != allocator) rivals.push_back({name, goal});
-  }
-  if (!chain_schedule(goal.schedule)) return rivals;  // exact refuses it, and it has no formulas
-  if (allocator != "exact") rivals.push_back({"exact", goal});
-  for (const auto objective : {Objective::Step, Objective::Sequential, Objective::Bottleneck, Objective::Pipeline}) {
-    if (objective == goal.objective) continue;
-    Goal other = goal;
-    other.objective = objective;
-    other.communication = Goal::with_defaults(objective).communication;
-    rivals.push_back({"chain-dp", other});
-    rivals.push_back({"local-search", other});
-  }
-  return rivals;
-}
 
 /// Identifies a placement among the candidates.
 std::string placement_of(const Plan& plan)
@@ -114,11 +75,11 @@ class Choice {
     limits.time_limit = limits_.time_limit;
     limits.seed = limits_.seed;
     std::vector<std::function<std::string()>> work;
-    std::vector<Rival> rivals;
+    std::vector<allocators::Rival> rivals;
     for (const auto& split : splits) {
       Goal split_goal = goal;
       split_goal.microbatches = split.microbatches;
-      for (const auto& rival : rivals_of(allocator_, split_goal)) {
+      for (const auto& rival : allocators::rivals_of(allocator_, split_goal)) {
         rivals.push_back(rival);
         work.emplace_back(
             [this, rival, split_goal, split, limits] { return plan_of(rival, split_goal, split, limits); });
@@ -179,7 +140,7 @@ class Choice {
 
  private:
   /// The work of a child: the plan as JSON, or "" when there is no placement for the goal.
-  std::string plan_of(const Rival& rival, const Goal& goal, const BatchSplit& split,
+  std::string plan_of(const allocators::Rival& rival, const Goal& goal, const BatchSplit& split,
                       const allocators::SearchLimits& limits) const
   {
     const Workload workload = at_micro_batch(inputs_, split.micro_batch, "--global-batch");

@@ -12,11 +12,7 @@ std::size_t candidates_from(const std::string& place, std::uint64_t count);
 
 /// Returns the plan with the least simulated step among candidates for one goal:
 /// - the best placements of `allocator`, limits.candidates of them for each split;
-/// - those of even, sky-dynamic, sky-dynamic-fixed, chain-dp, local-search and exact, within their own limits;
-/// - if it places replicas, those of amp, dtfm, grid and metis; under schedules with several stages on each device only
-///   grid's;
-/// - those of chain-dp and local-search for each other objective, with the goal's schedule and micro-batches.
-/// Under a schedule that is none of a chain (ChainSchedule) those of exact and of other objectives are left out.
+/// - those of its rivals (allocators/rivals.hpp), within their own limits.
 /// Searches by other allocators and all simulations run in child processes, as many at a time as there are cores. The
 /// time limit is for each search, over all splits. The plan carries the best bound known for its goal; its `simulated`
 /// records what was simulated.

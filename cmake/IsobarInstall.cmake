@@ -18,6 +18,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/check/played_checker.hpp
     core/check/program_checker.hpp
     core/cluster/cluster.hpp
+    core/cluster/device_types.hpp
     core/errors.hpp
     core/failure.hpp
     core/jobs/mix.hpp
@@ -60,7 +61,6 @@ set(ISOBAR_PUBLIC_HEADERS
     schedules/orders/schedule.hpp)
 if(ISOBAR_BUILD_SIM)
   list(APPEND ISOBAR_PUBLIC_HEADERS
-       sim/generate/device_types.hpp
        sim/generate/platform_generator.hpp
        sim/platform/platform.hpp
        sim/play/simulation.hpp)

@@ -48,6 +48,7 @@ inline constexpr Allocator chain_dp_allocator = {
         "(step), hundreds (pipeline); up to M times that under 1f1b where memory binds; at most 4,096 devices",
     .source = "own; threshold search after Pinar, Tabak, Aykanat (JPDC 2008)",
     .place = place_by_chain_dp,
+    .rivalry = Rivalry::EveryObjective,
     .most_devices = 4'096,
 };
 

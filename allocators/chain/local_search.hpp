@@ -58,6 +58,7 @@ inline constexpr Allocator local_search_allocator = {
     .source = "own moves; simulated annealing, Kirkpatrick, Gelatt, Vecchi (Science 1983)",
     .place = place_by_local_search,
     .improves_plans = true,
+    .rivalry = Rivalry::EveryObjective,
     .most_devices = 4'096,
 };
 

@@ -56,6 +56,7 @@ inline constexpr Allocator exact_allocator = {
     .place = place_exactly,
     .takes_offload = true,
     .needs_chain = true,
+    .rivalry = Rivalry::SameGoal,
     .most_devices = 4'096,
 };
 

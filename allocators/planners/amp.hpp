@@ -34,7 +34,9 @@ inline constexpr Allocator amp_allocator = {
     .propose = propose_by_amp,
     .takes_grid = true,
     .takes_shards = true,
+    .takes_splits = true,
     .needs_stage_each = true,
+    .rivalry = Rivalry::SameGoal,
 };
 
 }  // namespace isobar::allocators

@@ -35,6 +35,7 @@ inline constexpr Allocator dtfm_allocator = {
     .propose = propose_by_dtfm,
     .takes_grid = true,
     .needs_stage_each = true,
+    .rivalry = Rivalry::SameGoal,
     .most_devices = 1024,
 };
 

@@ -36,6 +36,8 @@ inline constexpr Allocator grid_allocator = {
     .propose = propose_grids,
     .takes_grid = true,
     .takes_shards = true,
+    .takes_splits = true,
+    .rivalry = Rivalry::SameGoal,
 };
 
 }  // namespace isobar::allocators

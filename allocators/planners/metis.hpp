@@ -43,6 +43,7 @@ inline constexpr Allocator metis_allocator = {
     .takes_grid = true,
     .takes_shards = true,
     .needs_stage_each = true,
+    .rivalry = Rivalry::SameGoal,
 };
 
 }  // namespace isobar::allocators

@@ -31,6 +31,7 @@ inline constexpr Allocator even_allocator = {
     .cost = "O(L + D)",
     .source = "Sky Computing (arXiv 2202.11836), code 456c749, even_allocate",
     .place = place_evenly,
+    .rivalry = Rivalry::SameGoal,
 };
 
 }  // namespace isobar::allocators

@@ -48,6 +48,7 @@ inline constexpr Allocator sky_dynamic_allocator = {
     .cost = "O(L + D) a sweep, at most 1000 sweeps",
     .source = "Sky Computing (arXiv 2202.11836), code 456c749, dynamic_allocate",
     .place = place_by_sky_dynamic,
+    .rivalry = Rivalry::SameGoal,
 };
 
 inline constexpr Allocator sky_dynamic_fixed_allocator = {
@@ -57,6 +58,7 @@ inline constexpr Allocator sky_dynamic_fixed_allocator = {
     .cost = "O(L + D) a sweep, at most 1000 sweeps",
     .source = "own correction of sky-dynamic",
     .place = place_by_sky_dynamic_fixed,
+    .rivalry = Rivalry::SameGoal,
 };
 
 }  // namespace isobar::allocators

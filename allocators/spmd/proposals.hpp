@@ -43,6 +43,7 @@ inline constexpr Allocator spmd_allocator = {
     .propose = propose_divisions,
     .takes_share_rule = true,
     .divides_operators = true,
+    .rivalry = Rivalry::SameGoal,
 };
 inline constexpr Allocator ddp_allocator = {
     .name = "ddp",
@@ -53,6 +54,7 @@ inline constexpr Allocator ddp_allocator = {
     .propose = propose_ddp,
     .divides_operators = true,
     .is_sequential = true,
+    .rivalry = Rivalry::SameGoal,
 };
 inline constexpr Allocator deepspeed_moe_allocator = {
     .name = "deepspeed-moe",
@@ -72,6 +74,7 @@ inline constexpr Allocator dp_cp_allocator = {
     .source = "as compared in HAP (Zhang et al., EuroSys 2024)",
     .propose = propose_samples_by_speed,
     .divides_operators = true,
+    .rivalry = Rivalry::SameGoal,
 };
 inline constexpr Allocator dp_ev_allocator = {
     .name = "dp-ev",
@@ -112,6 +115,7 @@ inline constexpr Allocator horovod_allocator = {
     .propose = propose_horovod,
     .divides_operators = true,
     .is_sequential = true,
+    .rivalry = Rivalry::SameGoal,
 };
 
 }  // namespace isobar::allocators

@@ -14,6 +14,7 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <algorithm>
@@ -203,7 +204,7 @@ void add_compare_command(CLI::App& app, Action& action)
   options->inputs.add_to(*command);
   command->option_defaults()->group("Goal");
   add_list(*command, "--objective", options->objectives,
-           "what to minimize, one or more of step, dtfm, sequential, bottleneck, pipeline");
+           fmt::format("what to minimize, one or more of {}", fmt::join(objective_names(), ", ")));
   options->goal.add_goals_to(*command);
   options->goal.add_global_batch_to(*command);
   command->option_defaults()->group("Search");

@@ -3,6 +3,7 @@
 #include "cli/output_file.hpp"
 #include "core/base/command_options.hpp"
 #include "core/errors.hpp"
+#include "core/plan/plan.hpp"
 #include "results/table.hpp"
 #include "schedules/orders/schedule.hpp"
 
@@ -57,16 +58,14 @@ Listing list_schedules()
 
 Listing list_objectives()
 {
-  return {{"name", "minimizes", "defaults"},
-          {{"step", "the time of a step under the plan's schedule, transfers as they are simulated",
-            "communication played, schedule 1f1b, M = 8"},
-           {"dtfm", "DT-FM's cost of communication: the longest gradient sync and twice the transfers between stages",
-            "communication played, schedule 1f1b, M = 8"},
-           {"sequential", "one micro-batch through all stages: the sum of their times and transfers",
-            "communication serial, schedule sequential, M = 1"},
-           {"bottleneck", "the largest time of a stage", "communication overlapped, schedule 1f1b, M = 8"},
-           {"pipeline", "(M - 1) times the largest time of a stage, plus the sum of all",
-            "communication overlapped, schedule 1f1b, M = 8"}}};
+  Listing listing{{"name", "minimizes", "defaults"}, {}};
+  for (const auto& name : objective_names()) {
+    const Goal goal = Goal::with_defaults(objective_from_name(name).value());
+    listing.rows.push_back({name, std::string(minimized_by(goal.objective)),
+                            fmt::format("communication {}, schedule {}, M = {}", name_of(goal.communication),
+                                        text_of(goal.schedule), goal.microbatches)});
+  }
+  return listing;
 }
 
 /// The files of a folder in the working directory or, if there is none, of the installed one.

@@ -18,6 +18,7 @@
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include <string>
@@ -255,7 +256,7 @@ void add_plan_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Goal");
   command
       ->add_option("--objective", options->objective,
-                   "what to minimize: step, dtfm, sequential, bottleneck or pipeline")
+                   fmt::format("what to minimize: {}", fmt::join(objective_names(), ", ")))
       ->capture_default_str();
   options->goal.add_goal_to(*command);
   options->goal.add_global_batch_to(*command);
@@ -263,7 +264,8 @@ void add_plan_command(CLI::App& app, Action& action)
   command->add_option("--allocator", options->allocator, "allocator (isobar list allocators), or exec:PROGRAM")
       ->required();
   options->goal.add_search_to(*command);
-  add_file(*command, "--start", options->start, "plan file (JSON) to start from (allocator local-search)");
+  add_file(*command, "--start", options->start,
+           fmt::format("plan file (JSON) to start from ({})", allocators_with(&allocators::Allocator::improves_plans)));
   add_count(*command, "--simulate", options->simulate,
             "number of the allocator's best placements to simulate, next to those of other allocators; keeps the "
             "fastest (default: simulates none)");

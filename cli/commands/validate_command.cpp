@@ -17,6 +17,7 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -251,7 +252,9 @@ void add_validate_command(CLI::App& app, Action& action)
   add_file(*command, "WORKLOAD", options->workload, "workload file (YAML)")->required();
   add_settings(*command, options->settings);
   command->option_defaults()->group("Goal");
-  command->add_option("--objective", options->objective, "what to minimize: step, sequential, bottleneck or pipeline")
+  command
+      ->add_option("--objective", options->objective,
+                   fmt::format("what to minimize: {}", fmt::join(objective_names(), ", ")))
       ->capture_default_str();
   options->goal.add_goal_to(*command);
   command->option_defaults()->group("Search");

@@ -17,11 +17,18 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<Objective, 5> objectives = {{{Objective::Sequential, "sequential"},
+constexpr NameTable<Objective, 5> objectives = {{{Objective::Step, "step"},
+                                                 {Objective::DtFm, "dtfm"},
+                                                 {Objective::Sequential, "sequential"},
                                                  {Objective::Bottleneck, "bottleneck"},
-                                                 {Objective::Pipeline, "pipeline"},
-                                                 {Objective::Step, "step"},
-                                                 {Objective::DtFm, "dtfm"}}};
+                                                 {Objective::Pipeline, "pipeline"}}};
+constexpr NameTable<Objective, 5> minimized = {
+    {{Objective::Step, "the time of a step under the plan's schedule, transfers as they are simulated"},
+     {Objective::DtFm,
+      "DT-FM's cost of communication: the longest gradient sync and twice the transfers between stages"},
+     {Objective::Sequential, "one micro-batch through all stages: the sum of their times and transfers"},
+     {Objective::Bottleneck, "the largest time of a stage"},
+     {Objective::Pipeline, "(M - 1) times the largest time of a stage, plus the sum of all"}}};
 constexpr NameTable<Communication, 4> communications = {{{Communication::None, "none"},
                                                          {Communication::Overlapped, "overlapped"},
                                                          {Communication::Serial, "serial"},
@@ -38,6 +45,10 @@ constexpr NameTable<StepTimeBy, 3> names_of_step_times = {
 std::string_view name_of(Objective objective)
 {
   return name_in(objectives, objective);
+}
+std::string_view minimized_by(Objective objective)
+{
+  return name_in(minimized, objective);
 }
 std::string_view name_of(Communication communication)
 {

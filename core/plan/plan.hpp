@@ -55,12 +55,14 @@ std::string_view name_of(Objective objective);
 std::string_view name_of(Communication communication);
 std::string_view name_of(Outcome outcome);
 std::string_view name_of(StepTimeBy by);
+/// What an objective minimizes, in a line for lists.
+std::string_view minimized_by(Objective objective);
 /// The value with that name; none for an unknown name.
 std::optional<Objective> objective_from_name(std::string_view name);
 std::optional<Communication> communication_from_name(std::string_view name);
 std::optional<Outcome> outcome_from_name(std::string_view name);
 std::optional<StepTimeBy> step_time_by_from_name(std::string_view name);
-/// All names of an enumeration, in its order.
+/// All names of an enumeration; the default objective is the first.
 std::vector<std::string> objective_names();
 std::vector<std::string> communication_names();
 std::vector<std::string> outcome_names();

@@ -301,11 +301,7 @@ std::vector<Stage> read_stages_1(MappingReader& plan, FaultList& faults)
 /// A wrong name is a fault, so the schedule that replaces it does not matter.
 ScheduleChoice read_schedule_1(MappingReader& plan)
 {
-  std::vector<std::string> names;
-  for (const auto schedule : {ChainSchedule::Sequential, ChainSchedule::GPipe, ChainSchedule::OneForwardOneBackward}) {
-    names.emplace_back(name_of(schedule));
-  }
-  return {.name = plan.required_choice("schedule", names)};
+  return {.name = plan.required_choice("schedule", chain_schedule_names())};
 }
 
 std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string& key, FaultList& faults)

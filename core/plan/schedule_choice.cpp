@@ -121,6 +121,11 @@ std::string_view name_of(ChainSchedule schedule)
   return name_in(chain_schedules, schedule);
 }
 
+std::vector<std::string> chain_schedule_names()
+{
+  return names_in(chain_schedules);
+}
+
 std::optional<ChainSchedule> chain_schedule(const ScheduleChoice& schedule)
 {
   if (!schedule.numbers.empty() || !schedule.orders.empty()) return std::nullopt;

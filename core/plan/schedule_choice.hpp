@@ -41,6 +41,7 @@ bool takes_orders(std::string_view schedule);
 enum class ChainSchedule : std::uint8_t { Sequential, GPipe, OneForwardOneBackward };
 
 std::string_view name_of(ChainSchedule schedule);  ///< "sequential", "gpipe", "1f1b"
+std::vector<std::string> chain_schedule_names();
 /// The schedule as one of those; none for other names, and for 1f1b with numbers.
 std::optional<ChainSchedule> chain_schedule(const ScheduleChoice& schedule);
 /// As `chain_schedule`. @throws std::logic_error where it gives none.

@@ -318,7 +318,7 @@ zip: [[a, noise], [allocator, seed, noise]]
 schedul: 1f1b
 """), """sweep.yaml:3: platform.speed-sprad: unknown key; did you mean speed-spread?
 sweep.yaml:5: allocator: "evn" is not known; did you mean even?
-sweep.yaml:6: objective: "sequentia" is not one of sequential, bottleneck, pipeline, step, dtfm; did you mean sequential?
+sweep.yaml:6: objective: "sequentia" is not one of step, dtfm, sequential, bottleneck, pipeline; did you mean sequential?
 sweep.yaml:7: noise: "-0.1" is out of range; write a number, 0 or more
 sweep.yaml:8: scale.bandwidth: is not a factor; write a number above 0
 sweep.yaml:8: scale.speed: is not a factor; write a number above 0

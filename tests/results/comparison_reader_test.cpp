@@ -98,7 +98,7 @@ TEST(BaselineFromCsv, NamesTheInvalidColumn)
 {
   EXPECT_EQ(fault_of(with("p.xml", "")), "rows.csv:2: platform: is empty; every row needs one");
   EXPECT_EQ(fault_of(with("pipeline", "pipelin")),
-            "rows.csv:2: objective: \"pipelin\" is not one of sequential, bottleneck, pipeline, step, dtfm");
+            "rows.csv:2: objective: \"pipelin\" is not one of step, dtfm, sequential, bottleneck, pipeline");
   EXPECT_EQ(fault_of(with("1f1b", "1f1b(warm_up=x)")),
             "rows.csv:2: schedule: warm_up: \"x\" is neither auto nor numbers; write them as in 3/2/1/0");
   EXPECT_EQ(fault_of(with("feasible", "good")),

@@ -73,7 +73,7 @@ TEST(BaselineMeta, RefusesUnknownKeysAndValues)
                 "", R"("grid": {"platforms": [], "workloads": [3], "allocators": ["even"], "objectives": ["fast"]})")),
             "q.meta.json:2: grid.platforms: is empty, so the grid has no rows; list at least one\n"
             "q.meta.json:2: grid.workloads: holds an entry that is not text; write a list such as [\"a\", \"b\"]\n"
-            "q.meta.json:2: grid.objectives: \"fast\" is not one of sequential, bottleneck, pipeline, step, dtfm");
+            "q.meta.json:2: grid.objectives: \"fast\" is not one of step, dtfm, sequential, bottleneck, pipeline");
   EXPECT_EQ(fault_of(document("", R"("grid": {"platforms": ["p"], "workloads": ["w"], "allocators": ["even"], )"
                                   R"("objectives": ["step", "sequential"], "communication": "serial"})")),
             "q.meta.json:2: grid.communication: serial does not go with objective step");
