@@ -6,11 +6,16 @@
 #include "core/model/workload.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace isobar {
 
@@ -360,7 +365,60 @@ Build read_list(MappingReader& model, const Workload& workload, FaultList& fault
   };
 }
 
-const std::vector<std::string> models = {"bert", "gpt", "llama", "resnet", "moe", "layers"};
+enum class Need : std::uint8_t { Refused, Optional, Required };
+
+/// A kind of model: which keys of a file it takes, and how its own are read.
+struct ModelKind {
+  std::string name;
+  std::function<Build(MappingReader&, Workload&, FaultList&)> read;
+  Need sequence = Need::Refused;
+  bool has_operators = false;   ///< may have compute: operators
+  bool has_dropout = false;     ///< takes the key dropout
+  bool has_sky_memory = false;  ///< may have memory_model: sky
+  bool is_executable = true;    ///< takes the keys of training
+};
+
+const std::vector<ModelKind>& model_kinds()
+{
+  static const std::vector<ModelKind> kinds = {
+      {.name = "bert",
+       .read = read_bert,
+       .sequence = Need::Required,
+       .has_operators = true,
+       .has_dropout = true,
+       .has_sky_memory = true},
+      {.name = "gpt", .read = read_gpt, .sequence = Need::Required, .has_operators = true, .has_dropout = true},
+      {.name = "llama",
+       .read = [](MappingReader& file, Workload&, FaultList& faults) { return read_llama(file, faults); },
+       .sequence = Need::Required,
+       .has_operators = true},
+      {.name = "resnet", .read = [](MappingReader& file, Workload&, FaultList&) { return read_resnet(file); }},
+      {.name = "moe", .read = read_moe, .has_dropout = true},
+      {.name = "layers", .read = read_list, .sequence = Need::Optional, .has_sky_memory = true, .is_executable = false},
+  };
+  return kinds;
+}
+
+/// The kind that a file names. @throws InputError for a missing or unknown name.
+const ModelKind& read_model_kind(MappingReader& file, const FaultList& faults)
+{
+  std::vector<std::string> names;
+  for (const auto& kind : model_kinds()) names.push_back(kind.name);
+  const auto name = file.required_choice("model", names);
+  faults.throw_if_any();  // which keys are right depends on the model
+  return *std::find_if(model_kinds().begin(), model_kinds().end(),
+                       [&](const ModelKind& kind) { return kind.name == name; });
+}
+
+/// "bert, gpt and llama": those that may have compute: operators.
+std::string names_with_operators()
+{
+  std::vector<std::string_view> names;
+  for (const auto& kind : model_kinds()) {
+    if (kind.has_operators) names.push_back(kind.name);
+  }
+  return fmt::format("{} and {}", fmt::join(names.begin(), names.end() - 1, ", "), names.back());
+}
 
 /// The file that messages name, and what precedes each key in them.
 struct FaultPlace {
@@ -372,15 +430,14 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
 {
   FaultList faults(place.file);
   MappingReader file(document, place.path, faults);
-  const auto model = file.required_choice("model", models);
-  faults.throw_if_any();  // which keys are right depends on the model
+  const ModelKind& kind = read_model_kind(file, faults);
 
   Workload workload;
   workload.name = std::filesystem::path(name).stem().string();
   workload.micro_batch = file.optional_count("micro_batch", 1, largest_micro_batch).value_or(1);
-  if (model == "layers") {
+  if (kind.sequence == Need::Optional) {
     workload.sequence = file.optional_count("sequence", 1, longest_sequence).value_or(1);
-  } else if (model != "resnet" && model != "moe") {
+  } else if (kind.sequence == Need::Required) {
     workload.sequence = file.required_count("sequence", 1, longest_sequence);
   }
   if (const auto dtype = file.optional_choice("dtype", dtype_names())) workload.dtype = *dtype_from_name(*dtype);
@@ -395,8 +452,9 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     workload.compute = *compute_model_from_name(*compute);
   }
   workload.framework = file.optional_text("framework").value_or("");
-  if (workload.compute == ComputeModel::Operators && model != "bert" && model != "gpt" && model != "llama") {
-    file.add_fault("compute", fmt::format("operators is for bert, gpt and llama, not for {}; write rate", model));
+  if (workload.compute == ComputeModel::Operators && !kind.has_operators) {
+    file.add_fault("compute",
+                   fmt::format("operators is for {}, not for {}; write rate", names_with_operators(), kind.name));
   } else if (workload.compute == ComputeModel::Rate && !workload.framework.empty()) {
     file.add_fault("framework", "goes with compute: operators; leave it out, or write that");
   }
@@ -406,23 +464,15 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   if (const auto memory_model = file.optional_choice("memory_model", memory_model_names())) {
     workload.memory_model = *memory_model_from_name(*memory_model);
   }
-  if (model != "layers") {  // which cannot be executed
-    const bool has_dropout = model == "bert" || model == "gpt" || model == "moe";
-    workload.training = read_training(file, workload.optimizer, has_dropout);
+  if (kind.is_executable) {
+    workload.training = read_training(file, workload.optimizer, kind.has_dropout);
     workload.differences = read_differences(file);
   }
-  const bool has_sky_memory = model == "bert" || model == "layers";
-  if (workload.memory_model == MemoryModel::Sky && !has_sky_memory) {
-    file.add_fault("memory_model", fmt::format("sky is not available for {}; write training", model));
+  if (workload.memory_model == MemoryModel::Sky && !kind.has_sky_memory) {
+    file.add_fault("memory_model", fmt::format("sky is not available for {}; write training", kind.name));
   }
 
-  Build build;
-  if (model == "bert") build = read_bert(file, workload, faults);
-  if (model == "gpt") build = read_gpt(file, workload, faults);
-  if (model == "llama") build = read_llama(file, faults);
-  if (model == "resnet") build = read_resnet(file);
-  if (model == "moe") build = read_moe(file, workload, faults);
-  if (model == "layers") build = read_list(file, workload, faults);
+  const Build build = kind.read(file, workload, faults);
   file.refuse_unknown();
   faults.throw_if_any();
 

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <initializer_list>
 #include <map>
 #include <string>
@@ -21,9 +20,6 @@
 namespace isobar {
 
 namespace {
-
-constexpr std::array sync_algorithms = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct,
-                                        Algorithm::Server};
 
 void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
 {
@@ -330,13 +326,8 @@ std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::stri
 /// How replicas add up what they have; ring, if it is not said.
 Algorithm read_algorithm(MappingReader& reader)
 {
-  std::vector<std::string> names;
-  for (const auto algorithm : sync_algorithms) names.emplace_back(name_of(algorithm));
-  const auto name = reader.optional_choice("algorithm", names);
-  for (const auto algorithm : sync_algorithms) {
-    if (name == name_of(algorithm)) return algorithm;
-  }
-  return Algorithm::Ring;
+  const auto name = reader.optional_choice("algorithm", algorithm_names());
+  return name ? algorithm_from_name(*name).value_or(Algorithm::Ring) : Algorithm::Ring;
 }
 
 /// Reads how devices that divide operators add up the gradients of the parameters that each of them has.

@@ -65,6 +65,14 @@ std::string_view name_of(Algorithm algorithm)
 {
   return name_in(algorithms, algorithm);
 }
+std::optional<Algorithm> algorithm_from_name(std::string_view name)
+{
+  return value_in(algorithms, name);
+}
+std::vector<std::string> algorithm_names()
+{
+  return names_in(algorithms);
+}
 std::optional<Tier> tier_from_name(std::string_view name)
 {
   return value_in(tiers, name);

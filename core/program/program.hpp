@@ -61,6 +61,8 @@ std::string_view name_of(Payload payload);      ///< "activation", "parameter gr
 std::string_view name_of(Tier tier);            ///< "device", "host", "disk"
 std::string_view name_of(Engine engine);        ///< "device", "network", "host", "copy in", …
 std::string_view name_of(Algorithm algorithm);  ///< "ring", "hierarchical", …
+std::optional<Algorithm> algorithm_from_name(std::string_view name);
+std::vector<std::string> algorithm_names();
 /// The value with that name; none for an unknown name.
 std::optional<Opcode> opcode_from_name(std::string_view name);
 std::optional<Tier> tier_from_name(std::string_view name);

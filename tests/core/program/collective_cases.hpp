@@ -1,15 +1,13 @@
 #pragma once
 
 #include "core/program/collective.hpp"
+#include "tests/support/every_algorithm.hpp"
 
 #include <cstddef>
 #include <vector>
 
 /// What tests of rounds and of steps of collectives share.
 namespace isobar {
-
-inline constexpr Algorithm algorithms[] = {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct,
-                                           Algorithm::Server};
 
 inline std::vector<Bytes> equal(std::size_t ends, double size)
 {

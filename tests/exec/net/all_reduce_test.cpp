@@ -2,6 +2,7 @@
 #include "core/program/collective.hpp"
 #include "exec/net/tcp_world.hpp"
 #include "tests/exec/net/tcp_ranks.hpp"
+#include "tests/support/every_algorithm.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -138,8 +139,7 @@ TEST(AllReduce, SumsTheValuesOfPiecesThatEachRankHasInItsOwnSizes)
 
 TEST(AllReduce, OfAGroupFollowsItsAlgorithmToTheSameBits)
 {
-  for (const Algorithm algorithm :
-       {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct, Algorithm::Server}) {
+  for (const Algorithm algorithm : every_algorithm()) {
     Ranks ranks(5);
     ranks.options.connections = 2;
     ranks.options.groups = {
@@ -160,8 +160,7 @@ TEST(Collective, ScattersSumsAndGathersThemByTheBitsOfAnAllReduce)
 {
   constexpr std::size_t size = 100'003;
   const std::vector<std::string> sites = {"x", "y", "y", "x"};
-  for (const Algorithm algorithm :
-       {Algorithm::Ring, Algorithm::Hierarchical, Algorithm::Tree, Algorithm::Direct, Algorithm::Server}) {
+  for (const Algorithm algorithm : every_algorithm()) {
     Ranks ranks(4);
     ranks.options.connections = 2;
     ranks.options.groups = {{.channel = 5, .ranks = {3, 0, 1, 2}, .algorithm = algorithm, .sites = sites}};

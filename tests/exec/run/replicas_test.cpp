@@ -6,6 +6,7 @@
 #include "tests/exec/run/replicated_plans.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/exec/run/trained.hpp"
+#include "tests/support/every_algorithm.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -131,7 +132,7 @@ TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
       shard.site = shard.device == "b" || shard.device == "d" || shard.device == "g" ? "far" : "near";
     }
   }
-  for (const Algorithm algorithm : {Algorithm::Tree, Algorithm::Direct, Algorithm::Hierarchical, Algorithm::Server}) {
+  for (const Algorithm algorithm : every_algorithm()) {
     plan.sync.algorithm = algorithm;
     SCOPED_TRACE(name_of(algorithm));
     expect_close(trained(workload, plan, Way::Tcp, options_for(steps)).losses, expected, relative_tolerance);

@@ -2,6 +2,7 @@
 #include "core/plan/nominal_rates.hpp"
 #include "core/program/player.hpp"
 #include "tests/sim/platform/platform_files.hpp"
+#include "tests/support/every_algorithm.hpp"
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>
@@ -88,7 +89,8 @@ TEST(SharedLinks, GiveTheFlowsOfACollectiveTheSameTimesSimulatedAndPlayed)
   std::vector<std::function<std::string()>> work;
   std::vector<std::string> of;
   for (const auto opcode : {Opcode::AllReduce, Opcode::AllGather, Opcode::AllToAll, Opcode::Broadcast}) {
-    for (const auto algorithm : {Algorithm::Ring, Algorithm::Tree, Algorithm::Direct, Algorithm::Server}) {
+    for (const auto algorithm : every_algorithm()) {
+      if (algorithm == Algorithm::Hierarchical) continue;  // which needs sites
       if (opcode != Opcode::AllReduce && algorithm != Algorithm::Ring) continue;
       for (unsigned seed = 0; seed < seeds; ++seed) {
         work.emplace_back([=] { return times_of(opcode, algorithm, seed); });
