@@ -67,6 +67,17 @@ const Schedule& find_or_offer(std::string_view name, IsOffered is_offered)
                                                                    : fmt::format("did you mean {}?", nearest)));
 }
 
+/// "interleaved, listed, zero-bubble-v": those under which a device has several stages.
+std::string names_with_several_stages()
+{
+  std::vector<std::string_view> names;
+  for (const auto& known : schedules()) {
+    const bool is_for_operators = known.folding == Folding::Any && !known.takes_orders;
+    if (known.folding != Folding::OneEach && !is_for_operators) names.push_back(known.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
 void check_folding(const Schedule& schedule, const PipelineShape& shape)
 {
   const std::size_t stages = shape.stages();
@@ -80,8 +91,8 @@ void check_folding(const Schedule& schedule, const PipelineShape& shape)
       return;
     case Folding::OneEach:
       if (stages == ranks) break;
-      refuse(fmt::format("works with one stage on each device, not {}; use interleaved, zero-bubble-v or listed",
-                         stages_on_devices));
+      refuse(fmt::format("works with one stage on each device, not {}; use {}", stages_on_devices,
+                         names_with_several_stages()));
       break;
     case Folding::RoundRobin:
       if (stages % ranks == 0 && stages > ranks) break;

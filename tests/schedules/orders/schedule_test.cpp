@@ -226,8 +226,7 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {two_each,
        {"greedy", {}, {{"d0", order}}},
        "schedule: greedy works with one stage on each device, not 6 stages on 3 devices; use interleaved, "
-       "zero-bubble-v "
-       "or listed"},
+       "listed, zero-bubble-v"},
       {chain,
        {"1f1b", {{"warm_up", {}}}},
        "schedule: warm_up of 1f1b is auto, which only an allocator can resolve; give numbers"},
@@ -243,8 +242,8 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
        "more than the one before"},
       {two_each,
        {"1f1b"},
-       "schedule: 1f1b works with one stage on each device, not 6 stages on 3 devices; use interleaved, zero-bubble-v "
-       "or listed"},
+       "schedule: 1f1b works with one stage on each device, not 6 stages on 3 devices; use interleaved, listed, "
+       "zero-bubble-v"},
       {chain,
        {"interleaved"},
        "schedule: interleaved needs the same number of stages on each device, at least 2, not 4 stages on 4 devices; "
