@@ -336,13 +336,14 @@ Predicted read_predicted(MappingReader& reader, bool is_1, Objective objective, 
   predicted.step_time = Seconds(reader.required_number("step_time_s"));
   predicted.step_time_by = is_1 ? read_step_time_by_1(reader) : read_step_time_by_2(reader);
   predicted.pipeline = read_seconds(reader, "pipeline_s");
-  if (!is_1) {
-    reader.required("pipeline_s");
-  } else if (predicted.step_time_by == StepTimeBy::Formula && (predicted.pipeline || objective == Objective::Step)) {
-    reader.add_fault("step_time_by",
-                     "formula, as in plans of older versions, which have neither objective step nor pipeline_s");
-  } else if (objective == Objective::Step && !predicted.pipeline) {
-    reader.add_fault("pipeline_s", "missing; every plan for objective step has it");
+  if (!is_1) reader.required("pipeline_s");
+  if (is_1 && faults.empty()) {  // the objective may stand for a wrong name
+    if (predicted.step_time_by == StepTimeBy::Formula && (predicted.pipeline || objective == Objective::Step)) {
+      reader.add_fault("step_time_by",
+                       "formula, as in plans of older versions, which have neither objective step nor pipeline_s");
+    } else if (objective == Objective::Step && !predicted.pipeline) {
+      reader.add_fault("pipeline_s", "missing; every plan for objective step has it");
+    }
   }
   predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
   predicted.sequential = Seconds(reader.required_number("sequential_s"));
