@@ -93,7 +93,7 @@ std::vector<std::string> read_differences(MappingReader& model)
 
 using Build = std::function<void(Workload&)>;
 
-Build read_bert(MappingReader& model, const Workload& workload, const FaultList& faults)
+Build read_bert_keys(MappingReader& model, const Workload& workload, const FaultList& faults)
 {
   BertSizes sizes;
   sizes.encoders = model.required_count("encoders", 1, most_encoders);
@@ -114,7 +114,7 @@ Build read_bert(MappingReader& model, const Workload& workload, const FaultList&
   };
 }
 
-Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& faults)
+Build read_gpt_keys(MappingReader& model, const Workload& workload, const FaultList& faults)
 {
   GptSizes sizes;
   sizes.layers = model.required_count("layers", 1, most_blocks);
@@ -138,7 +138,7 @@ Build read_gpt(MappingReader& model, const Workload& workload, const FaultList& 
   };
 }
 
-Build read_llama(MappingReader& model, const FaultList& faults)
+Build read_llama_keys(MappingReader& model, const FaultList& faults)
 {
   LlamaSizes sizes;
   sizes.layers = model.required_count("layers", 1, most_blocks);
@@ -163,7 +163,7 @@ Build read_llama(MappingReader& model, const FaultList& faults)
   };
 }
 
-Build read_resnet(MappingReader& model)
+Build read_resnet_keys(MappingReader& model)
 {
   ResnetSizes sizes;
   sizes.depth = model.required_choice("depth", {"50", "152"}) == "50" ? 50 : 152;
@@ -234,7 +234,7 @@ void check_experts(MappingReader& model, const spmd::MoeSizes& sizes, std::uint6
   }
 }
 
-Build read_moe(MappingReader& model, Workload& workload, const FaultList& faults)
+Build read_moe_keys(MappingReader& model, Workload& workload, const FaultList& faults)
 {
   constexpr std::uint64_t largest_image = 16384;
   spmd::MoeSizes sizes;
@@ -332,7 +332,7 @@ Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t p
   return layer;
 }
 
-Build read_list(MappingReader& model, const Workload& workload, FaultList& faults)
+Build read_list_keys(MappingReader& model, const Workload& workload, FaultList& faults)
 {
   Workload listed;
   listed.input = model.optional_bytes("input").value_or(Bytes(0));
@@ -382,19 +382,23 @@ const std::vector<ModelKind>& model_kinds()
 {
   static const std::vector<ModelKind> kinds = {
       {.name = "bert",
-       .read = read_bert,
+       .read = read_bert_keys,
        .sequence = Need::Required,
        .has_operators = true,
        .has_dropout = true,
        .has_sky_memory = true},
-      {.name = "gpt", .read = read_gpt, .sequence = Need::Required, .has_operators = true, .has_dropout = true},
+      {.name = "gpt", .read = read_gpt_keys, .sequence = Need::Required, .has_operators = true, .has_dropout = true},
       {.name = "llama",
-       .read = [](MappingReader& file, Workload&, FaultList& faults) { return read_llama(file, faults); },
+       .read = [](MappingReader& file, Workload&, FaultList& faults) { return read_llama_keys(file, faults); },
        .sequence = Need::Required,
        .has_operators = true},
-      {.name = "resnet", .read = [](MappingReader& file, Workload&, FaultList&) { return read_resnet(file); }},
-      {.name = "moe", .read = read_moe, .has_dropout = true},
-      {.name = "layers", .read = read_list, .sequence = Need::Optional, .has_sky_memory = true, .is_executable = false},
+      {.name = "resnet", .read = [](MappingReader& file, Workload&, FaultList&) { return read_resnet_keys(file); }},
+      {.name = "moe", .read = read_moe_keys, .has_dropout = true},
+      {.name = "layers",
+       .read = read_list_keys,
+       .sequence = Need::Optional,
+       .has_sky_memory = true,
+       .is_executable = false},
   };
   return kinds;
 }
