@@ -43,6 +43,10 @@ struct MixInputs {
 MixInputs load_mix(const std::string& platform, const std::string& devices_file, const std::string& profile,
                    const Mix& mix, const std::string& name);
 
+/// Reads and checks the files of a further job, for the same platform. Prints no notes.
+/// @throws InputError as load_mix does.
+MixJobInputs load_mix_job(const MixInputs& inputs, const MixJob& job);
+
 /// The devices whose jobs do not fit in memory together, a line each: under a discipline with hand-over after a step,
 /// what all jobs hold throughout, and the activations of the one with the most; else the sum of their peaks.
 std::vector<std::string> memory_faults_of(const MixInputs& inputs);
