@@ -3,6 +3,7 @@
 #include "allocators/mix/shared_round.hpp"
 #include "cli/mix_simulation.hpp"
 #include "cli/output_file.hpp"
+#include "cli/share/joint_placement.hpp"
 #include "cli/share/link_demands.hpp"
 #include "cli/share/share_options.hpp"
 #include "cli/share/shared_jobs.hpp"
@@ -11,6 +12,7 @@
 #include "core/base/progress_line.hpp"
 #include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/plan/plan.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -37,7 +39,8 @@ constexpr double rounding = 1e-9;  // of a gap
 /// A mix of the jobs to try, and what its simulation said.
 struct MixCandidate {
   Mix mix;
-  std::string failure;  ///< why there is no result; "" if there is one
+  std::size_t placement;  ///< of MixSearch::placements
+  std::string failure;    ///< why there is no result; "" if there is one
   Json result;
 
   Seconds round() const { return Seconds(result["round_time_s"].get<double>()); }
@@ -103,28 +106,57 @@ std::vector<std::vector<std::size_t>> orders_of(const std::vector<JobStepTimes>&
   return orders;
 }
 
-std::map<std::string, std::vector<std::size_t>> jobs_by_device(const MixInputs& inputs)
+/// The order of turns that closed forms say is best.
+std::vector<MixTurn> turns_in(const std::vector<std::size_t>& order)
 {
-  std::map<std::string, std::vector<std::size_t>> jobs;
-  for (std::size_t i = 0; i < inputs.jobs.size(); ++i) {
-    for (const auto& device : devices_of(inputs.jobs[i].plan)) jobs[device].push_back(i);
+  std::vector<MixTurn> turns;
+  for (const std::size_t job : order) turns.push_back({job, 1});
+  return turns;
+}
+
+std::map<std::string, std::vector<std::size_t>> jobs_by_device(const std::vector<MixJobInputs>& jobs)
+{
+  std::map<std::string, std::vector<std::size_t>> by_device;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    for (const auto& device : devices_of(jobs[i].plan)) by_device[device].push_back(i);
   }
-  return jobs;
+  return by_device;
+}
+
+bool has_common_device(const std::vector<MixJobInputs>& jobs)
+{
+  return std::ranges::any_of(jobs_by_device(jobs), [](const auto& device) { return device.second.size() > 1; });
 }
 
 class MixSearch {
  public:
-  MixSearch(const ShareOptions& options, SharedJobs& jobs)
-      : options_(options),
-        inputs_(jobs.inputs()),
-        base_(jobs.inputs().mix),
-        alone_(simulate_alone(inputs_, options.rounds, processors())),
-        bound_(bound_of(inputs_, alone_))
+  MixSearch(const ShareOptions& options, SharedJobs& jobs) : options_(options), jobs_(jobs), inputs_(jobs.inputs())
   {
+    auto alone = simulate_alone(inputs_, options.rounds, processors());
+    for (const auto& run : alone) placing_.serial += run.step_time;
+    const auto bound = bound_of(inputs_, alone);
+    placements_.push_back({inputs_.mix, inputs_.jobs, std::move(alone), bound});
+    placing_.bound = bound.time;
   }
 
-  const std::vector<SoloRun>& alone() const { return alone_; }
-  const results::RoundBound& bound() const { return bound_; }
+  /// The first: the jobs on the devices of their plans. Then those that divide the devices and were simulated.
+  const std::vector<PlacedJobs>& placements() const { return placements_; }
+  const std::vector<SoloRun>& alone() const { return placements_.front().alone; }
+  const JointPlacing& placing() const { return placing_; }
+  /// Of all placements.
+  results::RoundBound bound() const
+  {
+    // What binds the first placement, unless another one may take less.
+    const auto least = std::ranges::min_element(placements_, {}, [](const auto& placed) { return placed.bound.time; });
+    results::RoundBound bound = placements_.front().bound;
+    if (least->bound.time < bound.time * worth_dividing) bound = least->bound;
+    bound.time = std::min(bound.time, placing_.bound);
+    return bound;
+  }
+  /// The steps of all jobs one after the other, each alone with the best of its plans.
+  Seconds serial() const { return placing_.serial; }
+  double speedup_of(const MixCandidate& candidate) const { return serial() / candidate.round(); }
+  double gap_of(const MixCandidate& candidate) const { return 1 - bound().time / candidate.round(); }
   const std::vector<MixCandidate>& candidates() const { return candidates_; }
   const MixCandidate* best() const { return best_ ? &candidates_[*best_] : nullptr; }
   const std::vector<double>& excess() const { return excess_; }
@@ -133,26 +165,37 @@ class MixSearch {
   /// For jobs with devices in common: the orders of turns under strict rotation, then other rules in the best of them.
   void try_turns()
   {
-    for (const auto& order : orders_of(steps_of(inputs_, alone_))) {
-      Mix mix = base_;
-      mix.turns.clear();
-      for (const std::size_t job : order) mix.turns.push_back({job, 1});
-      candidates_.push_back({std::move(mix), "", {}});
+    const Mix& given = placements_.front().mix;
+    for (const auto& order : orders_of(steps_of(inputs_, alone()))) {
+      Mix mix = given;
+      mix.turns = turns_in(order);
+      candidates_.push_back({std::move(mix), 0, "", {}});
     }
     simulate();
-    const Mix in_best_order = best() != nullptr ? best()->mix : candidates_.front().mix;
-    const auto add = [&](Discipline discipline, HandOver hand_over, LinkSharing links) {
-      Mix mix = in_best_order;
-      mix.discipline = discipline;
-      mix.hand_over = hand_over;
-      mix.links = links;
-      candidates_.push_back({std::move(mix), "", {}});
-    };
-    add(Discipline::Conserving, HandOver::Step, LinkSharing::Fifo);
-    add(Discipline::Conserving, HandOver::Instruction, LinkSharing::Fifo);
-    add(Discipline::Strict, HandOver::Step, LinkSharing::Fair);
-    add(Discipline::None, HandOver::Step, LinkSharing::Fair);
-    simulate();
+    try_rules(best() != nullptr ? *best() : candidates_.front());
+  }
+
+  /// Divides the devices among the jobs, where that may take less than what was tried.
+  void try_placements()
+  {
+    placing_ = place_together(options_, jobs_, placements_.front(), processors());
+    for (auto& placed : placing_.placements) {
+      if (best() != nullptr && placed.bound.time >= best()->round() * worth_dividing) break;
+      for (std::size_t job = 0; job < placed.mix.jobs.size(); ++job) {
+        std::string& plan = placed.mix.jobs[job].plan;
+        if (plan != placements_.front().mix.jobs[job].plan)
+          plan = jobs_.keep(options_, plan, placed.mix.jobs[job].name);
+      }
+      placements_.push_back(std::move(placed));
+      inputs_.jobs = placements_.back().jobs;
+      inputs_.mix = placements_.back().mix;
+      Mix mix = placements_.back().mix;
+      mix.turns = turns_in(allocators::johnson_order(steps_of(inputs_, placements_.back().alone)));
+      candidates_.push_back({std::move(mix), placements_.size() - 1, "", {}});
+      simulate();
+    }
+    placing_.placements.clear();
+    if (best() != nullptr && best()->placement > 0) try_rules(*best());
   }
 
   /// For jobs with devices of their own that meet on links: as they are, with the best shifts, and in the order of
@@ -165,20 +208,45 @@ class MixSearch {
     }
     const auto shifts = allocators::best_shifts(demands_.jobs, demands_.links.size());
     excess_ = shifts.excess;
-    Mix mix = base_;
+    Mix mix = placements_.front().mix;
     mix.links = LinkSharing::Fair;
-    candidates_.push_back({mix, "", {}});
+    candidates_.push_back({mix, 0, "", {}});
     Mix shifted = mix;
     for (std::size_t i = 0; i < shifted.jobs.size(); ++i) {
       shifted.jobs[i].start = demands_.tick * static_cast<double>(shifts.shifts[i]);
     }
-    if (shifted != mix) candidates_.push_back({shifted, "", {}});
+    if (shifted != mix) candidates_.push_back({shifted, 0, "", {}});
     mix.links = LinkSharing::Fifo;
-    candidates_.push_back({mix, "", {}});
+    candidates_.push_back({mix, 0, "", {}});
     simulate();
   }
 
  private:
+  static constexpr double much_less = 1 - 1e-9;  // of equal rounds, the first counts
+  static constexpr double worth_dividing = 1 - 1e-3;
+
+  /// The other rules in the order of turns of a mix.
+  void try_rules(const MixCandidate& in_order)
+  {
+    const Mix in_best_order = in_order.mix;
+    const std::size_t placement = in_order.placement;
+    const auto add = [&](Discipline discipline, HandOver hand_over, LinkSharing links) {
+      Mix mix = in_best_order;
+      mix.discipline = discipline;
+      mix.hand_over = hand_over;
+      mix.links = links;
+      candidates_.push_back({std::move(mix), placement, "", {}});
+    };
+    const bool has_turns = has_common_device(placements_[placement].jobs);
+    if (has_turns) {
+      add(Discipline::Conserving, HandOver::Step, LinkSharing::Fifo);
+      add(Discipline::Conserving, HandOver::Instruction, LinkSharing::Fifo);
+    }
+    add(Discipline::Strict, HandOver::Step, LinkSharing::Fair);
+    if (has_turns) add(Discipline::None, HandOver::Step, LinkSharing::Fair);
+    simulate();
+  }
+
   /// Those without a result.
   void simulate()
   {
@@ -187,15 +255,15 @@ class MixSearch {
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       MixCandidate& candidate = candidates_[i];
       if (!candidate.failure.empty() || !candidate.result.is_null()) continue;
-      inputs_.mix = candidate.mix;
+      set_inputs(candidate);
       if (const auto faults = memory_faults_of(inputs_); !faults.empty()) {
         candidate.failure = faults.front();
         continue;
       }
       which.push_back(i);
       work.emplace_back([this, &candidate] {
-        inputs_.mix = candidate.mix;  // of the child
-        return simulate_mix(inputs_, alone_, options_.rounds, "");
+        set_inputs(candidate);  // of the child
+        return simulate_mix(inputs_, placements_[candidate.placement].alone, options_.rounds, "");
       });
     }
     ProgressLine progress("mixes", work.size());
@@ -209,19 +277,27 @@ class MixSearch {
       }
       progress.done(++ended);
     });
-    inputs_.mix = base_;
+    inputs_.mix = placements_.front().mix;
+    inputs_.jobs = placements_.front().jobs;
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
-      constexpr double much_less = 1 - 1e-9;  // of equal rounds, the first
       if (!candidates_[i].failure.empty()) continue;
-      if (!best_ || candidates_[i].round() < candidates_[*best_].round() * much_less) best_ = i;
+      const bool divides = best_ && candidates_[i].placement != candidates_[*best_].placement;
+      const double less = divides ? worth_dividing : much_less;
+      if (!best_ || candidates_[i].round() < candidates_[*best_].round() * less) best_ = i;
     }
   }
 
+  void set_inputs(const MixCandidate& candidate)
+  {
+    inputs_.mix = candidate.mix;
+    inputs_.jobs = placements_[candidate.placement].jobs;
+  }
+
   const ShareOptions& options_;
+  SharedJobs& jobs_;
   MixInputs& inputs_;
-  Mix base_;
-  std::vector<SoloRun> alone_;
-  results::RoundBound bound_;
+  std::vector<PlacedJobs> placements_;
+  JointPlacing placing_;
   std::vector<MixCandidate> candidates_;
   std::optional<std::size_t> best_;
   LinkDemands demands_;
@@ -240,7 +316,7 @@ Swap swap_of(const MixInputs& inputs, const std::vector<SoloRun>& alone)
   std::vector<JobStepTimes> steps;
   for (const auto& profile : profiles) steps.push_back(profile.step);
   std::map<std::size_t, Bytes> in_machine;
-  for (const auto& [name, jobs] : jobs_by_device(inputs)) {
+  for (const auto& [name, jobs] : jobs_by_device(inputs.jobs)) {
     const Device& device = cluster.devices[cluster.device_index(name).value()];
     if (jobs.size() < 2) continue;
     if (!device.machine) {
@@ -280,13 +356,25 @@ Json json_of(const ShareOptions& options, const SharedJobs& jobs, const MixSearc
                {"rounds", options.rounds},
                {"bound_s", search.bound().time.value},
                {"binds", {{"kind", results::name_of(search.bound().kind)}, {"name", search.bound().name}}},
+               {"groups", search.placing().groups},
+               {"has_all_groups", search.placing().has_all_groups},
+               {"placements", Json::array()},
                {"candidates", Json::array()}};
+  for (const auto& placed : search.placements()) {
+    Json devices = Json::object();
+    for (std::size_t job = 0; job < placed.jobs.size(); ++job) {
+      devices[placed.mix.jobs[job].name] = devices_of(placed.jobs[job].plan);
+    }
+    json["placements"].push_back({{"bound_s", placed.bound.time.value}, {"devices", std::move(devices)}});
+  }
   for (const auto& candidate : search.candidates()) {
     Json row = {{"mix", Json::parse(mix_to_json(jobs.as_written(candidate.mix)))},
+                {"placement", candidate.placement},
                 {"best", &candidate == search.best()}};
-    for (const char* key : {"round_time_s", "speedup", "gap_fraction"}) {
-      row[key] = candidate.failure.empty() ? candidate.result[key] : Json(nullptr);
-    }
+    const bool has_result = candidate.failure.empty();
+    row["round_time_s"] = has_result ? candidate.result["round_time_s"] : Json(nullptr);
+    row["speedup"] = has_result ? Json(search.speedup_of(candidate)) : Json(nullptr);
+    row["gap_fraction"] = has_result ? Json(search.gap_of(candidate)) : Json(nullptr);
     row["reason"] = candidate.failure;
     json["candidates"].push_back(std::move(row));
   }
@@ -299,9 +387,50 @@ Json json_of(const ShareOptions& options, const SharedJobs& jobs, const MixSearc
   return json;
 }
 
+/// The name of a placement in the table.
+std::string letter_of(std::size_t placement)
+{
+  return std::string(1, static_cast<char>('A' + placement));
+}
+
+/// The devices of each job in each placement, a line each.
+std::string placements_to_text(const MixSearch& search)
+{
+  std::string text;
+  for (std::size_t i = 0; i < search.placements().size(); ++i) {
+    const PlacedJobs& placed = search.placements()[i];
+    std::string line;
+    for (std::size_t job = 0; job < placed.jobs.size(); ++job) {
+      constexpr std::size_t most_names = 4;
+      const auto devices = devices_of(placed.jobs[job].plan);
+      std::string names;
+      for (std::size_t device = 0; device < std::min(devices.size(), most_names); ++device) {
+        names += (names.empty() ? "" : ", ") + shown(devices[device]);
+      }
+      if (devices.size() > most_names) names += fmt::format(" and {} more", devices.size() - most_names);
+      line += fmt::format("{}{} on {}", line.empty() ? "" : "; ", placed.mix.jobs[job].name, names);
+    }
+    text += fmt::format("{}: {}\n", letter_of(i), line);
+  }
+  return text;
+}
+
+/// What the bound is over, where jobs were planned on groups of the devices.
+std::string scope_of_bound(const JointPlacing& placing)
+{
+  if (placing.groups == 0) return "";
+  if (placing.has_all_groups) {
+    return fmt::format("That bound is over all placements of the jobs on any of the {} groups of devices\n",
+                       placing.groups);
+  }
+  return fmt::format("That bound is over placements of the jobs on {} groups of devices; others were not tried\n",
+                     placing.groups);
+}
+
 std::string candidates_to_text(const MixSearch& search)
 {
   const bool has_shifts = !search.excess().empty();
+  const bool has_placements = search.placements().size() > 1;
   std::vector<std::string> header = {
       "", has_shifts ? "starts, s" : "turns", "discipline", "hand-over", "links", "round", "speed-up", "gap"};
   std::vector<std::vector<std::string>> rows;
@@ -315,15 +444,18 @@ std::string candidates_to_text(const MixSearch& search)
                                     std::string(name_of(mix.links))};
     if (candidate.failure.empty()) {
       row.push_back(text_of(candidate.round()));
-      row.push_back(fmt::format("{:.3f}", candidate.result["speedup"].get<double>()));
-      const double gap = candidate.result["gap_fraction"].get<double>();
+      row.push_back(fmt::format("{:.3f}", search.speedup_of(candidate)));
+      const double gap = search.gap_of(candidate);
       row.push_back(fmt::format("{:.2f} %", std::abs(gap) < rounding ? 0 : 100 * gap));
     } else {
       row.insert(row.end(), {"–", "–", "–"});
     }
+    if (has_placements) row.insert(row.begin() + 1, letter_of(candidate.placement));
     rows.push_back(std::move(row));
   }
-  return results::table_of(header, rows, 5);
+  if (!has_placements) return results::table_of(header, rows, 5);
+  header.insert(header.begin() + 1, "devices");
+  return results::table_of(header, rows, 6) + placements_to_text(search);
 }
 
 std::string jobs_to_text(const Json& result)
@@ -353,17 +485,15 @@ std::string memory_to_text(const Json& result, const Cluster& cluster)
 std::string text_of(const SharedJobs& jobs, const MixSearch& search)
 {
   const MixInputs& inputs = jobs.inputs();
-  Seconds serial;
-  for (const auto& run : search.alone()) serial += run.step_time;
-  std::string text =
-      fmt::format("{}: a step of each takes {} one after the other; no round below {} ({} {})\n",
-                  counted(inputs.jobs.size(), "job"), isobar::text_of(serial), isobar::text_of(search.bound().time),
-                  results::name_of(search.bound().kind), shown(search.bound().name));
+  const auto bound = search.bound();
+  std::string text = fmt::format("{}: a step of each takes {} one after the other; no round below {} ({} {})\n",
+                                 counted(inputs.jobs.size(), "job"), isobar::text_of(search.serial()),
+                                 isobar::text_of(bound.time), results::name_of(bound.kind), shown(bound.name));
   for (std::size_t i = 0; i < search.excess().size(); ++i) {
     text += fmt::format("{}: with the best shifts {:.1f} % more than its bandwidth is wanted at times (score {:.3f})\n",
                         shown(search.demands().links[i]), 100 * search.excess()[i], 1 - search.excess()[i]);
   }
-  text += "\n" + candidates_to_text(search);
+  text += "\n" + candidates_to_text(search) + scope_of_bound(search.placing());
   std::set<std::string> failures;
   for (const auto& candidate : search.candidates()) {
     if (!candidate.failure.empty()) failures.insert(candidate.failure);
@@ -397,18 +527,14 @@ ExitCode share_devices(const ShareOptions& options)
     return ExitCode::Infeasible;
   }
   refuse_overwriting(jobs->inputs().files(), {options.output});
-  const auto by_device = jobs_by_device(jobs->inputs());
-  const bool share_devices =
-      std::ranges::any_of(by_device, [](const auto& device) { return device.second.size() > 1; });
   MixSearch search(options, *jobs);
-  share_devices ? search.try_turns() : search.try_shifts();
+  has_common_device(jobs->inputs().jobs) ? search.try_turns() : search.try_shifts();
+  search.try_placements();
   Json json = json_of(options, *jobs, search);
   std::string text = text_of(*jobs, search);
   if (search.best() == nullptr) {
     const Swap swap = swap_of(jobs->inputs(), search.alone());
-    Seconds serial;
-    for (const auto& run : search.alone()) serial += run.step_time;
-    text += "\n" + swap_to_text(swap, serial);
+    text += "\n" + swap_to_text(swap, search.serial());
     json["swap"] = {{"tier", swap.tier},
                     {"reason", swap.fault},
                     {"per_turn_s", swap.per_turn.value},

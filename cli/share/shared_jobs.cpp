@@ -4,9 +4,11 @@
 #include "cli/global_batch.hpp"
 #include "cli/inputs.hpp"
 #include "cli/planning.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
+#include "core/base/progress_line.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
 
@@ -14,6 +16,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 namespace isobar::cli {
@@ -65,18 +68,42 @@ std::vector<std::string> names_of(const std::vector<JobFiles>& jobs)
 
 constexpr char no_plan = '!';  // before the reason
 
-/// Plans a workload alone, as `isobar plan` does. Returns the plan's text, or why there is none.
-std::string planned(const ShareOptions& options, const std::string& workload)
+InputOptions input_of(const ShareOptions& options, const std::string& workload)
 {
-  const Goal goal = options.goal.goal(options.objective, options.allocator);
   InputOptions input;
   input.platform = options.platform;
   input.devices = options.devices;
   input.workload = workload;
-  const Inputs inputs = load(input, options.goal.recompute_for(options.allocator));
-  const Plan found = make_best_plan(inputs, options.allocator, goal, options.goal.limits(options.allocator),
-                                    batch_splits(options.goal, goal, inputs));
+  return input;
+}
+
+/// Plans a workload alone, as `isobar plan` does with --without `left_out`, which the inputs lack already. Returns the
+/// plan's text, or why there is none.
+std::string planned(const ShareOptions& options, const Inputs& inputs, const allocators::SearchLimits& limits,
+                    const std::vector<std::string>& left_out = {})
+{
+  const Goal goal = options.goal.goal(options.objective, options.allocator);
+  Plan found = make_best_plan(inputs, options.allocator, goal, limits, batch_splits(options.goal, goal, inputs));
+  found.without = left_out;
   return found.stages.empty() ? no_plan + reason_of(found) : plan_to_json(found);
+}
+
+/// The same on a group of the devices of a platform that was loaded already; `searches` of these share a time limit.
+std::string planned_on(const ShareOptions& options, const sim::Platform& platform, const std::string& workload,
+                       const std::vector<std::size_t>& group, std::size_t searches)
+{
+  std::vector<std::string> left_out;
+  const auto& devices = platform.cluster().devices;
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    if (!std::ranges::binary_search(group, i)) left_out.push_back(devices[i].name);
+  }
+  Plan none;
+  none.without = left_out;
+  Inputs inputs = load(input_of(options, workload), platform, none, workload);
+  recompute_layers(inputs.workload, options.goal.recompute_for(options.allocator));
+  auto limits = options.goal.limits(options.allocator);
+  if (limits.time_limit) *limits.time_limit = *limits.time_limit / static_cast<double>(searches);
+  return planned(options, inputs, limits, left_out);
 }
 
 void check_options(const ShareOptions& options)
@@ -132,19 +159,68 @@ std::string SharedJobs::make_plan_of(const ShareOptions& options, const std::str
   }
   // A process loads one platform.
   constexpr Seconds no_limit(1e9);
-  const std::string found = run_in_child([&] { return planned(options, workload); }, no_limit).output_or_throw();
+  const auto work = [&] {
+    const Inputs inputs = load(input_of(options, workload), options.goal.recompute_for(options.allocator));
+    return planned(options, inputs, options.goal.limits(options.allocator));
+  };
+  const std::string found = run_in_child(work, no_limit).output_or_throw();
   if (found.front() == no_plan) {
     throw NoPlan(
         fmt::format("{}: allocator {} finds no plan: {}", on_one_line(workload), options.allocator, found.substr(1)));
   }
-  const bool is_kept = makes_mix && !options.output.empty();
+  return write_plan(options, found, name, read);
+}
+
+std::string SharedJobs::write_plan(const ShareOptions& options, const std::string& plan, const std::string& name,
+                                   const std::vector<std::string>& read)
+{
+  const bool is_kept = options.group.empty() && !options.output.empty();
   const std::filesystem::path output(is_kept ? options.output : folder_.file("mix.json"));
   const std::string file_name = fmt::format("{}.{}.plan.json", output.stem().string(), name);
   std::string file = (output.parent_path() / file_name).string();
   refuse_overwriting(read, {options.output, file});
-  write_file_atomically(file, found);
+  write_file_atomically(file, plan);
   names_.emplace(file, file_name);
   if (is_kept) made_.push_back(file);
+  return file;
+}
+
+std::vector<std::vector<std::string>> SharedJobs::plan_on(const ShareOptions& options,
+                                                          const std::vector<std::size_t>& jobs,
+                                                          const std::vector<std::vector<std::size_t>>& groups,
+                                                          std::size_t parallel)
+{
+  std::vector<std::function<std::string()>> work;
+  for (const std::size_t job : jobs) {
+    for (const auto& group : groups) {
+      work.emplace_back([this, &options, &group, job, searches = jobs.size() * groups.size()] {
+        return planned_on(options, inputs_.platform, inputs_.mix.jobs[job].workload, group, searches);
+      });
+    }
+  }
+  constexpr Seconds no_limit(1e9);
+  ProgressLine progress("plans", work.size());
+  std::size_t ended = 0;
+  const auto results =
+      run_in_children(work, parallel, no_limit, [&](std::size_t, const ChildResult&) { progress.done(++ended); });
+  std::vector<std::vector<std::string>> files(jobs.size(), std::vector<std::string>(groups.size()));
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    // An allocator may refuse a group, such as one without routes; the job then runs on others.
+    if (results[i].failure && results[i].failure->kind == Failure::Kind::BadInput) continue;
+    if (results[i].output_or_throw().front() == no_plan) continue;
+    std::string& file = files[i / groups.size()][i % groups.size()];
+    file = folder_.file(fmt::format("{}.{}.json", jobs[i / groups.size()], i % groups.size()));
+    write_file_atomically(file, results[i].output);
+  }
+  return files;
+}
+
+std::string SharedJobs::keep(const ShareOptions& options, const std::string& plan, const std::string& job)
+{
+  if (const auto kept = kept_.find(plan); kept != kept_.end()) return kept->second;
+  const std::string file =
+      write_plan(options, read_file(plan), fmt::format("{}.part{}", job, kept_.size() + 1), inputs_.files());
+  kept_.emplace(plan, file);
   return file;
 }
 

@@ -29,6 +29,15 @@ class SharedJobs {
   MixInputs& inputs() { return inputs_; }
   /// Plans that were made, named next to the output.
   const std::vector<std::string>& made() const { return made_; }
+  /// Whether a job was given without a plan.
+  bool is_planned(std::size_t job) const { return names_.contains(inputs_.mix.jobs[job].plan); }
+  /// Plans the workload of each of these jobs again, on each of these groups of devices alone, in child processes,
+  /// `parallel` at a time. Returns the files of the plans, by job and group, in a temporary folder; "" without a plan.
+  std::vector<std::vector<std::string>> plan_on(const ShareOptions& options, const std::vector<std::size_t>& jobs,
+                                                const std::vector<std::vector<std::size_t>>& groups,
+                                                std::size_t parallel);
+  /// Puts such a plan of a job next to the output, where plans are kept. Returns its file.
+  std::string keep(const ShareOptions& options, const std::string& plan, const std::string& job);
   /// A mix of these jobs as the file to write says it: with plans that were made next to it.
   Mix as_written(Mix mix) const;
 
@@ -38,10 +47,14 @@ class SharedJobs {
   /// Returns the file of the plan. `read`: files that it may not replace.
   std::string make_plan_of(const ShareOptions& options, const std::string& workload, const std::string& name,
                            const std::vector<std::string>& read);
+  /// Writes the plan next to the output or into the temporary folder, as NAME.plan.json. Returns the file.
+  std::string write_plan(const ShareOptions& options, const std::string& plan, const std::string& name,
+                         const std::vector<std::string>& read);
 
   TemporaryFolder folder_;
   std::vector<std::string> made_;
   std::map<std::string, std::string> names_;  // of the plans that were made, in the mix
+  std::map<std::string, std::string> kept_;   // file next to the output of each plan for a group
   MixInputs inputs_;
 };
 

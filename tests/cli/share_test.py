@@ -1,3 +1,4 @@
+import itertools
 import json
 import random
 import re
@@ -28,6 +29,41 @@ FOUR = """<?xml version='1.0'?>
     <route src="b" dst="d"><link_ctn id="slow"/></route>
   </zone>
 </platform>
+"""
+
+# Two equal devices with a link that is slow for the gradients of SLOW_LINK_JOB.
+PAIR = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+  <zone id="z" routing="Full">
+    <host id="left" speed="1Tf"><prop id="memory" value="8 GiB"/></host>
+    <host id="right" speed="1Tf"><prop id="memory" value="8 GiB"/></host>
+    <link id="l" bandwidth="1Gbps" latency="1us"/>
+    <route src="left" dst="right"><link_ctn id="l"/></route>
+  </zone>
+</platform>
+"""
+SLOW_LINK_JOB = """model: layers
+layers:
+  - {name: x, forward: 0.01 TFLOP, parameters: 25000000, activations: 1 kB, output: 4 B}
+"""
+
+
+def hosts_of(speeds):
+    """A platform of hosts with these speeds in TFLOP/s, on a switch."""
+    hosts = "".join(f'<host id="h{i}" speed="{speed}Tf"><prop id="memory" value="8 GiB"/></host>'
+                    f'<link id="l{i}" bandwidth="1GBps" latency="1us"/>' for i, speed in enumerate(speeds))
+    routes = "".join(f'<route src="h{a}" dst="h{b}"><link_ctn id="l{a}"/><link_ctn id="l{b}"/></route>'
+                     for a, b in itertools.combinations(range(len(speeds)), 2))
+    return (f"<?xml version='1.0'?><!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\"><platform version=\"4.1\">"
+            f'<zone id="z" routing="Full">{hosts}{routes}</zone></platform>')
+
+
+def job_of(tflop):
+    """A job of one layer that takes 3 times this work for a micro-batch, and has next to no parameters."""
+    return f"""model: layers
+layers:
+  - {{name: x, forward: {tflop} TFLOP, parameters: 1000, activations: 1 kB, output: 4 B}}
 """
 
 
@@ -69,6 +105,82 @@ class ShareDevices(ShareTest):
         self.assertIn("2 jobs: a step of each takes 2.40 s one after the other; no round below 2.00 s", printed)
         self.assertRegex(printed, r"\* +share-1 share-2 +strict +step +fifo +2.00 s +1.200 +0.00 %")
 
+    def best_of(self, run):
+        best, = [row for row in run["candidates"] if row["best"]]
+        return best
+
+    def test_gives_each_of_two_jobs_a_device_where_sharing_gains_nothing(self):
+        platform, job = self.write("pair.xml", PAIR), self.write("slow_link.yaml", SLOW_LINK_JOB)
+        mix = self.folder / "mix.json"
+        command = platform, job, job, "--microbatches", 2
+        run = self.share(*command, "-o", mix)
+        self.assertAlmostEqual(min(row["round_time_s"] for row in run["candidates"] if row["placement"] == 0), 0.12, places=3)
+        best = self.best_of(run)
+        self.assertAlmostEqual(best["round_time_s"], 0.06, places=3)
+        self.assertAlmostEqual(best["speedup"], 2, places=6)
+        self.assertAlmostEqual(run["bound_s"], best["round_time_s"], places=9)
+        self.assertEqual(run["placements"][best["placement"]]["devices"], {"slow_link-1": ["left"], "slow_link-2": ["right"]})
+        self.assertEqual((run["groups"], run["has_all_groups"]), (3, True))
+        played = self.json_of("simulate", platform, "--mix", mix)
+        self.assertAlmostEqual(played["round_time_s"], best["round_time_s"], places=9)
+        self.assertEqual({device["name"]: round(device["busy_fraction"], 3) for device in played["devices"]},
+                         {"left": 1, "right": 1})
+        self.assertEqual(len(run["plans"]), 2)
+        for plan in run["plans"]:
+            self.run_isobar("verify", platform, job, plan)
+        printed = self.run_isobar("share", *command).stdout
+        self.assertRegex(printed, r"^2 jobs: a step of each takes 120 ms one after the other; no round below 60.1 ms "
+                                  r"\(job slow_link-1\)\n")
+        self.assertRegex(printed, r"\n\*  B +slow_link-1 slow_link-2 +strict +step +fifo +60.1 ms +2.000 +0.00 %\n")
+        self.assertIn("\nA: slow_link-1 on left; slow_link-2 on left\nB: slow_link-1 on left; slow_link-2 on right\n"
+                      "That bound is over all placements of the jobs on any of the 3 groups of devices\n", printed)
+
+    def test_keeps_sharing_where_dividing_gains_nothing(self):
+        run = self.share(TWO, JOB, JOB, "--microbatches", 2)
+        self.assertEqual(len(run["placements"]), 1)
+        self.assertEqual({row["placement"] for row in run["candidates"]}, {0})
+        self.assertAlmostEqual(self.best_of(run)["round_time_s"], 2, places=4)
+
+    def test_jobs_with_plans_keep_their_devices(self):
+        platform, job = self.write("pair.xml", PAIR), self.write("slow_link.yaml", SLOW_LINK_JOB)
+        plan = self.folder / "left.json"
+        self.run_isobar("plan", platform, job, "--allocator", "hybrid", "--microbatches", 2, "--without", "right", "-o", plan)
+        run = self.share(platform, f"{plan}:{job}", job, "--microbatches", 2)
+        best = run["placements"][self.best_of(run)["placement"]]
+        self.assertEqual(best["devices"], {"slow_link-1": ["left"], "slow_link-2": ["right"]})
+        both = self.share(platform, f"{plan}:{job}", f"{plan}:{job}", "--microbatches", 2)
+        self.assertEqual((both["groups"], len(both["placements"])), (0, 1))
+
+    def test_divides_devices_among_jobs_that_do_not_fit_together(self):
+        large = self.job_with(1600000000)
+        run = self.share(TWO, large, large, "--allocator", "metis", "--microbatches", 2)
+        self.assertEqual({row["round_time_s"] for row in run["candidates"] if row["placement"] == 0}, {None})
+        self.assertAlmostEqual(self.best_of(run)["round_time_s"], 2, places=3)
+
+    def test_random_jobs_are_placed_as_the_best_of_all_placements(self):
+        """Jobs of one micro-batch and one layer run on one device each: the round is the largest sum of work."""
+        draw = random.Random(13)
+        for _ in range(5):
+            speeds = [draw.choice((1, 1, 2, 3)) for _ in range(draw.choice((2, 3)))]
+            platform = self.write("hosts.xml", hosts_of(speeds))
+            work = [draw.randint(1, 20) / 10 for _ in range(draw.choice((2, 3, 4)))]
+            jobs = [self.write(f"job{i}.yaml", job_of(tflop)) for i, tflop in enumerate(work)]
+            mix = self.folder / "mix.json"
+            run = self.share(platform, *jobs, "--microbatches", 1, "--max-tensor-parallel", 1, "--rounds", 3,
+                             "-o", mix)
+            least = min(max(sum(3 * tflop / speeds[host] for tflop, on in zip(work, hosts) if on == host)
+                            for host in range(len(speeds)))
+                        for hosts in itertools.product(range(len(speeds)), repeat=len(work)))
+            best = self.best_of(run)
+            self.assertAlmostEqual(best["round_time_s"] / least, 1, delta=1e-3)
+            self.assertAlmostEqual(run["bound_s"] / least, 1, delta=1e-3)
+            for row in run["candidates"]:
+                if row["round_time_s"] is not None:
+                    self.assertGreaterEqual(row["round_time_s"], run["bound_s"] * (1 - 1e-9))
+                    self.assertLessEqual(best["round_time_s"], row["round_time_s"] * (1 + 1e-3))
+            played = self.json_of("simulate", platform, "--mix", mix, "--rounds", 3)
+            self.assertAlmostEqual(played["round_time_s"], best["round_time_s"], places=9)
+
     def test_shifts_jobs_that_meet_on_a_link(self):
         platform = self.write("four.xml", FOUR)
         plans = []
@@ -87,7 +199,7 @@ class ShareDevices(ShareTest):
 
     def test_jobs_that_do_not_fit_together_are_infeasible(self):
         large = self.job_with(1600000000)
-        done = self.run_isobar("share", TWO, large, large, "--allocator", "metis", "--microbatches", 2, expect=4)
+        done = self.run_isobar("share", TWO, large, large, large, "--allocator", "metis", "--microbatches", 2, expect=4)
         self.assertRegex(done.stdout, r"They cannot be swapped at a hand-over either: left is in no machine that could hold "
                                       r"them\n$")
 
