@@ -25,6 +25,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/model/dtype.hpp
     core/model/model_sizes.hpp
     core/model/routing.hpp
+    core/model/training.hpp
     core/model/workload.hpp
     core/plan/certificate.hpp
     core/plan/cost_model.hpp
@@ -43,9 +44,9 @@ set(ISOBAR_PUBLIC_HEADERS
     core/program/round_time.hpp
     core/program/shard_role.hpp
     core/program/trace.hpp
+    core/shared_link.hpp
     core/spmd/device_rates.hpp
     core/spmd/moe_sizes.hpp
-    core/shared_link.hpp
     core/transfer_times.hpp
     core/units.hpp
     results/comparison.hpp
@@ -61,6 +62,7 @@ set(ISOBAR_PUBLIC_HEADERS
     schedules/orders/schedule.hpp)
 if(ISOBAR_BUILD_SIM)
   list(APPEND ISOBAR_PUBLIC_HEADERS
+       sim/generate/device_groups.hpp
        sim/generate/platform_generator.hpp
        sim/platform/platform.hpp
        sim/play/simulation.hpp)

@@ -96,12 +96,13 @@ endfunction()
 # Seconds after which a test has hung. Several times what the slowest one takes on a busy machine.
 set(isobar_test_timeout 1800)
 
-# isobar_tests(NAME SOURCES ... LINK ... [SLOW PATTERN...] [QUICK PATTERN...] [PRECOMPILED TARGET]): the test program of a
-# folder. Each test runs in its own process, since SimGrid's clock is global. Tests that match a pattern of SLOW have a
-# label with `slow`, and the others one with `quick`, which `./test quick` runs; with QUICK, only those that match it.
-# PRECOMPILED: as for a module, isobar_testing if none is named.
+# isobar_tests(NAME SOURCES ... LINK ... [SLOW PATTERN...] [WAITING PATTERN...] [QUICK PATTERN...] [PRECOMPILED TARGET]): the
+# test program of a folder. Each test runs in its own process, since SimGrid's clock is global. The label of a test is the
+# folder's name after a kind: `slow` for patterns of SLOW, which compute for long and are left out under sanitizers in CI;
+# `waiting` for those of WAITING, which wait for clocks; `quick` for all others, which `./test quick` runs. With QUICK only
+# those that match it are quick, and the others have no kind. PRECOMPILED: as for a module, isobar_testing if none is named.
 function(isobar_tests name)
-  cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK;SLOW;QUICK")
+  cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK;SLOW;WAITING;QUICK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
   set_target_properties(isobar_${name}_tests PROPERTIES UNITY_BUILD OFF)
@@ -111,17 +112,21 @@ function(isobar_tests name)
     set(tests_PRECOMPILED isobar_testing)
   endif()
   isobar_precompile(isobar_${name}_tests REUSE_FROM ${tests_PRECOMPILED})
-  list(JOIN tests_SLOW ":" slow)
   list(JOIN tests_QUICK ":" quick)
-  if(tests_QUICK)
+  list(JOIN tests_SLOW ":" slow)
+  list(JOIN tests_WAITING ":" waiting)
+  if(quick)
     isobar_discover_tests(${name} "${quick}" quick.)
     isobar_discover_tests(${name} "-${quick}" "")
-  elseif(tests_SLOW)
-    isobar_discover_tests(${name} "${slow}" slow.)
-    isobar_discover_tests(${name} "-${slow}" quick.)
-  else()
-    isobar_discover_tests(${name} "" quick.)
+    return()
   endif()
+  if(slow)
+    isobar_discover_tests(${name} "${slow}" slow.)
+  endif()
+  if(waiting)
+    isobar_discover_tests(${name} "${waiting}" waiting.)
+  endif()
+  isobar_discover_tests(${name} "-${slow}:${waiting}" quick.)
 endfunction()
 
 # One label, since gtest_discover_tests takes a list of labels apart: "quick.core" is found as quick and as core.

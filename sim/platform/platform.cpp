@@ -47,8 +47,8 @@ void check_gateways(const PlatformScan& scan, const std::string& file)
   std::vector<std::string> faults;
   for (const auto& [line, text] : scan.inner_gateways) {
     faults.push_back(
-        fmt::format("{}:{}: {}; SimGrid {} finds no routes from there: put the gateway directly into the "
-                    "outer zone, or build Isobar with SimGrid 3.32",
+        fmt::format("{}:{}: {}; SimGrid {} finds no routes from there: put all hosts of the outer "
+                    "zone into one zone, or build Isobar with SimGrid 3.32",
                     on_one_line(file), line, text, simgrid_version()));
   }
   throw InputError(faults);

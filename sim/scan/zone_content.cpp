@@ -68,8 +68,7 @@ class ContentCheck {
     if (!host_ || !sub_zone_) return std::nullopt;
     return fmt::format(
         "is in zone {} beside {}; a zone has either hosts and routers, or zones and clusters: write a zone of their "
-        "own "
-        "for the hosts, and join the zones by zoneRoutes",
+        "own for the hosts, and join the zones by zoneRoutes",
         zone, shown_of(is_host(tag) ? sub_zone_ : host_));
   }
 

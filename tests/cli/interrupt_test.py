@@ -80,7 +80,7 @@ class Interrupt(CommandTest):
         os.kill(process.pid, signal.SIGINT)
         printed, errors = process.communicate(timeout=HANG_S)
         self.assertEqual((process.returncode, errors), (130, "isobar: interrupted\n"))
-        self.assertIn("even: timed_out plan", printed)
+        self.assertIn("even: timed_out chain", printed)
         self.assertEqual(json.loads(output.read_text())["outcome"], "timed_out")
         self.assertTrue(holds(lambda: not processes_with(str(self.folder))))
 

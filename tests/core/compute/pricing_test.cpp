@@ -223,8 +223,8 @@ TEST(ConstantsOfOperators, AreNotedWhereNoTrainingRunOfDeviceAndSoftwareWasFitte
   const std::string errors =
       " under megatron-lm-2022: no constant is fitted to training runs of this pair; published runs of such pairs have "
       "median errors of 5 to 18 % by set, and those of small models up to 50 % (docs/fidelity.md); constants of ";
-  EXPECT_THAT(notes("megatron-lm-2022", {"V100", "A100-SXM4-80GB", "V100", "L4"}),
-              ElementsAre("V100" + errors +
+  EXPECT_THAT(notes("megatron-lm-2022", {"Tesla V100-SXM2-32GB", "A100-SXM4-80GB", "Tesla V100-SXM2-32GB", "L4"}),
+              ElementsAre("Tesla V100-SXM2-32GB" + errors +
                               "V100-SXM2-32GB, which stands for it: fitted on operators/products.csv and "
                               "attention_core.csv (Aceso); fused attention of A100-SXM4-80GB",
                           "L4" + errors +

@@ -340,7 +340,11 @@ TEST(Executor, FollowsThePlainLoopWithALearningRateThatChangesAndOtherConstantsO
   workload.training.decay_steps = 5;
   workload.training.beta2 = 0.9;
   const auto expected = losses_of_a_plain_loop(workload, 6, 2);
-  EXPECT_EQ(expected[1], expected[0]) << "the rate of step 0 is 0";
+  Workload still = workload;
+  still.training.learning_rate = 0;
+  const auto untrained = losses_of_a_plain_loop(still, 6, 2);
+  EXPECT_EQ(expected[1], untrained[1]) << "the rate of step 0 is 0";
+  EXPECT_NE(expected[2], untrained[2]);
   EXPECT_NE(expected[3], unchanged[3]);
   const Plan plan = even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 2);
   for (const Way way : {Way::Tcp, Way::InProcess}) {
