@@ -35,7 +35,11 @@ case ${1-} in
   *) with_libtorch=ON ;;
 esac
 [ $with_libtorch = OFF ] || need_libtorch
-cmake --preset tidy -DISOBAR_BUILD_EXEC=$with_libtorch --log-level=WARNING >/dev/null
+# Nothing is precompiled, so that a missing include is found; LibTorch's headers are, since they take too long.
+without_precompiled=ON
+[ $with_libtorch = OFF ] || without_precompiled=OFF
+cmake --preset tidy -DISOBAR_BUILD_EXEC=$with_libtorch -DCMAKE_DISABLE_PRECOMPILE_HEADERS=$without_precompiled \
+      --log-level=WARNING >/dev/null
 if [ -n "$most" ]; then  # what is not built, as without LibTorch, is not linted
   mapfile -t sources < <(printf '%s\n' "$@" | while read -r source; do
     ! grep -qF "\"${source%$}\"" build/tidy/compile_commands.json || echo "$source"
@@ -43,6 +47,6 @@ if [ -n "$most" ]; then  # what is not built, as without LibTorch, is not linted
   [ ${#sources[@]} -gt 0 ] || exit 0
   set -- "${sources[@]}"
 fi
-precompiled=exec/CMakeFiles/isobar_exec_device.dir/cmake_pch.hxx.pch
-[ $with_libtorch = OFF ] || cmake --build build/tidy --target $precompiled -- --quiet
+precompiled=(CMakeFiles/isobar_standard.dir/cmake_pch.hxx.pch exec/CMakeFiles/isobar_exec_device.dir/cmake_pch.hxx.pch)
+[ $with_libtorch = OFF ] || cmake --build build/tidy --target "${precompiled[@]}" -- --quiet
 run-clang-tidy-14 -p build/tidy -quiet -j "$(nproc)" "$@" >"$log" 2>&1 || { grep -E "(error|warning): " "$log" | sort -u; exit 1; }
