@@ -14,7 +14,6 @@
 #include <cctype>
 #include <filesystem>
 #include <map>
-#include <ranges>
 #include <string_view>
 #include <tuple>
 
@@ -27,8 +26,12 @@ using results::RowParts;
 std::vector<std::string> words_of(std::string_view name)
 {
   std::vector<std::string> words;
-  for (const auto word : std::views::split(name, '-')) words.emplace_back(word.begin(), word.end());
-  return words;
+  while (true) {
+    const auto end = name.find('-');
+    words.emplace_back(name.substr(0, end));
+    if (end == std::string_view::npos) return words;
+    name.remove_prefix(end + 1);
+  }
 }
 
 /// Whether a word is short for another: "GH" for "GH200" and "96" for "96GB", but "A10" not for "A100".

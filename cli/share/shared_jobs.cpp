@@ -218,7 +218,7 @@ std::vector<std::vector<std::string>> SharedJobs::plan_on(const ShareOptions& op
 std::string SharedJobs::keep(const ShareOptions& options, const std::string& plan, const std::string& job)
 {
   if (const auto kept = kept_.find(plan); kept != kept_.end()) return kept->second;
-  const std::string file =
+  std::string file =
       write_plan(options, read_file(plan), fmt::format("{}.part{}", job, kept_.size() + 1), inputs_.files());
   kept_.emplace(plan, file);
   return file;
