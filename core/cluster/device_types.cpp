@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cctype>
 #include <iterator>
-#include <ranges>
 
 namespace isobar {
 
@@ -38,8 +37,12 @@ constexpr Row rows[] = {
 std::vector<std::string> parts_of(std::string_view text, char separator)
 {
   std::vector<std::string> parts;
-  for (const auto part : std::views::split(text, separator)) parts.emplace_back(part.begin(), part.end());
-  return parts;
+  while (true) {
+    const auto end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + 1);
+  }
 }
 
 DeviceType type_of(const Row& row)
