@@ -37,12 +37,13 @@ constexpr Row rows[] = {
 std::vector<std::string> parts_of(std::string_view text, char separator)
 {
   std::vector<std::string> parts;
-  while (true) {
+  while (!text.empty()) {
     const auto end = text.find(separator);
     parts.emplace_back(text.substr(0, end));
-    if (end == std::string_view::npos) return parts;
+    if (end == std::string_view::npos) break;
     text.remove_prefix(end + 1);
   }
+  return parts;
 }
 
 DeviceType type_of(const Row& row)
