@@ -2,8 +2,8 @@
 
 #include "allocators/share_rule.hpp"
 #include "core/cluster/cluster.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/model/workload.hpp"
-#include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>

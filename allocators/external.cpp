@@ -4,12 +4,12 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/base/child_process.hpp"
-#include "core/base/document.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_2.hpp"
+#include "core/text/document.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "allocators/memory_fit.hpp"
 
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -5,9 +5,9 @@
 #include "allocators/played_plan.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 

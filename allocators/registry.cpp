@@ -29,12 +29,12 @@
 #include "allocators/tiers/window.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
-#include "core/plan/step_recurrence.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 #include "allocators/replica_costs.hpp"
 
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/program/collective.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/plan/cost_model.hpp"
-#include "core/plan/microbatch_pattern.hpp"
-#include "core/plan/order.hpp"
+#include "core/costs/cost_model.hpp"
+#include "core/order/microbatch_pattern.hpp"
+#include "core/order/order.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>

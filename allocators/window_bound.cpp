@@ -1,7 +1,7 @@
 #include "allocators/window_bound.hpp"
 
+#include "core/costs/nominal_rates.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/nominal_rates.hpp"
 
 #include <algorithm>
 #include <cstddef>

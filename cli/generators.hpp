@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <functional>
 #include <map>

@@ -2,7 +2,7 @@
 
 #include "allocators/registry.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>

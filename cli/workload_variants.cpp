@@ -1,7 +1,7 @@
 #include "cli/workload_variants.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/model/routing.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -9,16 +9,17 @@ set(ISOBAR_PUBLIC_HEADERS
     allocators/share_rule.hpp
     core/base/child_process.hpp
     core/base/clock.hpp
-    core/base/document.hpp
     core/base/files.hpp
     core/base/interrupt.hpp
-    core/base/quantity_text.hpp
     core/certificates/certificate_checker.hpp
     core/check/plan_checker.hpp
     core/check/played_checker.hpp
     core/check/program_checker.hpp
     core/cluster/cluster.hpp
     core/cluster/device_types.hpp
+    core/costs/cost_model.hpp
+    core/costs/nominal_rates.hpp
+    core/costs/step_recurrence.hpp
     core/errors.hpp
     core/failure.hpp
     core/jobs/mix.hpp
@@ -27,15 +28,12 @@ set(ISOBAR_PUBLIC_HEADERS
     core/model/routing.hpp
     core/model/training.hpp
     core/model/workload.hpp
+    core/order/order.hpp
+    core/order/schedule_choice.hpp
     core/plan/certificate.hpp
-    core/plan/cost_model.hpp
-    core/plan/nominal_rates.hpp
-    core/plan/order.hpp
     core/plan/plan.hpp
-    core/plan/schedule_choice.hpp
     core/plan/shard_grid.hpp
     core/plan/sharding.hpp
-    core/plan/step_recurrence.hpp
     core/program/chrome_trace.hpp
     core/program/collective.hpp
     core/program/player.hpp
@@ -47,6 +45,8 @@ set(ISOBAR_PUBLIC_HEADERS
     core/shared_link.hpp
     core/spmd/device_rates.hpp
     core/spmd/moe_sizes.hpp
+    core/text/document.hpp
+    core/text/quantity_text.hpp
     core/transfer_times.hpp
     core/units.hpp
     results/comparison.hpp

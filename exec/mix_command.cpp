@@ -2,9 +2,9 @@
 
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/jobs/mix.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/device/device.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"

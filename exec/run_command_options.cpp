@@ -1,8 +1,8 @@
 #include "exec/run_command_options.hpp"
 
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/commands.hpp"
 #include "exec/data_options.hpp"
 #include "exec/device/device.hpp"

@@ -1,8 +1,8 @@
 #include "exec/run_ranks.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/launch/rendezvous.hpp"
 #include "exec/net/address.hpp"
 #include "exec/net/network_options.hpp"

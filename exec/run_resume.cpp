@@ -1,8 +1,8 @@
 #include "exec/run_resume.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/data/dataset.hpp"
 #include "exec/data/tokenizer_settings.hpp"
 

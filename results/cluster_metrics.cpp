@@ -1,7 +1,7 @@
 #include "results/cluster_metrics.hpp"
 
-#include "core/base/csv_table.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

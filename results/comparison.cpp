@@ -1,7 +1,7 @@
 #include "results/comparison.hpp"
 
-#include "core/base/csv_table.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

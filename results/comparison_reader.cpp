@@ -1,6 +1,6 @@
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include "core/costs/step_recurrence.hpp"
 #include "core/plan/plan.hpp"
-#include "core/plan/step_recurrence.hpp"
 #include "core/units.hpp"
 
 #include <cstdint>

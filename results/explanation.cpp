@@ -1,7 +1,7 @@
 #include "results/explanation.hpp"
 
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "results/critical_path.hpp"

@@ -1,7 +1,7 @@
 #include "results/markdown_table.hpp"
 
-#include "core/base/xml_writer.hpp"
 #include "core/errors.hpp"
+#include "core/text/xml_writer.hpp"
 
 namespace isobar::results {
 

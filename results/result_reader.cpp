@@ -1,7 +1,7 @@
-#include "core/base/document.hpp"
 #include "core/base/file_kind.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file.hpp"
+#include "core/text/document.hpp"
 #include "results/result.hpp"
 
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 #include "allocators/chain/memory_reach.hpp"
 #include "allocators/chain/path_table.hpp"
 #include "allocators/comparisons.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>

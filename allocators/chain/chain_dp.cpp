@@ -6,9 +6,9 @@
 #include "allocators/chain/needed_devices.hpp"
 #include "allocators/memory_fit.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "core/errors.hpp"
-#include "core/plan/step_recurrence.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,7 @@
 #include "allocators/chain/memory_reach.hpp"
 #include "allocators/chain/path_table.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 
 #include <algorithm>
 #include <cstddef>

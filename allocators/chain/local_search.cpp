@@ -9,7 +9,7 @@
 #include "allocators/chain/step_search.hpp"
 #include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/step_recurrence.hpp"
 
 #include <algorithm>
 #include <array>

@@ -2,7 +2,7 @@
 
 #include "allocators/chain/path_table.hpp"
 #include "allocators/chain/step_clock.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <cstddef>
@@ -21,7 +21,7 @@ struct alignas(64) StepTerms {
   double gradient_data = 0;
 };
 
-/// The recurrence of core/plan/step_recurrence.hpp for inner loops: the same step to 1e-12 relative.
+/// The recurrence of core/costs/step_recurrence.hpp for inner loops: the same step to 1e-12 relative.
 ///
 /// A stage whose forwards all come before its first backward handles its micro-batches in one loop forward and one
 /// back, so that the processor overlaps the waits of one stage with the work of the next. That is every stage under

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "allocators/chain/memory_reach.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "allocators/exact/path_relaxation.hpp"
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/step_recurrence.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,9 @@
 #include "allocators/hybrid/pipeline_steps.hpp"
 
 #include "allocators/comparisons.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/sharding.hpp"
-#include "core/plan/step_recurrence.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/round_time.hpp"

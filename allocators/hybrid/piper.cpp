@@ -2,8 +2,8 @@
 
 #include "allocators/planners/grid_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/cost_model.hpp"
 
 #include <algorithm>
 #include <cstddef>

@@ -2,7 +2,7 @@
 
 #include "allocators/allocator.hpp"
 #include "allocators/hybrid/pipelines.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/units.hpp"
 
 #include <bit>

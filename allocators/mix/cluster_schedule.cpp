@@ -2,8 +2,8 @@
 
 #include "allocators/mix/gangs.hpp"
 #include "core/base/interrupt.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

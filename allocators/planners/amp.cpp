@@ -6,8 +6,8 @@
 #include "allocators/planners/pipeline_cuts.hpp"
 #include "allocators/planners/stage_estimates.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -2,9 +2,9 @@
 
 #include "allocators/comparisons.hpp"
 #include "allocators/plan_stages.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

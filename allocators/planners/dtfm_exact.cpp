@@ -6,8 +6,8 @@
 #include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/planners/dtfm_paths.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

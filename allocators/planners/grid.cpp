@@ -3,8 +3,8 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/planners/grid_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>

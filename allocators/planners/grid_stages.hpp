@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/model/workload.hpp"
-#include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/shard_grid.hpp"
 #include "schedules/orders/schedule.hpp"

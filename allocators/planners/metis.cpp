@@ -7,9 +7,9 @@
 #include "allocators/planners/stage_estimates.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "allocators/search_clock.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/shard_grid.hpp"
 #include "core/units.hpp"
 

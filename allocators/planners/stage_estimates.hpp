@@ -3,7 +3,7 @@
 #include "allocators/allocator.hpp"
 #include "allocators/planners/sharded_layers.hpp"
 #include "core/cluster/cluster.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/shard_grid.hpp"
 #include "schedules/orders/schedule.hpp"
 

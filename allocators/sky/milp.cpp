@@ -4,8 +4,8 @@
 #include "allocators/search_clock.hpp"
 #include "allocators/sky/even.hpp"
 #include "allocators/sky/sky_dynamic.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <coin/CbcConfig.h>
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 #include "allocators/memory_fit.hpp"
 #include "allocators/search_clock.hpp"
 #include "allocators/sky/even.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

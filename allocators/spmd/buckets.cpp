@@ -1,6 +1,6 @@
 #include "allocators/spmd/buckets.hpp"
 
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"

@@ -1,7 +1,7 @@
 #include "allocators/spmd/parity_profile.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
+#include "core/text/document.hpp"
 
 namespace isobar::allocators::spmd {
 

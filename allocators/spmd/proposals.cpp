@@ -5,12 +5,12 @@
 #include "allocators/spmd/buckets.hpp"
 #include "allocators/spmd/pipeline_search.hpp"
 #include "allocators/spmd/spmd_plan.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/model/routing.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/player.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>

@@ -5,9 +5,9 @@
 #include "allocators/tiers/tier_plans.hpp"
 #include "allocators/tiers/window.hpp"
 #include "allocators/tiers/window_costs.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/cost_model.hpp"
 #include "core/plan/placed_shards.hpp"
 
 #include <algorithm>

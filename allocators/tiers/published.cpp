@@ -3,8 +3,8 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/tiers/tier_plans.hpp"
 #include "allocators/tiers/window_costs.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
-#include "core/plan/cost_model.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "allocators/tiers/tier_plans.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>

@@ -2,7 +2,7 @@
 
 #include "allocators/comparisons.hpp"
 #include "allocators/tiers/tier_plans.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -2,10 +2,10 @@
 
 #include "allocators/plan_stages.hpp"
 #include "allocators/tiers/lane_clock.hpp"
+#include "core/costs/cost_model.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/cost_model.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "schedules/lowering/tiers.hpp"
 
 #include <algorithm>

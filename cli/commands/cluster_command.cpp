@@ -3,8 +3,8 @@
 #include "cli/platform_files.hpp"
 #include "cli/sweep/cluster_run.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

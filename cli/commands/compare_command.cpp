@@ -8,8 +8,8 @@
 #include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/comparison.hpp"
 #include "schedules/lowering/schedule.hpp"
 

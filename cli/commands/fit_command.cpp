@@ -9,9 +9,9 @@
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/progress_line.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/tier_memory.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

@@ -1,10 +1,10 @@
 #include "cli/commands/order_file.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 #include "core/utf8.hpp"
 #include "schedules/orders/listed.hpp"
 #include "schedules/orders/order_csv.hpp"

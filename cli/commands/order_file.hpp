@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <map>

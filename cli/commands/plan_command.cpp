@@ -9,11 +9,11 @@
 #include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/tier_memory.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
 

@@ -4,7 +4,7 @@
 #include "cli/platform_files.hpp"
 #include "cli/table_options.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "sim/generate/machine_file.hpp"
 #include "sim/generate/platform_generator.hpp"
 

@@ -6,7 +6,7 @@
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
 

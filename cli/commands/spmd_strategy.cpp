@@ -4,8 +4,8 @@
 #include "cli/output_file.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

@@ -5,9 +5,9 @@
 #include "cli/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "core/jobs/grouping_checker.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>

@@ -2,10 +2,10 @@
 
 #include "cli/fidelity/row_prices.hpp"
 #include "cli/fidelity/row_problem.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/compute/device_constants.hpp"
 #include "core/compute/memory_need.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/lowering/fold.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/generate/machine_file.hpp"

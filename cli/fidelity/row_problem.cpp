@@ -1,13 +1,13 @@
 #include "cli/fidelity/row_problem.hpp"
 
 #include "cli/fidelity/aceso_plan.hpp"
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
 #include "core/model/model_sizes.hpp"
 #include "core/model/split_text.hpp"
 #include "core/program/collective.hpp"
+#include "core/text/document.hpp"
 #include "schedules/lowering/transfer_rules.hpp"
 #include "schedules/orders/schedule.hpp"
 

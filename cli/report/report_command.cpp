@@ -3,7 +3,7 @@
 #include "cli/report/page_parts.hpp"
 #include "cli/report/report_data.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

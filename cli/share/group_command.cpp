@@ -5,9 +5,9 @@
 #include "cli/share/shared_jobs.hpp"
 #include "core/base/clock.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/jobs/grouping_checker.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

@@ -10,9 +10,9 @@
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/progress_line.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/plan/plan.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

@@ -2,8 +2,8 @@
 
 #include "core/base/clock.hpp"
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/cluster/nodes.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

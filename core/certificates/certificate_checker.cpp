@@ -1,10 +1,10 @@
 #include "core/certificates/certificate_checker.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/certificates/proofs.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

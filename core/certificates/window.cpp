@@ -2,8 +2,8 @@
 // what copies and updates take at least, for every part of the layers that may stay on it.
 
 #include "core/certificates/proofs.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/nominal_rates.hpp"
 
 #include <algorithm>
 #include <vector>

@@ -1,6 +1,6 @@
 #include "core/check/claims.hpp"
 
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 #include "core/check/dtfm_cost.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -4,7 +4,6 @@
 
 #include "core/check/plan_checker.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/residence_checker.hpp"
@@ -16,6 +15,7 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -2,22 +2,22 @@
 
 #include "core/check/played_checker.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/operator_checker.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
 #include "core/check/tier_memory.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/round_time.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

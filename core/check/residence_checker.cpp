@@ -1,8 +1,8 @@
 #include "core/check/residence_checker.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/residence.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,6 +1,6 @@
 #include "core/check/tier_memory.hpp"
 
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 
 #include <cstddef>
 #include <map>

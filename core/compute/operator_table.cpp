@@ -1,9 +1,9 @@
 #include "core/compute/operator_table.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,8 +1,8 @@
 #include "core/compute/sailor_profile.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

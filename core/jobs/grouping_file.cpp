@@ -1,11 +1,11 @@
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/grouping.hpp"
 #include "core/jobs/trace_numbers.hpp"
 #include "core/names.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,13 +1,13 @@
 #include "core/jobs/job_trace.hpp"
 
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/base/pcg64.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/measured_models.hpp"
 #include "core/jobs/trace_numbers.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

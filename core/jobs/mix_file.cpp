@@ -1,8 +1,8 @@
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/mix.hpp"
 #include "core/names.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,10 +1,10 @@
 #include "core/model/huggingface_config.hpp"
 
-#include "core/base/document.hpp"
 #include "core/model/differences.hpp"
 #include "core/model/huggingface_reader.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/names.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 

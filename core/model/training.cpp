@@ -1,8 +1,8 @@
 #include "core/model/training.hpp"
 
-#include "core/base/document.hpp"
 #include "core/model/workload.hpp"
 #include "core/names.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "core/base/document.hpp"
 #include "core/model/dtype.hpp"
 #include "core/model/model_sizes.hpp"
 #include "core/model/training.hpp"
 #include "core/spmd/device_rates.hpp"
+#include "core/text/document.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>

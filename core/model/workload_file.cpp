@@ -1,9 +1,9 @@
-#include "core/base/document.hpp"
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/model/models.hpp"
 #include "core/model/workload.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,10 +1,10 @@
 #include "core/plan/operator_plan.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/spmd/operator_time.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "core/plan/certificate.hpp"
-#include "core/plan/schedule_choice.hpp"
 #include "core/plan/shard_grid.hpp"
 #include "core/plan/sharding.hpp"
 #include "core/program/program.hpp"

@@ -1,15 +1,15 @@
 #include "core/plan/plan_file.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
+#include "core/order/order_text.hpp"
 #include "core/plan/operator_plan.hpp"
-#include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "core/plan/plan_file_reading.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

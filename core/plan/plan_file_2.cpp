@@ -1,14 +1,14 @@
 #include "core/plan/plan_file_2.hpp"
 
-#include "core/base/document.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/model/dtype.hpp"
 #include "core/model/model_limits.hpp"
+#include "core/order/order_text.hpp"
 #include "core/plan/operator_plan.hpp"
-#include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_reading.hpp"
 #include "core/spmd/division.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

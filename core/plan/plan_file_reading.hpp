@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 

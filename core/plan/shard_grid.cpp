@@ -1,8 +1,8 @@
 #include "core/plan/shard_grid.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

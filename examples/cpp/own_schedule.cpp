@@ -6,9 +6,9 @@
 #include <isobar/allocators/registry.hpp>
 #include <isobar/core/base/child_process.hpp>
 #include <isobar/core/check/program_checker.hpp>
+#include <isobar/core/costs/nominal_rates.hpp>
 #include <isobar/core/errors.hpp>
 #include <isobar/core/model/workload.hpp>
-#include <isobar/core/plan/nominal_rates.hpp>
 #include <isobar/core/program/player.hpp>
 #include <isobar/schedules/lowering/schedule.hpp>
 #include <isobar/schedules/orders/listed.hpp>

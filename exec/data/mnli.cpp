@@ -1,9 +1,9 @@
 #include "exec/data/mnli.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "core/text/document.hpp"
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>

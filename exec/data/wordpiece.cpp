@@ -1,8 +1,8 @@
 #include "exec/data/wordpiece.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 #include "core/utf8.hpp"
 #include "exec/data/tokenizer_settings.hpp"
 

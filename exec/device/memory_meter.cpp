@@ -1,7 +1,7 @@
 #include "exec/device/memory_meter.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/failure.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/alloc_cpu.h>

@@ -1,8 +1,8 @@
 #include "exec/files/checkpoint_manifest.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #include "exec/files/safetensors.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 #include "core/utf8.hpp"
 #include "exec/files/crc32c.hpp"
 #include "exec/files/durable_files.hpp"

@@ -1,8 +1,8 @@
 #include "exec/files/scratch_file.hpp"
 
 #include "core/base/interrupt.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>

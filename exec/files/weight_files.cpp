@@ -1,8 +1,8 @@
 #include "exec/files/weight_files.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 #include "exec/files/durable_files.hpp"
 #include "exec/files/open_file.hpp"
 

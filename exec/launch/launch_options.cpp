@@ -1,8 +1,8 @@
 #include "exec/launch/launch_options.hpp"
 
 #include "core/base/command_options.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <CLI/CLI.hpp>
 

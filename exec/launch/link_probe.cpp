@@ -1,9 +1,9 @@
 #include "exec/launch/link_probe.hpp"
 
 #include "core/base/clock.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/base/threads.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,8 @@
 #include "exec/launch/preflight.hpp"
 
-#include "core/base/document.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/net/network_options.hpp"
 

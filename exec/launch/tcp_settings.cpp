@@ -1,6 +1,6 @@
 #include "exec/launch/tcp_settings.hpp"
 
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

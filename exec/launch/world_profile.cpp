@@ -1,8 +1,8 @@
 #include "exec/launch/world_profile.hpp"
 
 #include "core/base/files.hpp"
-#include "core/base/xml_writer.hpp"
 #include "core/errors.hpp"
+#include "core/text/xml_writer.hpp"
 #include "exec/net/side_channel.hpp"
 #include "exec/net/tcp_world.hpp"
 

@@ -1,7 +1,7 @@
 #include "exec/net/transfer_waits.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/failure.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "exec/run/doctor.hpp"
 
 #include "core/base/clock.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"

@@ -1,7 +1,7 @@
 #include "exec/run/machine_needs.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/files/open_file.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/launch/device_name.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/microbatch_pattern.hpp"
+#include "core/order/microbatch_pattern.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/sync_groups.hpp"

@@ -1,8 +1,8 @@
 #include "exec/run/run_result.hpp"
 
 #include "core/base/clock.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/program/chrome_trace.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/launch/plan_ranks.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "exec/transport/message_header.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>

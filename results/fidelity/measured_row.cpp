@@ -1,11 +1,11 @@
 #include "results/fidelity/measured_row.hpp"
 
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/trace_numbers.hpp"
 #include "core/names.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

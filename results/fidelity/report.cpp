@@ -1,7 +1,7 @@
 #include "results/fidelity/report.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/markdown_table.hpp"
 
 #include <fmt/format.h>

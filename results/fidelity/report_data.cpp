@@ -1,5 +1,5 @@
-#include "core/base/csv_table.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
 #include "results/fidelity/report.hpp"
 
 #include <fmt/format.h>

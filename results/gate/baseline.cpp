@@ -1,8 +1,8 @@
 #include "results/gate/baseline.hpp"
 
-#include "core/base/csv_table.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

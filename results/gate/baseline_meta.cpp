@@ -1,7 +1,7 @@
 #include "results/gate/baseline_meta.hpp"
 
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -1,5 +1,5 @@
-#include "core/base/quantity_text.hpp"
-#include "core/base/xml_writer.hpp"
+#include "core/text/quantity_text.hpp"
+#include "core/text/xml_writer.hpp"
 #include "results/gate/baseline.hpp"
 #include "results/markdown_table.hpp"
 

@@ -1,8 +1,8 @@
 #include "results/report/schedule_report.hpp"
 
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
 #include "results/cluster_metrics.hpp"
 
 #include <nlohmann/json.hpp>

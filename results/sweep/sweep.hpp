@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 #include "results/sweep/run_kind.hpp"
 
 #include <cstddef>

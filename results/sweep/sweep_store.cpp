@@ -1,8 +1,8 @@
 #include "results/sweep/sweep_store.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #include "results/sweep/sweep_table.hpp"
 
-#include "core/base/csv_table.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/comparison.hpp"
 #include "results/sweep/statistics.hpp"
 

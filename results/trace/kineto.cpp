@@ -1,7 +1,7 @@
 #include "results/trace/kineto.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "results/trace/gzip.hpp"
 #include "results/trace/intervals.hpp"

@@ -1,7 +1,7 @@
 #include "results/trace/trace_file.hpp"
 
-#include "core/base/json_number.hpp"
 #include "core/errors.hpp"
+#include "core/text/json_number.hpp"
 #include "results/trace/gzip.hpp"
 #include "results/trace/trace_schema_1.hpp"
 

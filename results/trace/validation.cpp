@@ -1,6 +1,6 @@
 #include "results/trace/validation.hpp"
 
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "schedules/lowering/fold.hpp"
 
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"

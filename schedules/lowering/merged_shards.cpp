@@ -1,7 +1,7 @@
 #include "schedules/lowering/merged_shards.hpp"
 
+#include "core/costs/nominal_rates.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/program/collective.hpp"

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/model/workload.hpp"
+#include "core/order/order.hpp"
 #include "core/plan/operator_plan.hpp"
-#include "core/plan/order.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
 #include "core/spmd/pieces.hpp"

@@ -1,11 +1,11 @@
 #include "schedules/lowering/order_picture.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
-#include "core/plan/microbatch_pattern.hpp"
+#include "core/order/microbatch_pattern.hpp"
+#include "core/order/order_text.hpp"
 #include "core/plan/operator_plan.hpp"
-#include "core/plan/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/quantity_text.hpp"
 #include "core/utf8.hpp"
 #include "schedules/lowering/replicas.hpp"
 

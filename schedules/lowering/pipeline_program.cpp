@@ -1,7 +1,7 @@
 #include "schedules/lowering/pipeline_program.hpp"
 
-#include "core/plan/cost_model.hpp"
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/cost_model.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "schedules/lowering/replicas.hpp"

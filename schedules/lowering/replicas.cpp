@@ -1,8 +1,8 @@
 #include "schedules/lowering/replicas.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/plan/microbatch_pattern.hpp"
-#include "core/plan/order.hpp"
+#include "core/order/microbatch_pattern.hpp"
+#include "core/order/order.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 

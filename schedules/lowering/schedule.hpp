@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/model/workload.hpp"
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
 #include "core/program/program.hpp"
 #include "core/program/residence.hpp"
 #include "core/units.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
 #include "core/units.hpp"
 #include "schedules/orders/listed.hpp"
 #include "schedules/orders/schedule.hpp"

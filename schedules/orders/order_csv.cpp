@@ -1,9 +1,9 @@
 #include "schedules/orders/order_csv.hpp"
 
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
 #include "schedules/orders/listed.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #include "schedules/orders/schedule.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

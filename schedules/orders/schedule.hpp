@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "core/plan/plan.hpp"
-#include "core/plan/schedule_choice.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "schedules/orders/warm_up.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

@@ -1,10 +1,10 @@
 #include "sim/generate/machine_file.hpp"
 
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 #include "sim/generate/device_groups.hpp"
 #include "sim/generate/generator_options.hpp"
 #include "sim/generate/platform_generator.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/base/xml_writer.hpp"
 #include "core/cluster/cluster.hpp"
+#include "core/text/xml_writer.hpp"
 #include "core/units.hpp"
 #include "sim/generate/device_groups.hpp"
 

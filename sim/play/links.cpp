@@ -1,6 +1,6 @@
 #include "sim/play/links.hpp"
 
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 #include "sim/play/faults.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "sim/play/simulation.hpp"
 
 #include <fmt/format.h>

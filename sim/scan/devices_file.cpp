@@ -1,6 +1,6 @@
 #include "sim/scan/devices_file.hpp"
 
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -8,7 +8,7 @@ namespace isobar::sim {
 using UnitTable = std::unordered_map<std::string, double>;
 
 /// Units of the attributes of SimGrid's XML elements, in base units (FLOP/s, B/s, s), spelled as SimGrid does
-/// (src/xbt/xbt_parse_units.cpp of SimGrid 3.32). Isobar's props have another grammar (core/base/quantity_text.hpp).
+/// (src/xbt/xbt_parse_units.cpp of SimGrid 3.32). Isobar's props have another grammar (core/text/quantity_text.hpp).
 struct SimGridUnits {
   UnitTable factors;
   const char* examples;  ///< for messages

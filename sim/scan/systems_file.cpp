@@ -1,7 +1,7 @@
 #include "sim/scan/systems_file.hpp"
 
-#include "core/base/document.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 

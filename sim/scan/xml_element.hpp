@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 #include "core/units.hpp"
 #include "sim/scan/prescan.hpp"
 #include "sim/scan/simgrid_units.hpp"

@@ -3,9 +3,9 @@
 #include "allocators/played_plan.hpp"
 #include "allocators/registry.hpp"
 #include "allocators/schedule_numbers.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/instances.hpp"
 

@@ -7,7 +7,7 @@
 // platform, at its peak; more than 40 MB is an error, whatever the number of micro-batches.
 
 #include "core/base/child_process.hpp"
-#include "core/plan/schedule_choice.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/platform/platform.hpp"
 #include "sim/platform/simgrid_compat.hpp"

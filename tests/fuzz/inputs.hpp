@@ -1,10 +1,10 @@
 #pragma once
 
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
 #include "core/model/huggingface_config.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/workload.hpp"
+#include "core/text/document.hpp"
 
 #include <cmath>
 #include <string>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
 #include "schedules/orders/order_csv.hpp"
 #include "tests/fuzz/inputs.hpp"
 

@@ -1,6 +1,6 @@
 #include "results/played_path.hpp"
 
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "results/explanation.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/editable_program.hpp"

@@ -1,7 +1,7 @@
 #include "core/program/player.hpp"
 
-#include "core/plan/nominal_rates.hpp"
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/nominal_rates.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/schedules/orders/order_play.hpp"

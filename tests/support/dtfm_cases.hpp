@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/base/csv_table.hpp"
-#include "core/base/document.hpp"
 #include "core/base/files.hpp"
+#include "core/text/csv_table.hpp"
+#include "core/text/document.hpp"
 #include "tests/support/instances.hpp"
 
 #include <filesystem>

@@ -1,10 +1,10 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/costs/cost_model.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "core/model/workload.hpp"
-#include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
-#include "core/plan/step_recurrence.hpp"
 
 #include <algorithm>
 #include <cstdint>

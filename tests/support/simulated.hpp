@@ -2,8 +2,8 @@
 
 #include "core/base/child_process.hpp"
 #include "core/model/workload.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "core/plan/plan.hpp"
-#include "core/plan/schedule_choice.hpp"
 #include "core/program/program.hpp"
 #include "core/program/trace.hpp"
 #include "schedules/lowering/schedule.hpp"

@@ -1,7 +1,7 @@
 #include "allocators/chain/placement_costs.hpp"
 
 #include "allocators/chain/placement_moves.hpp"
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <algorithm>

@@ -2,7 +2,7 @@
 
 #include "allocators/plan_stages.hpp"
 #include "allocators/played_plan.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 #include "allocators/tiers/published.hpp"
 
 #include "allocators/registry.hpp"
-#include "core/base/csv_table.hpp"
 #include "core/base/files.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/csv_table.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/machines.hpp"
 #include "tests/support/thrown_message.hpp"

@@ -6,7 +6,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/check/program_checker.hpp"
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/machines.hpp"
 #include "tests/support/thrown_message.hpp"

@@ -2,7 +2,7 @@
 #include "core/check/residence_checker.hpp"
 #include "core/plan/plan.hpp"
 
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shard_grids.hpp"
 

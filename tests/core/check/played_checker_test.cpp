@@ -1,7 +1,7 @@
 #include "core/check/played_checker.hpp"
 
 #include "core/check/plan_checker.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "tests/support/editable_program.hpp"
 #include "tests/support/instances.hpp"
 

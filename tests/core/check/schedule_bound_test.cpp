@@ -1,6 +1,6 @@
 #include "core/check/schedule_bound.hpp"
 
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "tests/support/instances.hpp"
 
 #include <gtest/gtest.h>

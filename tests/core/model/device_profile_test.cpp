@@ -1,8 +1,8 @@
 #include "core/model/device_profile.hpp"
 
 #include "core/base/files.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
-#include "core/plan/cost_model.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/temporary_folder.hpp"
 

@@ -2,8 +2,8 @@
 
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
-#include "core/plan/cost_model.hpp"
 #include "core/plan/plan.hpp"
 #include "tests/support/bad_files.hpp"
 #include "tests/support/instances.hpp"

@@ -1,7 +1,7 @@
 #include "results/report/report.hpp"
 
+#include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
-#include "core/plan/cost_model.hpp"
 #include "results/report/site_map.hpp"
 #include "results/report/what_if.hpp"
 #include "results/trace/step_recorder.hpp"

@@ -1,7 +1,7 @@
 #include "results/sweep/sweep.hpp"
 
 #include "core/errors.hpp"
-#include "core/plan/schedule_choice.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "results/sweep/planned_rows.hpp"
 #include "results/sweep/statistics.hpp"
 #include "results/sweep/sweep_store.hpp"

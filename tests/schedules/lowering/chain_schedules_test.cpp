@@ -1,5 +1,5 @@
+#include "core/costs/cost_model.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/cost_model.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 

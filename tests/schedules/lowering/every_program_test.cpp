@@ -1,5 +1,5 @@
 #include "core/check/program_checker.hpp"
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/schedules/orders/order_play.hpp"

@@ -1,6 +1,6 @@
 #include "schedules/lowering/fold.hpp"
 
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"

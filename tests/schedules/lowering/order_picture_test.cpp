@@ -1,8 +1,8 @@
 #include "schedules/lowering/order_picture.hpp"
 
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
+#include "core/text/document.hpp"
 #include "schedules/lowering/replicas.hpp"
 
 #include <gmock/gmock.h>

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/plan/cost_model.hpp"
-#include "core/plan/schedule_choice.hpp"
+#include "core/costs/cost_model.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/schedule.hpp"

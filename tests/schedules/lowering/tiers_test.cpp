@@ -2,7 +2,7 @@
 
 #include "core/check/plan_checker.hpp"
 #include "core/check/program_checker.hpp"
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"

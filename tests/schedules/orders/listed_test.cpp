@@ -2,7 +2,7 @@
 
 #include "core/base/pcg64.hpp"
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
 #include "tests/schedules/orders/order_play.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #include "schedules/orders/order_csv.hpp"
 
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

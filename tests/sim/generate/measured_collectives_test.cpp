@@ -1,5 +1,5 @@
 #include "core/base/files.hpp"
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/program/round_time.hpp"
 #include "sim/generate/machine_file.hpp"
 #include "sim/platform/platform.hpp"

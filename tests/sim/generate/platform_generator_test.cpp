@@ -2,9 +2,9 @@
 
 #include "core/base/files.hpp"
 #include "core/base/pcg64.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

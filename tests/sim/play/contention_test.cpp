@@ -1,5 +1,5 @@
 #include "core/base/child_process.hpp"
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/program/player.hpp"
 #include "tests/sim/platform/platform_files.hpp"
 #include "tests/support/every_algorithm.hpp"

@@ -1,6 +1,6 @@
 #include "schedules/lowering/fold.hpp"
 
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"

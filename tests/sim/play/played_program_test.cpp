@@ -1,8 +1,8 @@
 #include "core/program/player.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
-#include "core/plan/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/program/walk.hpp"

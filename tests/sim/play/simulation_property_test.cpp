@@ -1,8 +1,8 @@
 #include "sim/play/simulation.hpp"
 
 #include "core/base/child_process.hpp"
-#include "core/plan/cost_model.hpp"
-#include "core/plan/schedule_choice.hpp"
+#include "core/costs/cost_model.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #include "sim/play/simulation.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/cost_model.hpp"
-#include "core/plan/schedule_choice.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/simulated.hpp"
 

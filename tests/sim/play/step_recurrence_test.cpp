@@ -1,7 +1,7 @@
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/step_recurrence.hpp"
 
 #include "core/base/child_process.hpp"
-#include "core/plan/schedule_choice.hpp"
+#include "core/order/schedule_choice.hpp"
 #include "sim/platform/platform.hpp"
 #include "sim/play/simulation.hpp"
 #include "tests/support/full_mesh.hpp"

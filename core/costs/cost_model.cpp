@@ -1,7 +1,7 @@
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 
+#include "core/costs/step_recurrence.hpp"
 #include "core/model/layer_graph.hpp"
-#include "core/plan/step_recurrence.hpp"
 
 #include <algorithm>
 #include <utility>

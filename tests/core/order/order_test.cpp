@@ -1,4 +1,4 @@
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
 
 #include "core/base/pcg64.hpp"
 #include "core/errors.hpp"

@@ -1,7 +1,7 @@
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
 
-#include "core/base/document.hpp"
 #include "core/errors.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 

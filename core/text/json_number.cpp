@@ -1,4 +1,4 @@
-#include "core/base/json_number.hpp"
+#include "core/text/json_number.hpp"
 
 #include "core/errors.hpp"
 

@@ -1,7 +1,7 @@
-#include "core/plan/order.hpp"
+#include "core/order/order.hpp"
 
 #include "core/errors.hpp"
-#include "core/plan/order_text.hpp"
+#include "core/order/order_text.hpp"
 
 #include <fmt/format.h>
 

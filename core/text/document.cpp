@@ -1,6 +1,6 @@
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 
-#include "core/base/json_number.hpp"
+#include "core/text/json_number.hpp"
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 
-#include "core/base/digits.hpp"
-#include "core/base/quantity_text.hpp"
+#include "core/text/digits.hpp"
+#include "core/text/quantity_text.hpp"
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>

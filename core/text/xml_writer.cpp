@@ -1,4 +1,4 @@
-#include "core/base/xml_writer.hpp"
+#include "core/text/xml_writer.hpp"
 
 #include "core/errors.hpp"
 #include "core/utf8.hpp"

@@ -1,4 +1,4 @@
-#include "core/plan/nominal_rates.hpp"
+#include "core/costs/nominal_rates.hpp"
 
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"

@@ -1,4 +1,4 @@
-#include "core/plan/schedule_choice.hpp"
+#include "core/order/schedule_choice.hpp"
 
 #include "core/errors.hpp"
 #include "core/names.hpp"

@@ -1,7 +1,7 @@
-#include "core/base/csv_table.hpp"
+#include "core/text/csv_table.hpp"
 
-#include "core/base/quantity_text.hpp"
 #include "core/errors.hpp"
+#include "core/text/quantity_text.hpp"
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 // RapidCheck's header takes long to compile, so all of core's properties over random inputs are in this file.
 
-#include "core/base/document.hpp"
-#include "core/base/quantity_text.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/document.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

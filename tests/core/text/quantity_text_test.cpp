@@ -1,4 +1,4 @@
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "core/base/document.hpp"
+#include "core/text/document.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

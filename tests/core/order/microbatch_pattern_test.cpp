@@ -1,4 +1,4 @@
-#include "core/plan/microbatch_pattern.hpp"
+#include "core/order/microbatch_pattern.hpp"
 
 #include "core/errors.hpp"
 

@@ -1,7 +1,7 @@
-#include "core/base/quantity_text.hpp"
+#include "core/text/quantity_text.hpp"
 
-#include "core/base/digits.hpp"
 #include "core/errors.hpp"
+#include "core/text/digits.hpp"
 
 #include <fmt/format.h>
 

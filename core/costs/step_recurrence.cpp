@@ -1,4 +1,4 @@
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/step_recurrence.hpp"
 
 #include "core/errors.hpp"
 

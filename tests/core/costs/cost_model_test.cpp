@@ -1,4 +1,4 @@
-#include "core/plan/cost_model.hpp"
+#include "core/costs/cost_model.hpp"
 
 #include "tests/support/instances.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/base/csv_table.hpp"
+#include "core/text/csv_table.hpp"
 
 #include "core/errors.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/plan/step_recurrence.hpp"
+#include "core/costs/step_recurrence.hpp"
 #include "core/check/plan_checker.hpp"
 
 #include "core/check/step_player.hpp"
