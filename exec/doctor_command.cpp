@@ -4,7 +4,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "exec/commands.hpp"
 #include "exec/device/device.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 #include "exec/run/doctor.hpp"
 #include "exec/run/machine_needs.hpp"
 #include "exec/run_inputs.hpp"

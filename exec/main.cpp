@@ -5,7 +5,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/failure.hpp"
 #include "exec/commands.hpp"
-#include "exec/net/tcp_connect.hpp"
+#include "exec/links/tcp_connect.hpp"
 
 #include <CLI/CLI.hpp>
 

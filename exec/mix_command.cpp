@@ -9,7 +9,7 @@
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 #include "exec/prepared_run.hpp"
 #include "exec/run/machine_needs.hpp"
 #include "exec/run/mix_run.hpp"

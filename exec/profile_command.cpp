@@ -12,7 +12,7 @@
 #include "exec/device/operator_times.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/launch/world_profile.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 #include "exec/run/machine_profile.hpp"
 #include "exec/run/profile.hpp"
 

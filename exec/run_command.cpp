@@ -7,7 +7,6 @@
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/launch/restart.hpp"
 #include "exec/mix_command.hpp"
 #include "exec/prepared_run.hpp"
 #include "exec/run/machine_needs.hpp"
@@ -16,6 +15,7 @@
 #include "exec/run_machines.hpp"
 #include "exec/run_outputs.hpp"
 #include "exec/run_ranks.hpp"
+#include "exec/watch/restart.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -6,7 +6,7 @@
 #include "exec/commands.hpp"
 #include "exec/data_options.hpp"
 #include "exec/device/device.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>

@@ -4,9 +4,9 @@
 #include "exec/data/dataset.hpp"
 #include "exec/files/step_log.hpp"
 #include "exec/launch/launch_options.hpp"
-#include "exec/launch/restart.hpp"
-#include "exec/net/deadlines.hpp"
+#include "exec/links/deadlines.hpp"
 #include "exec/run/run.hpp"
+#include "exec/watch/restart.hpp"
 
 #include <cstddef>
 #include <optional>

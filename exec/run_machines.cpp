@@ -7,8 +7,8 @@
 #include "exec/device/device.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/launch/replan.hpp"
 #include "exec/run/machine_needs.hpp"
+#include "exec/watch/replan.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -3,7 +3,7 @@
 #include "core/base/files.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
-#include "exec/run/rank_report.hpp"
+#include "exec/rank/rank_report.hpp"
 #include "exec/run_command_options.hpp"
 
 #include <optional>

@@ -4,8 +4,8 @@
 #include "core/errors.hpp"
 #include "core/text/quantity_text.hpp"
 #include "exec/launch/rendezvous.hpp"
+#include "exec/links/network_options.hpp"
 #include "exec/net/address.hpp"
-#include "exec/net/network_options.hpp"
 #include "exec/run/rank_facts.hpp"
 
 #include <fmt/format.h>

@@ -3,7 +3,7 @@
 #include "core/jobs/mix.hpp"
 #include "core/jobs/turn_order.hpp"
 #include "core/units.hpp"
-#include "exec/net/deadlines.hpp"
+#include "exec/links/deadlines.hpp"
 
 #include <atomic>
 #include <cstddef>

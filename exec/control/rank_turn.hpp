@@ -4,7 +4,7 @@
 #include "core/units.hpp"
 #include "exec/control/device_turns.hpp"
 #include "exec/device/stream.hpp"
-#include "exec/net/transfer_waits.hpp"
+#include "exec/links/transfer_waits.hpp"
 
 #include <cstddef>
 #include <cstdint>

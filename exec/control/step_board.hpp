@@ -1,7 +1,7 @@
 #pragma once
 
-#include "exec/launch/heartbeat.hpp"
-#include "exec/net/deadlines.hpp"
+#include "exec/links/deadlines.hpp"
+#include "exec/watch/heartbeat.hpp"
 
 #include <array>
 #include <condition_variable>

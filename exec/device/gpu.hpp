@@ -14,7 +14,7 @@ class Stream;
 }  // namespace c10
 
 /// GPU functions that need CUDA's own headers: exec/model/cuda where LibTorch and the toolkit have CUDA, otherwise
-/// exec/model/no_gpu.cpp, which refuses to open a GPU. Call `open` first. A `void* stream` is CUDA's own handle;
+/// exec/device/no_gpu.cpp, which refuses to open a GPU. Call `open` first. A `void* stream` is CUDA's own handle;
 /// nothing here waits for a stream.
 namespace isobar::exec::gpu {
 

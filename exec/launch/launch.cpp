@@ -2,7 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 #include "exec/net/secret.hpp"
 
 #include <fmt/format.h>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/units.hpp"
-#include "exec/net/tcp_world.hpp"
+#include "exec/links/tcp_world.hpp"
 
 #include <cstddef>
 #include <vector>

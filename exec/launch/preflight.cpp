@@ -4,7 +4,7 @@
 #include "core/text/document.hpp"
 #include "core/text/quantity_text.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

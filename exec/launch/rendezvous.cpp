@@ -4,10 +4,10 @@
 #include "core/errors.hpp"
 #include "exec/launch/rendezvous_master.hpp"
 #include "exec/launch/rendezvous_messages.hpp"
+#include "exec/links/network_options.hpp"
+#include "exec/links/text_message.hpp"
 #include "exec/net/address.hpp"
 #include "exec/net/connection_manager.hpp"
-#include "exec/net/network_options.hpp"
-#include "exec/net/text_message.hpp"
 
 #include <fmt/format.h>
 

@@ -2,8 +2,8 @@
 
 #include "core/units.hpp"
 #include "exec/launch/rendezvous.hpp"
+#include "exec/links/tcp_link.hpp"
 #include "exec/net/connection.hpp"
-#include "exec/net/tcp_link.hpp"
 
 #include <array>
 #include <cstddef>

@@ -3,8 +3,8 @@
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/text/xml_writer.hpp"
-#include "exec/net/side_channel.hpp"
-#include "exec/net/tcp_world.hpp"
+#include "exec/links/side_channel.hpp"
+#include "exec/links/tcp_world.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

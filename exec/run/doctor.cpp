@@ -6,7 +6,7 @@
 #include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/launch/tcp_settings.hpp"
-#include "exec/net/side_channel.hpp"
+#include "exec/links/side_channel.hpp"
 #include "exec/transport/nccl.hpp"
 
 #include <fmt/format.h>

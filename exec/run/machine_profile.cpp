@@ -10,8 +10,8 @@
 #include "exec/launch/device_name.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
-#include "exec/model/stage_model.hpp"
-#include "exec/model/stage_optimizer.hpp"
+#include "exec/stage/stage_model.hpp"
+#include "exec/stage/stage_optimizer.hpp"
 
 #include <fmt/format.h>
 

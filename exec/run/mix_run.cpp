@@ -6,7 +6,7 @@
 #include "core/errors.hpp"
 #include "exec/control/rank_turn.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/launch/rank_failures.hpp"
+#include "exec/watch/rank_failures.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

@@ -6,7 +6,7 @@
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
 #include "core/units.hpp"
-#include "exec/run/rank_report.hpp"
+#include "exec/rank/rank_report.hpp"
 #include "exec/run/run.hpp"
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 #include "exec/device/stream.hpp"
 #include "exec/launch/device_name.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/model/stage_model.hpp"
+#include "exec/stage/stage_model.hpp"
 
 #include <fmt/format.h>
 

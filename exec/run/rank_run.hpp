@@ -3,11 +3,11 @@
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
-#include "exec/launch/lateness.hpp"
-#include "exec/launch/progress.hpp"
-#include "exec/run/rank_executor.hpp"
-#include "exec/run/rank_report.hpp"
+#include "exec/rank/rank_executor.hpp"
+#include "exec/rank/rank_report.hpp"
 #include "exec/run/run.hpp"
+#include "exec/watch/lateness.hpp"
+#include "exec/watch/progress.hpp"
 
 #include <cstddef>
 #include <cstdint>

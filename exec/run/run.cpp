@@ -7,13 +7,13 @@
 #include "core/failure.hpp"
 #include "exec/control/step_board.hpp"
 #include "exec/device/device.hpp"
-#include "exec/launch/heartbeat.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/launch/rank_failures.hpp"
-#include "exec/net/side_channel.hpp"
+#include "exec/links/side_channel.hpp"
 #include "exec/run/rank_run.hpp"
 #include "exec/transport/nccl_transport.hpp"
 #include "exec/transport/tcp_transport.hpp"
+#include "exec/watch/heartbeat.hpp"
+#include "exec/watch/rank_failures.hpp"
 
 #include <fmt/format.h>
 

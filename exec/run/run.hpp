@@ -9,10 +9,10 @@
 #include "exec/device/shared_disk.hpp"
 #include "exec/files/step_report.hpp"
 #include "exec/files/tensor_source.hpp"
+#include "exec/links/deadlines.hpp"
+#include "exec/links/network_options.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/net/deadlines.hpp"
-#include "exec/net/network_options.hpp"
-#include "exec/run/rank_report.hpp"
+#include "exec/rank/rank_report.hpp"
 #include "exec/transport/transport_choice.hpp"
 
 #include <cstddef>

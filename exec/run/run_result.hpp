@@ -2,7 +2,7 @@
 
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
-#include "exec/run/rank_report.hpp"
+#include "exec/rank/rank_report.hpp"
 
 #include <string>
 

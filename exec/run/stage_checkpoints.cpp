@@ -3,7 +3,7 @@
 #include "core/base/clock.hpp"
 #include "core/base/files.hpp"
 #include "exec/launch/plan_ranks.hpp"
-#include "exec/model/stage_model.hpp"
+#include "exec/stage/stage_model.hpp"
 
 #include <fmt/format.h>
 

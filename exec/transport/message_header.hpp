@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/program/program.hpp"
-#include "exec/net/tcp_link.hpp"
+#include "exec/links/tcp_link.hpp"
 #include "exec/transport/transport.hpp"
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "exec/net/deadlines.hpp"
+#include "exec/links/deadlines.hpp"
 
 #include <array>
 #include <atomic>

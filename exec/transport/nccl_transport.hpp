@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/program/program.hpp"
-#include "exec/net/tcp_world.hpp"
-#include "exec/net/transfer_waits.hpp"
+#include "exec/links/tcp_world.hpp"
+#include "exec/links/transfer_waits.hpp"
 #include "exec/transport/transport.hpp"
 #include "exec/transport/transport_choice.hpp"
 

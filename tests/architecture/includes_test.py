@@ -11,7 +11,8 @@ import unittest
 
 CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program",
         "core/compute", "core/check", "core/certificates", "core/text", "core/order", "core/costs"}
-EXECUTION = {"exec/control", "exec/device", "exec/files", "exec/launch", "exec/model", "exec/net", "exec/transport"}
+EXECUTION = {"exec/control", "exec/device", "exec/files", "exec/launch", "exec/links", "exec/model", "exec/net",
+             "exec/stage", "exec/transport", "exec/watch"}
 # The limits keep the tree readable. A room's files fit one screen, and a reader can name what they are about. A folder's
 # rooms fit its part of the picture in docs/architecture.md: two lines of seven for core, beside the folder's own files.
 # Divide a full room by what it is about; its tests and its CMake target follow.
@@ -74,21 +75,29 @@ ROOMS = {
     "results/report": (CORE | {"results", "results/trace"}, ("fmt/",), ("nlohmann/",)),
     "exec/files": (CORE, ("fmt/",), ("nlohmann/",)),
     "exec/data": (CORE | {"exec/files"}, ("fmt/",), ("utf8proc.h",)),
-    "exec/net": (CORE, ("fmt/", "CLI/"), ("boost/asio", "openssl/")),
-    "exec/launch": (CORE | {"exec/files", "exec/net"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "exec/net": (CORE, ("fmt/",), ("boost/asio", "openssl/")),
+    "exec/links": (CORE | {"exec/net"}, ("fmt/", "CLI/"), ("boost/asio",)),
+    "exec/launch": (CORE | {"exec/files", "exec/links", "exec/net"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "exec/watch": (CORE | {"exec/files", "exec/links", "exec/net"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "exec/device": (CORE | {"exec/files"}, ("fmt/",), ("torch/", "ATen/", "c10/", "cuda", "nvtx3/")),
     "exec/control": (
-        CORE | {"exec/device", "exec/launch", "exec/net"}, ("fmt/",), ("nlohmann/", "linux/futex.h")),
+        CORE | {"exec/device", "exec/links", "exec/watch"}, ("fmt/",), ("nlohmann/", "linux/futex.h")),
     "exec/transport": (
-        CORE | {"exec/device", "exec/net"}, ("fmt/",), ("torch/", "ATen/", "c10/", "cuda", "nccl")),
+        CORE | {"exec/device", "exec/links", "exec/net"}, ("fmt/",), ("torch/", "ATen/", "c10/", "cuda", "nccl")),
     "exec/spmd": (CORE | {"exec/data", "exec/device"}, ("fmt/",), ("torch/", "ATen/", "c10/")),
     "exec/model": (
         CORE | {"exec/data", "exec/device", "exec/files", "exec/spmd"}, ("fmt/",), ("torch/", "ATen/", "c10/")),
-    "exec/run": (
+    "exec/stage": (
+        CORE | {"exec/data", "exec/device", "exec/files", "exec/model", "exec/spmd"}, ("fmt/",), ("torch/", "ATen/", "c10/")),
+    "exec/rank": (
         CORE | EXECUTION | {"exec/data", "exec/spmd", "schedules", "schedules/lowering"}, ("fmt/",),
         ("torch/", "ATen/", "c10/", "nlohmann/")),
+    "exec/run": (
+        CORE | EXECUTION | {"exec/data", "exec/rank", "exec/spmd", "schedules", "schedules/lowering"}, ("fmt/",),
+        ("torch/", "ATen/", "c10/", "nlohmann/")),
     "exec": (
-        CORE | EXECUTION | {"exec/data", "exec/run", "schedules/lowering"}, ("fmt/", "CLI/"), ("nlohmann/", "spdlog/")),
+        CORE | EXECUTION | {"exec/data", "exec/rank", "exec/run", "schedules/lowering"}, ("fmt/", "CLI/"),
+        ("nlohmann/", "spdlog/")),
 }
 COMMANDS = CORE | {"allocators", "allocators/mix", "allocators/sky", "allocators/spmd", "schedules", "schedules/orders", "schedules/lowering", "sim/platform",
                    "sim/generate", "sim/play", "results", "results/trace", "results/gate", "results/sweep",

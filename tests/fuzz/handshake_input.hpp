@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/errors.hpp"
+#include "exec/links/tcp_link.hpp"
 #include "exec/net/handshake.hpp"
-#include "exec/net/tcp_link.hpp"
 #include "exec/net/tls.hpp"
 
 #include <sys/socket.h>

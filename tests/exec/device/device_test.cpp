@@ -4,7 +4,7 @@
 #include "core/base/clock.hpp"
 #include "core/errors.hpp"
 #include "exec/device/stream.hpp"
-#include "exec/run/interpreter.hpp"
+#include "exec/rank/interpreter.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

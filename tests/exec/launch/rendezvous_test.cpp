@@ -1,10 +1,10 @@
 #include "exec/launch/rendezvous.hpp"
 
 #include "core/errors.hpp"
+#include "exec/links/tcp_world.hpp"
+#include "exec/links/text_message.hpp"
 #include "exec/net/connection_manager.hpp"
-#include "exec/net/tcp_world.hpp"
-#include "exec/net/text_message.hpp"
-#include "tests/exec/net/tcp_ranks.hpp"
+#include "tests/exec/links/tcp_ranks.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

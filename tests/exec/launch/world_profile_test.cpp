@@ -1,6 +1,6 @@
 #include "exec/launch/world_profile.hpp"
 
-#include "tests/exec/net/tcp_ranks.hpp"
+#include "tests/exec/links/tcp_ranks.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

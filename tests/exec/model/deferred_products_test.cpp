@@ -5,7 +5,7 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
-#include "exec/model/stage_model.hpp"
+#include "exec/stage/stage_model.hpp"
 #include "tests/support/small_models.hpp"
 
 #include <fmt/format.h>

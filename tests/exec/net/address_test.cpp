@@ -1,7 +1,7 @@
 #include "exec/net/address.hpp"
 
 #include "core/errors.hpp"
-#include "exec/net/network_options.hpp"
+#include "exec/links/network_options.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

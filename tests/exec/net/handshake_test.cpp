@@ -2,7 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/net/secret.hpp"
-#include "tests/exec/net/tcp_ranks.hpp"
+#include "tests/exec/links/tcp_ranks.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

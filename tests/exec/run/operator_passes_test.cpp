@@ -4,7 +4,7 @@
 #include "core/program/collective.hpp"
 #include "core/spmd/reform_time.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/run/interpreter.hpp"
+#include "exec/rank/interpreter.hpp"
 #include "exec/spmd/operators.hpp"
 #include "exec/transport/tcp_transport.hpp"
 #include "schedules/lowering/schedule.hpp"

@@ -1,7 +1,7 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/spmd/pieces.hpp"
 #include "exec/files/checkpoint.hpp"
-#include "exec/model/stored_tensors.hpp"
+#include "exec/stage/stored_tensors.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/run_options.hpp"
