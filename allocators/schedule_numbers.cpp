@@ -1,6 +1,6 @@
 #include "allocators/schedule_numbers.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "schedules/orders/warm_up.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #pragma once
 
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/chain/memory_reach.hpp"
 #include "allocators/chain/path_table.hpp"
-#include "allocators/comparisons.hpp"
 #include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 

@@ -1,6 +1,6 @@
 #include "allocators/chain/chain_dp.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "allocators/chain/best_placements.hpp"
 #include "allocators/chain/chain_search.hpp"
 #include "allocators/chain/needed_devices.hpp"

@@ -1,13 +1,13 @@
 #include "allocators/chain/local_search.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/chain/annealing.hpp"
 #include "allocators/chain/needed_devices.hpp"
 #include "allocators/chain/placement_costs.hpp"
 #include "allocators/chain/placement_moves.hpp"
 #include "allocators/chain/start_placements.hpp"
 #include "allocators/chain/step_search.hpp"
-#include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 #include "core/costs/step_recurrence.hpp"
 

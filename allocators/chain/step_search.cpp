@@ -1,9 +1,9 @@
 #include "allocators/chain/step_search.hpp"
 
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/chain/annealing.hpp"
 #include "allocators/chain/placement_costs.hpp"
 #include "allocators/chain/placement_moves.hpp"
-#include "allocators/comparisons.hpp"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 #include "allocators/exact/bottleneck_search.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/exact/label_search.hpp"
 #include "allocators/exact/ladder.hpp"
 

@@ -1,8 +1,8 @@
 #include "allocators/exact/exact.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/chain/start_placements.hpp"
-#include "allocators/comparisons.hpp"
 #include "allocators/exact/bottleneck_search.hpp"
 #include "allocators/exact/exact_progress.hpp"
 #include "allocators/exact/exact_step.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "allocators/allocator.hpp"
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 
 #include <vector>
 

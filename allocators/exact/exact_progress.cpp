@@ -1,8 +1,8 @@
 #include "allocators/exact/exact_progress.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/chain/local_search.hpp"
-#include "allocators/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 
 #include <algorithm>

@@ -1,9 +1,9 @@
 #include "allocators/exact/exact_step.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/chain/local_search.hpp"
 #include "allocators/chain/start_placements.hpp"
-#include "allocators/comparisons.hpp"
 #include "allocators/exact/exact.hpp"
 #include "allocators/exact/step_bound.hpp"
 #include "allocators/exact/step_tree.hpp"

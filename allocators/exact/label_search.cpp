@@ -1,6 +1,6 @@
 #include "allocators/exact/label_search.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 #include <random>

@@ -1,6 +1,6 @@
 #include "allocators/exact/multipliers.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 #include "allocators/exact/path_relaxation.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "core/errors.hpp"
 
 #include <algorithm>

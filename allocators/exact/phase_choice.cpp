@@ -2,7 +2,7 @@
 
 #include "allocators/exact/phase_flow.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 #include "allocators/exact/stage_tables.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <map>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "allocators/exact/step_bound.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/memory_fit.hpp"
 
 #include <algorithm>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "allocators/exact/ladder.hpp"
 #include "allocators/exact/multipliers.hpp"
 #include "allocators/exact/path_relaxation.hpp"

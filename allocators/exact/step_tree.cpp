@@ -1,7 +1,7 @@
 #include "allocators/exact/step_tree.hpp"
 
-#include "allocators/bounds.hpp"
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "allocators/exact/sum_search.hpp"
 
-#include "allocators/bounds.hpp"
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/exact/label_search.hpp"
 
 #include <algorithm>

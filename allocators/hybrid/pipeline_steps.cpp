@@ -1,6 +1,6 @@
 #include "allocators/hybrid/pipeline_steps.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "core/costs/step_recurrence.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/sharding.hpp"

@@ -1,6 +1,6 @@
 #include "allocators/planners/dtfm_compositions.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 #include <array>

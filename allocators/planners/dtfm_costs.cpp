@@ -1,6 +1,6 @@
 #include "allocators/planners/dtfm_costs.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/plan_stages.hpp"
 #include "core/costs/cost_model.hpp"
 #include "core/model/layer_graph.hpp"

@@ -1,6 +1,6 @@
 #include "allocators/planners/dtfm_exact.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/fast_random.hpp"
 #include "allocators/planners/dtfm_compositions.hpp"
 #include "allocators/planners/dtfm_costs.hpp"

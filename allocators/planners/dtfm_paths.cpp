@@ -1,6 +1,6 @@
 #include "allocators/planners/dtfm_paths.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 #include <numeric>

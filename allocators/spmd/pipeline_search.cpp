@@ -1,6 +1,6 @@
 #include "allocators/spmd/pipeline_search.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"

@@ -1,6 +1,6 @@
 #include "allocators/spmd/strategy_bound.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/spmd/strategy_search.hpp"
 
 #include <algorithm>

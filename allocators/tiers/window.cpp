@@ -1,6 +1,6 @@
 #include "allocators/tiers/window.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "allocators/tiers/tier_plans.hpp"
 #include "core/text/quantity_text.hpp"
 

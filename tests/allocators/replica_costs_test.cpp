@@ -1,6 +1,6 @@
 #include "allocators/replica_costs.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "allocators/played_plan.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"

@@ -2,10 +2,10 @@
 // the cheapest allocator.
 
 #include "allocators/allocator.hpp"
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
+#include "allocators/bounds/load_bound.hpp"
 #include "allocators/chain/chain_dp.hpp"
 #include "allocators/exact/exact.hpp"
-#include "allocators/load_bound.hpp"
 #include "allocators/registry.hpp"
 #include "allocators/sky/even.hpp"
 #include "tests/allocators/exact/brute_force.hpp"

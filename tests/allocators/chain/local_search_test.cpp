@@ -2,7 +2,7 @@
 #include "allocators/registry.hpp"
 #include "core/check/plan_checker.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/costs/step_recurrence.hpp"

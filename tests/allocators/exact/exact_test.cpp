@@ -1,7 +1,7 @@
 #include "allocators/exact/exact.hpp"
 #include "allocators/registry.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"

@@ -1,4 +1,4 @@
-#include "allocators/window_bound.hpp"
+#include "allocators/bounds/window_bound.hpp"
 
 #include "core/costs/nominal_rates.hpp"
 #include "core/model/layer_graph.hpp"

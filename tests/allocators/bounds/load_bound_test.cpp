@@ -1,6 +1,6 @@
-#include "allocators/load_bound.hpp"
+#include "allocators/bounds/load_bound.hpp"
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "allocators/plan_stages.hpp"
 #include "allocators/played_plan.hpp"
 #include "allocators/registry.hpp"

@@ -1,6 +1,6 @@
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 
 #include <algorithm>
 #include <vector>

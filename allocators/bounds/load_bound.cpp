@@ -1,6 +1,6 @@
-#include "allocators/load_bound.hpp"
+#include "allocators/bounds/load_bound.hpp"
 
-#include "allocators/comparisons.hpp"
+#include "allocators/bounds/comparisons.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 #include "core/costs/cost_model.hpp"
 #include "core/plan/plan.hpp"
 

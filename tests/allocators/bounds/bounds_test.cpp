@@ -1,4 +1,4 @@
-#include "allocators/bounds.hpp"
+#include "allocators/bounds/bounds.hpp"
 
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"
