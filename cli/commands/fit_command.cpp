@@ -3,7 +3,7 @@
 #include "cli/goal_options.hpp"
 #include "cli/inputs.hpp"
 #include "cli/output_file.hpp"
-#include "cli/planning.hpp"
+#include "cli/planning/planning.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"

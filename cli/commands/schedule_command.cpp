@@ -3,7 +3,7 @@
 #include "cli/commands/order_file.hpp"
 #include "cli/inputs.hpp"
 #include "cli/output_file.hpp"
-#include "cli/planning.hpp"
+#include "cli/planning/planning.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/plan_checker.hpp"

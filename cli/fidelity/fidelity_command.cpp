@@ -1,7 +1,7 @@
 #include "cli/commands.hpp"
 #include "cli/fidelity/prediction.hpp"
 #include "cli/output_file.hpp"
-#include "cli/rows.hpp"
+#include "cli/planning/rows.hpp"
 #include "cli/table_options.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"

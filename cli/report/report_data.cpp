@@ -2,7 +2,7 @@
 
 #include "allocators/registry.hpp"
 #include "cli/inputs.hpp"
-#include "cli/planning.hpp"
+#include "cli/planning/planning.hpp"
 #include "cli/platform_files.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cli/mix_simulation.hpp"
+#include "cli/planning/mix_simulation.hpp"
 #include "cli/share/share_options.hpp"
 #include "cli/share/shared_jobs.hpp"
 #include "core/jobs/mix.hpp"

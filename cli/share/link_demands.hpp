@@ -1,7 +1,7 @@
 #pragma once
 
 #include "allocators/mix/link_shifts.hpp"
-#include "cli/mix_simulation.hpp"
+#include "cli/planning/mix_simulation.hpp"
 #include "core/units.hpp"
 
 #include <string>

@@ -1,9 +1,9 @@
 #include "cli/share/shared_jobs.hpp"
 
 #include "allocators/registry.hpp"
-#include "cli/global_batch.hpp"
 #include "cli/inputs.hpp"
-#include "cli/planning.hpp"
+#include "cli/planning/global_batch.hpp"
+#include "cli/planning/planning.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"

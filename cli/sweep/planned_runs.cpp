@@ -2,8 +2,8 @@
 
 #include "allocators/registry.hpp"
 #include "cli/goal_options.hpp"
-#include "cli/planning.hpp"
-#include "cli/rows.hpp"
+#include "cli/planning/planning.hpp"
+#include "cli/planning/rows.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"

@@ -1,6 +1,6 @@
 #include "cli/commands.hpp"
 #include "cli/output_file.hpp"
-#include "cli/rows.hpp"
+#include "cli/planning/rows.hpp"
 #include "cli/sweep/sweep_on_slurm.hpp"
 #include "cli/sweep/sweep_runs.hpp"
 #include "cli/table_options.hpp"

@@ -109,11 +109,12 @@ COMMANDS = CORE | {"allocators", "allocators/mix", "allocators/sky", "allocators
                    "results/report", "results/fidelity"}
 ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
-    "cli/commands": (COMMANDS | {"cli", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
-    "cli/fidelity": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
-    "cli/report": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
-    "cli/share": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
-    "cli/sweep": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/planning": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/commands": (COMMANDS | {"cli", "cli/planning", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/fidelity": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/report": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/share": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/sweep": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
 }
 FOLDERS = sorted({room.split("/")[0] for room in ROOMS})
 SOURCES = (".hpp", ".cpp", ".cu")

@@ -1,4 +1,4 @@
-#include "cli/simulation.hpp"
+#include "cli/planning/simulation.hpp"
 
 #include "cli/workload_variants.hpp"
 #include "core/plan/operator_plan.hpp"

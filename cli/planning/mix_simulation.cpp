@@ -1,7 +1,7 @@
-#include "cli/mix_simulation.hpp"
+#include "cli/planning/mix_simulation.hpp"
 
 #include "cli/inputs.hpp"
-#include "cli/planning.hpp"
+#include "cli/planning/planning.hpp"
 #include "cli/platform_files.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/files.hpp"

@@ -1,4 +1,4 @@
-#include "cli/planning.hpp"
+#include "cli/planning/planning.hpp"
 
 #include "allocators/registry.hpp"
 #include "core/certificates/certificate_checker.hpp"

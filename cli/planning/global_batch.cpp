@@ -1,8 +1,8 @@
-#include "cli/global_batch.hpp"
+#include "cli/planning/global_batch.hpp"
 
 #include "allocators/other_schedules.hpp"
 #include "allocators/registry.hpp"
-#include "cli/planning.hpp"
+#include "cli/planning/planning.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/model/model_limits.hpp"
 

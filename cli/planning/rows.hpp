@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cli/global_batch.hpp"
+#include "cli/planning/global_batch.hpp"
 #include "core/cluster/scaled_cluster.hpp"
 #include "core/errors.hpp"
 #include "core/plan/plan.hpp"

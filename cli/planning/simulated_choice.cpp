@@ -1,9 +1,9 @@
-#include "cli/simulated_choice.hpp"
+#include "cli/planning/simulated_choice.hpp"
 
 #include "allocators/registry.hpp"
 #include "allocators/rivals.hpp"
-#include "cli/planning.hpp"
-#include "cli/simulation.hpp"
+#include "cli/planning/planning.hpp"
+#include "cli/planning/simulation.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
