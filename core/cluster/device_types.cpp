@@ -34,7 +34,7 @@ constexpr Row rows[] = {
 #include "generated/core/cluster/device_types.inc"
 };
 
-std::vector<std::string> parts_of(std::string_view text, char separator)
+std::vector<std::string> separated(std::string_view text, char separator)
 {
   std::vector<std::string> parts;
   while (!text.empty()) {
@@ -52,7 +52,7 @@ DeviceType type_of(const Row& row)
   const auto known_rate = [&](double tera) { return tera > 0 ? std::optional(rate(tera)) : std::nullopt; };
   DeviceType type;
   type.name = row.name;
-  type.other_names = parts_of(row.other_names, '|');
+  type.other_names = separated(row.other_names, '|');
   type.float32 = rate(row.numbers.float32);
   type.tf32 = known_rate(row.numbers.tf32);
   type.fp16 = rate(row.numbers.fp16);
@@ -80,7 +80,7 @@ std::string in_lower_case(std::string_view text)
 /// The first part with a digit, such as "v100" of "V100-SXM2-16GB", in lower case; "" without one.
 std::string model_of(std::string_view name)
 {
-  for (const auto& word : parts_of(name, '-')) {
+  for (const auto& word : separated(name, '-')) {
     if (std::ranges::any_of(word, is_digit)) return in_lower_case(word);
   }
   return {};

@@ -6,7 +6,7 @@ namespace isobar {
 
 namespace {
 
-constexpr double rounding = 1 - 1e-9;
+constexpr double nearly_all = 1 - 1e-9;
 
 /// Those of `others` in the node of `first`.
 std::vector<std::size_t> neighbours_of(const Cluster& cluster, std::size_t first,
@@ -26,7 +26,7 @@ std::vector<std::size_t> neighbours_of(const Cluster& cluster, std::size_t first
     if (other != first) largest = std::max(largest, cluster.path(first, other).bandwidth);
   }
   std::copy_if(others.begin(), others.end(), std::back_inserter(found), [&](std::size_t other) {
-    return !cluster.devices[other].machine && cluster.path(first, other).bandwidth >= largest * rounding;
+    return !cluster.devices[other].machine && cluster.path(first, other).bandwidth >= largest * nearly_all;
   });
   return found;
 }

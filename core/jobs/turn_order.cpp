@@ -12,7 +12,7 @@ namespace {
 
 /// The numbers of memory of a value. All states consist of these numbers alone, and zeros are their beginning.
 template <typename State>
-constexpr std::size_t words_of = sizeof(State) / sizeof(std::uint64_t);
+constexpr std::size_t words_in = sizeof(State) / sizeof(std::uint64_t);
 
 template <typename State>
 State& state_in(std::span<std::uint64_t> memory, std::size_t word)
@@ -46,7 +46,7 @@ TurnOrder::TurnOrder(const Mix& mix, std::vector<std::vector<std::size_t>> place
 
 std::size_t TurnOrder::words(std::size_t jobs, std::size_t devices)
 {
-  return words_of<Counters> + jobs * words_of<Job> + devices * words_of<Device> + jobs * devices * words_of<Place>;
+  return words_in<Counters> + jobs * words_in<Job> + devices * words_in<Device> + jobs * devices * words_in<Place>;
 }
 
 TurnOrder::Counters& TurnOrder::counters() const
@@ -56,18 +56,18 @@ TurnOrder::Counters& TurnOrder::counters() const
 
 TurnOrder::Job& TurnOrder::state_of(std::size_t job) const
 {
-  return state_in<Job>(memory_, words_of<Counters> + job * words_of<Job>);
+  return state_in<Job>(memory_, words_in<Counters> + job * words_in<Job>);
 }
 
 TurnOrder::Device& TurnOrder::state_at(std::size_t device) const
 {
-  return state_in<Device>(memory_, words(places_.size(), 0) + device * words_of<Device>);
+  return state_in<Device>(memory_, words(places_.size(), 0) + device * words_in<Device>);
 }
 
 TurnOrder::Place& TurnOrder::place_of(std::size_t job, std::size_t device) const
 {
-  const std::size_t first = words(places_.size(), 0) + devices_ * words_of<Device>;
-  return state_in<Place>(memory_, first + (job * devices_ + device) * words_of<Place>);
+  const std::size_t first = words(places_.size(), 0) + devices_ * words_in<Device>;
+  return state_in<Place>(memory_, first + (job * devices_ + device) * words_in<Place>);
 }
 
 std::uint64_t TurnOrder::round_of(std::size_t job, std::uint64_t turn) const

@@ -16,7 +16,7 @@ namespace isobar {
 
 namespace {
 
-using Form = ShardGrid::Form;
+using GridForm = ShardGrid::Form;
 
 /// The collectives of one layer over a grid.
 class GridLayer {
@@ -26,7 +26,7 @@ class GridLayer {
         boundaries_(boundaries),
         index_(index),
         grid_(grid),
-        is_3d_(grid.form == Form::ThreeD),
+        is_3d_(grid.form == GridForm::ThreeD),
         tokens_(static_cast<double>(workload.micro_batch * workload.sequence)),
         bytes_(size_of(workload.dtype))
   {
@@ -222,7 +222,7 @@ std::vector<GridAxis> axes_of(const ShardGrid& grid)
 std::optional<GridAxis> shared_axis(const ShardGrid& grid)
 {
   if (!grid.is_grid()) return GridAxis::All;
-  if (grid.form == Form::TwoAndAHalfD) return GridAxis::Depth;
+  if (grid.form == GridForm::TwoAndAHalfD) return GridAxis::Depth;
   return std::nullopt;
 }
 
@@ -250,7 +250,7 @@ std::vector<ShardCollective> shard_collectives(const Workload& workload, const B
 {
   const auto& split = workload.layers.at(layer).split;
   ensure(split.has_value(), "a layer of several shards has a split");
-  if (grid.form == Form::Sequence) {
+  if (grid.form == GridForm::Sequence) {
     return sequence_collectives(workload.layers[layer], boundaries, layer, static_cast<double>(grid.side));
   }
   if (grid.is_grid()) return GridLayer(workload, boundaries, layer, grid).collectives();
@@ -282,7 +282,7 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
   if (!layer.split || (layer.split->products.empty() && !layer.inputs.empty())) {
     return "which has no products to divide; a gpt or llama needs unit: operator";
   }
-  const bool is_3d = grid.form == Form::ThreeD;
+  const bool is_3d = grid.form == GridForm::ThreeD;
   const std::size_t samples = is_3d ? grid.side * grid.side : grid.side * grid.depth;
   if (workload.micro_batch % samples != 0) {
     return fmt::format("whose micro-batch of {} is to be a multiple of {}", workload.micro_batch, samples);

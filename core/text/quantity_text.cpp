@@ -17,7 +17,7 @@ namespace isobar {
 
 namespace {
 
-struct Unit {
+struct QuantityUnit {
   std::string name;
   double factor;
   /// Other spellings that people use. They are refused, and the message names `name` instead.
@@ -32,7 +32,7 @@ constexpr double largest_value = 1e18;
 struct Kind {
   std::string_view noun;     ///< with its article
   std::string_view example;  ///< number and unit
-  std::vector<Unit> units;
+  std::vector<QuantityUnit> units;
 };
 
 struct Prefix {
@@ -42,11 +42,11 @@ struct Prefix {
 constexpr std::array<Prefix, 5> decimal_prefixes = {{{"", 1}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}}};
 constexpr std::array<Prefix, 4> binary_prefixes = {{{"Ki", 0x1p10}, {"Mi", 0x1p20}, {"Gi", 0x1p30}, {"Ti", 0x1p40}}};
 
-std::vector<Unit> byte_units(std::string_view per_time)
+std::vector<QuantityUnit> byte_units(std::string_view per_time)
 {
-  std::vector<Unit> units;
+  std::vector<QuantityUnit> units;
   auto add = [&](const Prefix& prefix) {
-    Unit unit{fmt::format("{}B{}", prefix.name, per_time), prefix.factor};
+    QuantityUnit unit{fmt::format("{}B{}", prefix.name, per_time), prefix.factor};
     if (!per_time.empty()) unit.misspellings = {fmt::format("{}Bps", prefix.name)};
     units.push_back(std::move(unit));
   };
@@ -55,7 +55,7 @@ std::vector<Unit> byte_units(std::string_view per_time)
   return units;
 }
 
-std::vector<Unit> bandwidth_units()
+std::vector<QuantityUnit> bandwidth_units()
 {
   auto units = byte_units("/s");
   for (const auto& [prefix, factor] : decimal_prefixes) {
@@ -66,12 +66,12 @@ std::vector<Unit> bandwidth_units()
   return units;
 }
 
-std::vector<Unit> flop_units(std::string_view per_time)
+std::vector<QuantityUnit> flop_units(std::string_view per_time)
 {
-  std::vector<Unit> units;
+  std::vector<QuantityUnit> units;
   auto add = [&](const Prefix& prefix) {
     // "GFLOPS" is a speed to some and a plural to others; "Gf" is SimGrid's spelling.
-    Unit unit{fmt::format("{}FLOP{}", prefix.name, per_time), prefix.factor};
+    QuantityUnit unit{fmt::format("{}FLOP{}", prefix.name, per_time), prefix.factor};
     for (const auto spelling : {"FLOPS", "f"}) unit.misspellings.push_back(fmt::format("{}{}", prefix.name, spelling));
     if (!per_time.empty()) {
       for (const auto spelling : {"FLOP", "FLOPS/s", "FLOPps"}) {
@@ -185,8 +185,8 @@ double value_from_text(std::string_view text, const Kind& kind)
                        kind.example));
   }
 
-  const auto unit =
-      std::find_if(kind.units.begin(), kind.units.end(), [&](const Unit& candidate) { return candidate.name == name; });
+  const auto unit = std::find_if(kind.units.begin(), kind.units.end(),
+                                 [&](const QuantityUnit& candidate) { return candidate.name == name; });
   if (unit == kind.units.end()) {
     std::vector<std::string> right;
     for (const auto& meant : meant_units(kind, name)) right.push_back(fmt::format("\"{} {}\"", digits, meant));

@@ -15,7 +15,7 @@ namespace isobar::schedules {
 
 namespace {
 
-constexpr std::uint64_t never = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t never_visited = std::numeric_limits<std::uint64_t>::max();
 
 bool uses(const TieredRank& rank, bool (*is_so)(const Residence&))
 {
@@ -68,8 +68,8 @@ struct Visit {
   bool is_forward = true;
   std::uint64_t first = 0;  // positions in the order
   std::uint64_t last = 0;
-  std::uint64_t next = never;     // visit of the same part
-  std::optional<std::size_t> by;  // the load that brings its parameters, by number
+  std::uint64_t next = never_visited;  // visit of the same part
+  std::optional<std::size_t> by;       // the load that brings its parameters, by number
 };
 
 /// A copy before it has its place in its lane.
@@ -149,7 +149,7 @@ class Builder {
     std::uint16_t periods_back = 0;
   };
   struct Passes {
-    std::uint64_t first_backward = never;
+    std::uint64_t first_backward = never_visited;
     std::uint64_t last_backward = 0;
     std::vector<std::uint64_t> forwards;  // positions
   };
@@ -213,7 +213,7 @@ class Builder {
       const auto before = last_visit.find(task.part);
       if (before != last_visit.end()) visits_[before->second].next = visits_.size();
       last_visit[task.part] = visits_.size();
-      visits_.push_back({task.part, is_forward, position, position, never, {}});
+      visits_.push_back({task.part, is_forward, position, position, never_visited, {}});
     }
   }
 
@@ -221,7 +221,7 @@ class Builder {
   void plan_parameters()
   {
     struct Place {
-      std::uint64_t needed = never;           // the next visit of what is there
+      std::uint64_t needed = never_visited;   // the next visit of what is there
       std::optional<std::size_t> visit = {};  // the last one of what is there; none: of the step before
     };
     if (visits_.empty()) return;
@@ -230,7 +230,7 @@ class Builder {
                                    const std::pair<std::uint64_t, std::size_t>& b) { return a > b; };
     std::set<std::pair<std::uint64_t, std::size_t>, decltype(is_kept_longer)> by_need(is_kept_longer);
     std::vector<Place> all(places);
-    for (std::size_t i = 0; i < places; ++i) by_need.emplace(never - i, i);
+    for (std::size_t i = 0; i < places; ++i) by_need.emplace(never_visited - i, i);
     std::map<std::uint32_t, std::size_t> place_of;
     std::uint64_t done = places;
     for (std::size_t i = 0; i < visits_.size(); ++i) {
@@ -254,7 +254,7 @@ class Builder {
         place_of[visit.part] = at;
       }
       // Those that are not needed again become free in the order of their last use.
-      all[at] = {visit.next == never ? never - ++done : visit.next, i};
+      all[at] = {visit.next == never_visited ? never_visited - ++done : visit.next, i};
       by_need.emplace(all[at].needed, at);
     }
     for (const auto& place : all) {

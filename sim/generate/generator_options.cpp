@@ -13,7 +13,7 @@ namespace isobar::sim {
 
 namespace {
 
-constexpr std::size_t most_flows = 65'536;
+constexpr std::size_t most_measured_flows = 65'536;
 
 /// A word of a shell command, in quotes where it needs them.
 std::string shell_word(const std::string& word)
@@ -178,7 +178,8 @@ GeneratorCommand& GeneratorCommand::plain_device(const std::vector<DeviceGroup>&
 GeneratorCommand& GeneratorCommand::window_law(const std::optional<std::size_t>& flows,
                                                const std::optional<Bytes>& window)
 {
-  if (flows) return count("--flows", *flows, 1, most_flows).positive("--window", window.value_or(measured_window));
+  if (flows)
+    return count("--flows", *flows, 1, most_measured_flows).positive("--window", window.value_or(measured_window));
   if (window) throw InputError("--window", "changes nothing without --flows; give both");
   return *this;
 }

@@ -26,7 +26,7 @@ namespace isobar::sim {
 
 namespace {
 
-Device device_of(const ScannedHost& host)
+Device scanned_device(const ScannedHost& host)
 {
   const Props& props = host.props;
   return {.name = host.name,
@@ -136,7 +136,7 @@ Platform Platform::load_text(const std::string& xml, const std::filesystem::path
   const auto links = machine_links(name, used, *platform.routes_, [](const std::string&) {});
   std::size_t next = 0;  // of the used ones
   for (const auto* host : endpoints.devices) {
-    cluster.devices.push_back(device_of(*host));
+    cluster.devices.push_back(scanned_device(*host));
     if (next < links.size() && used.devices[next] == host) cluster.devices.back().machine = links[next++];
   }
   for (const auto* host : endpoints.machines) cluster.machines.push_back(machine_of(*host));

@@ -10,7 +10,7 @@ namespace isobar::sim {
 
 namespace {
 
-constexpr BytesPerSecond unlimited(std::numeric_limits<double>::infinity());
+constexpr BytesPerSecond unlimited_bandwidth(std::numeric_limits<double>::infinity());
 
 /// How often a link carries each byte: as often as it occurs in the route. A FATPIPE counts once, as in SimGrid.
 double loads_of(const std::vector<sg4::Link*>& links, const sg4::Link* link)
@@ -85,7 +85,7 @@ Seconds Routes::latency_now(const Route& route) const
 
 BytesPerSecond Routes::bandwidth_with(const Route& route, const std::string& name, double factor) const
 {
-  BytesPerSecond bandwidth = unlimited;
+  BytesPerSecond bandwidth = unlimited_bandwidth;
   for (const auto* link : route.links) {
     bandwidth = std::min(bandwidth, share(route, link) * (link->get_name() == name ? factor : 1));
   }
@@ -96,7 +96,7 @@ Route Routes::between(const sg4::Host& from, const sg4::Host& to) const
 {
   Route route;
   route.latency = latency(from, to, route.links);
-  route.bandwidth = route.rate_cap = unlimited;
+  route.bandwidth = route.rate_cap = unlimited_bandwidth;
   Bytes least_in_flight(std::numeric_limits<double>::infinity());
   for (const auto* link : route.links) {
     route.bandwidth = std::min(route.bandwidth, share(route, link));
