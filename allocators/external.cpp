@@ -10,6 +10,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -42,7 +43,7 @@ std::string problem_to_json(const Problem& problem)
                           {{"budget", limits.budget ? Json(*limits.budget) : Json(nullptr)},
                            {"time_limit_s", limits.time_limit ? Json(limits.time_limit->value) : Json(nullptr)},
                            {"seed", limits.seed}}}};
-  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_line(document) + "\n";
 }
 
 /// Reads an answer and maps it to the problem's devices; every fault names the program and the line of its answer.

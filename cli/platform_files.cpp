@@ -1,6 +1,7 @@
 #include "cli/platform_files.hpp"
 
 #include "core/base/standard_streams.hpp"
+#include "core/text/json_text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -26,7 +27,7 @@ std::string platform_files_json(const std::string& file, const std::string& devi
   const sim::Platform platform = load_platform(file, devices_file);
   print_notes(platform);
   const nlohmann::json answer = {{"hash", platform.hash()}, {"files", platform.files()}};
-  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(answer);
 }
 
 PlatformFiles platform_files_from(const std::string& json)

@@ -2,6 +2,7 @@
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/json_text.hpp"
 #include "exec/commands.hpp"
 #include "exec/device/device.hpp"
 #include "exec/links/network_options.hpp"
@@ -114,7 +115,7 @@ ExitCode doctor(CommandOptions options)
       json["findings"].push_back(
           {{"verdict", name_of(finding.verdict)}, {"subject", finding.subject}, {"text", finding.text}});
     }
-    fmt::print("{}\n", json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}", json_lines(json));
   } else {
     for (const auto& finding : findings) {
       fmt::print("{:<8}  {:<16}  {}\n", name_of(finding.verdict), finding.subject, finding.text);

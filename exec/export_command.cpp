@@ -3,6 +3,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
 #include "core/model/workload.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "exec/commands.hpp"
 #include "exec/files/checkpoint.hpp"
@@ -87,7 +88,7 @@ ExitCode export_checkpoint(const CommandOptions& options)
                                            {"folder", options.output},
                                            {"parameters", written.parameters},
                                            {"files", written.files}};
-    fmt::print("{}\n", result.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
+    fmt::print("{}", json_lines(result));
   } else {
     fmt::print("{}: {} parameters of step {}, in {} file{}\n", shown(options.output, options.output.size()),
                written.parameters, checkpoint.step(), written.files, written.files == 1 ? "" : "s");

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/text/csv_table.hpp"
+#include "core/text/json_text.hpp"
 #include "results/table.hpp"
 
 #include <fmt/format.h>
@@ -250,7 +251,7 @@ std::string cluster_metrics_to_json(const ClusterMetrics& metrics)
   json["mean_jct_bound_s"] = metrics.bounds.mean_jct.value;
   json["p99_jct_bound_s"] = metrics.bounds.p99_jct.value;
   json["makespan_bound_s"] = metrics.bounds.makespan.value;
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  return json_lines(json);
 }
 
 std::string cluster_metrics_to_text(const ClusterMetrics& metrics)

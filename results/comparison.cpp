@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/text/csv_table.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -38,12 +39,7 @@ std::string rounded(const std::optional<double>& number, const char* format)
   return number ? fmt::format(fmt::runtime(format), *number) : "–";
 }
 
-std::string percent(const std::optional<double>& fraction)
-{
-  return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : "–";
-}
-
-using Rows = std::vector<const ComparisonRow*>;
+using ComparisonRows = std::vector<const ComparisonRow*>;
 
 /// What rows of one table may differ in, each of which then has a column.
 struct Columns {
@@ -70,7 +66,7 @@ std::string goal_text(const ComparisonRow& row, Columns columns)
                      names_recompute ? ", recompute " + row.recompute : "");
 }
 
-Columns columns_of(const Rows& rows)
+Columns columns_of(const ComparisonRows& rows)
 {
   const auto differ = [&rows](auto value_of) {
     return std::any_of(rows.begin(), rows.end(),
@@ -81,9 +77,9 @@ Columns columns_of(const Rows& rows)
 }
 
 /// The rows of each table, in the order of their first rows.
-std::vector<Rows> groups_of(const std::vector<ComparisonRow>& rows)
+std::vector<ComparisonRows> groups_of(const std::vector<ComparisonRow>& rows)
 {
-  std::vector<Rows> groups;
+  std::vector<ComparisonRows> groups;
   std::map<std::string, std::size_t> group_of_title;
   for (const auto& row : rows) {
     const auto [group, is_new] = group_of_title.emplace(goal_text(row, {true, true}), groups.size());
@@ -119,7 +115,7 @@ struct TableBound {
 
 /// The least of the best bounds of the rows' schedules and recomputations. It holds for every placement where each of
 /// these has a bound of more than chains.
-std::optional<TableBound> bound_of(const Rows& rows)
+std::optional<TableBound> bound_of(const ComparisonRows& rows)
 {
   struct Best {
     std::optional<Seconds> of_chains;
@@ -272,7 +268,6 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
 {
   using Json = nlohmann::ordered_json;
   const auto number = [](const auto& quantity) { return quantity ? Json(quantity->value) : Json(nullptr); };
-  const auto or_null = [](const std::optional<double>& ratio) { return ratio ? Json(*ratio) : Json(nullptr); };
   Json list = Json::array();
   for (const auto& row : rows) {
     const auto gap = gap_of(row);
@@ -305,16 +300,14 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
     if (row.explanation) entry["explanation"] = Json::parse(explanation_to_json(*row.explanation));
     list.push_back(std::move(entry));
   }
-  return Json{{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}}.dump(
-             2, ' ', false, nlohmann::json::error_handler_t::replace) +
-         "\n";
+  return json_lines({{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}});
 }
 
 std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth width)
 {
   std::string text;
   std::string reasons;
-  for (const Rows& group : groups_of(rows)) {
+  for (const ComparisonRows& group : groups_of(rows)) {
     const Columns columns = columns_of(group);
     std::vector<std::vector<std::string>> table;
     for (const ComparisonRow* of_group : group) {

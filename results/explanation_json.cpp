@@ -1,5 +1,7 @@
 #include "results/explanation.hpp"
 
+#include "core/text/json_text.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <utility>
@@ -93,7 +95,7 @@ std::string explanation_to_json(const Explanation& explanation)
       {"devices_worth_using_with_memory",
        explanation.worth_using ? Json(explanation.worth_using->with_memory) : Json(nullptr)}};
   if (explanation.step) json["critical_path"] = to_json(*explanation.step);
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(json);
 }
 
 }  // namespace isobar::results

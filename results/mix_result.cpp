@@ -1,6 +1,7 @@
 #include "results/mix_result.hpp"
 
 #include "core/names.hpp"
+#include "core/text/json_text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -83,7 +84,7 @@ std::string mix_result_to_json(const MixResult& result)
   json["inputs"]["profile"] = nullptr;
   if (result.profile) json["inputs"]["profile"] = {{"name", result.profile->name}, {"hash", result.profile->hash}};
   json["wall"] = {{"simulate_s", result.simulate_time.value}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_lines(json);
 }
 
 }  // namespace isobar::results

@@ -1,6 +1,7 @@
 #include "results/result.hpp"
 
 #include "core/plan/placed_shards.hpp"
+#include "core/text/json_text.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -17,11 +18,6 @@ Json to_json(const Fingerprint& fingerprint)
   Json object = {{"name", fingerprint.name}, {"hash", fingerprint.hash}};
   if (!fingerprint.set.empty()) object["set"] = fingerprint.set;
   return object;
-}
-
-Json or_null(const std::optional<double>& number)
-{
-  return number ? Json(*number) : Json(nullptr);
 }
 
 Json to_json(const ResultInputs& inputs)
@@ -79,7 +75,7 @@ std::string result_to_json(const Result& result)
                    {"inputs", to_json(result.inputs)},
                    {"wall", {{"simulate_s", result.simulate_time.value}}}};
   if (!devices.empty()) document["devices"] = std::move(devices);
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 void StageMeter::record(const TraceEvent& event)

@@ -44,7 +44,7 @@ ExitCode cluster(const ClusterCommand& command)
   jobs_file.write(results::cluster_jobs_to_csv(jobs, scheduled.run, rules_from(options).step_factor));
   if (jobs_file.is_standard_output()) return ExitCode::Done;
   if (command.json) {
-    print(scheduled_to_json(options, scheduled) + "\n");
+    print(scheduled_to_json(options, scheduled));
     return ExitCode::Done;
   }
   print(fmt::format("{} on {} in {}, --policy {}: {}{}\n\n{}", on_one_line(options.trace),

@@ -4,6 +4,7 @@
 #include "core/base/command_options.hpp"
 #include "core/errors.hpp"
 #include "core/plan/plan.hpp"
+#include "core/text/json_text.hpp"
 #include "results/table.hpp"
 #include "schedules/orders/schedule.hpp"
 
@@ -106,7 +107,7 @@ std::string to_json(const Listing& listing)
     for (std::size_t i = 0; i < row.size(); ++i) entry[listing.header[i]] = row[i];
     list.push_back(std::move(entry));
   }
-  return list.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(list);
 }
 
 /// For people: the first entry of each row and, indented below it, the others after their headers. Lines are broken so

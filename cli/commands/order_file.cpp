@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "core/order/order_text.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "core/utf8.hpp"
 #include "schedules/orders/listed.hpp"
@@ -27,7 +28,7 @@ constexpr auto orders_key = "orders";
 
 std::string in_json(const std::string& text)
 {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(nlohmann::json(text));
 }
 
 /// What a file gives instead of the micro-batches of a plan.

@@ -6,6 +6,7 @@
 #include "cli/planning/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
@@ -156,7 +157,7 @@ ExitCode simulate(const SimulateOptions& options)
   note_approximations(inputs);
   if (plan.stages.empty()) {
     const nlohmann::ordered_json answer = {{"outcome", name_of(plan.outcome)}, {"reason", plan.reason}};
-    print(options.json ? answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+    print(options.json ? json_lines(answer)
                        : fmt::format("{}: there is no placement to simulate ({}): {}\n", on_one_line(options.plan),
                                      name_of(plan.outcome), reason_of(plan)));
     return ExitCode::Infeasible;

@@ -5,6 +5,7 @@
 #include "core/base/clock.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
@@ -99,7 +100,7 @@ std::string json_of(const Found& found)
       {"stages", std::move(stages)},
       {"search", {{"states", found.strategy.counts.states}, {"labels", found.strategy.counts.labels}}},
       {"wall", {{"search_s", found.search_time.value}}}};
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 std::string summary_of(const Found& found)

@@ -12,6 +12,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/json_text.hpp"
 #include "results/table.hpp"
 #include "results/trace/validation.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -232,7 +233,7 @@ ExitCode validate(const ValidateOptions& options)
     json.push_back(nlohmann::ordered_json::parse(validation_to_json(*validation, options.tolerance)));
     validations.push_back(std::move(*validation));
   }
-  print(options.json             ? json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n"
+  print(options.json             ? json_lines(json)
         : validations.size() > 1 ? summary_of(trials, validations)
                                  : text_of(validations.front()));
   if (largest_error <= options.tolerance) return ExitCode::Done;

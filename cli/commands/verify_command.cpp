@@ -7,6 +7,7 @@
 #include "core/base/command_options.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "core/jobs/grouping_checker.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
@@ -116,7 +117,7 @@ std::string verification_json(const Plan& plan, const VerifyOptions& options, co
       {"layers", layers},
       {"devices", devices_of(plan).size()},
       {"faults", faults}};
-  return answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(answer);
 }
 
 std::string verification_text(const Plan& plan, const VerifyOptions& options, const CertificateCheck& check,
@@ -173,7 +174,7 @@ ExitCode verify_groups(const std::string& file, bool as_json)
                                            {"bound_s", grouping.bound.value},
                                            {"certificates", grouping.proofs.size()},
                                            {"faults", faults}};
-    print(answer.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    print(json_lines(answer));
   } else {
     std::string text;
     for (const auto& fault : faults) text += fmt::format("{}: {}\n", on_one_line(file), fault);

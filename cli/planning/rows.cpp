@@ -9,6 +9,7 @@
 #include "core/base/progress_line.hpp"
 #include "core/model/layer_noise.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -43,7 +44,7 @@ std::string answer_of(const Inputs& inputs, const Plan& plan, Seconds plan_time)
 {
   nlohmann::json answer = {{"plan", plan_to_json(plan)}, {"plan_time_s", plan_time.value}};
   if (!plan.stages.empty()) answer["result"] = simulate_plan(inputs, plan, 1, "");
-  return answer.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(answer);
 }
 
 }  // namespace

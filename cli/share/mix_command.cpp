@@ -12,6 +12,7 @@
 #include "core/base/progress_line.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/plan/plan.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
@@ -416,7 +417,7 @@ std::string placements_to_text(const MixSearch& search)
 }
 
 /// What the bound is over, where jobs were planned on groups of the devices.
-std::string scope_of_bound(const JointPlacing& placing)
+std::string scope_of_placing(const JointPlacing& placing)
 {
   if (placing.groups == 0) return "";
   if (placing.has_all_groups) {
@@ -493,7 +494,7 @@ std::string text_of(const SharedJobs& jobs, const MixSearch& search)
     text += fmt::format("{}: with the best shifts {:.1f} % more than its bandwidth is wanted at times (score {:.3f})\n",
                         shown(search.demands().links[i]), 100 * search.excess()[i], 1 - search.excess()[i]);
   }
-  text += "\n" + candidates_to_text(search) + scope_of_bound(search.placing());
+  text += "\n" + candidates_to_text(search) + scope_of_placing(search.placing());
   std::set<std::string> failures;
   for (const auto& candidate : search.candidates()) {
     if (!candidate.failure.empty()) failures.insert(candidate.failure);
@@ -543,7 +544,7 @@ ExitCode share_devices(const ShareOptions& options)
     output.write(mix_to_json(jobs->as_written(search.best()->mix)));
   }
   if (!output.is_standard_output()) {
-    print(options.json ? json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n" : text);
+    print(options.json ? json_lines(json) : text);
   }
   return search.best() == nullptr ? ExitCode::Infeasible : ExitCode::Done;
 }

@@ -3,6 +3,7 @@
 #include "core/base/clock.hpp"
 #include "core/base/command_options.hpp"
 #include "core/cluster/nodes.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
@@ -149,7 +150,7 @@ std::string scheduled_to_json(const ClusterOptions& options, const ScheduledTrac
   json["starts"] = starts;
   json["shared_starts"] = run.shared_starts;
   json["wall"] = {{"simulate_s", took.value}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json_lines(json);
 }
 
 std::vector<std::optional<double>> numbers_of(const ClusterOptions& options, const ScheduledTrace& scheduled)

@@ -8,6 +8,7 @@
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/pcg64.hpp"
+#include "core/text/json_text.hpp"
 #include "results/sweep/planned_rows.hpp"
 #include "schedules/orders/warm_up.hpp"
 
@@ -229,7 +230,7 @@ std::string PlannedRuns::definition(std::size_t run) const
   if (limits.window) definition["window"] = *limits.window;
   if (limits.offload) definition["offload"] = "auto";
   if (limits.shares != allocators::ShareRule::Best) definition["shares"] = name_of(limits.shares);
-  return definition.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(definition);
 }
 
 std::vector<results::SweepResult> PlannedRuns::results_of(std::map<std::size_t, SweepRow> rows) const

@@ -2,6 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/base/interrupt.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
@@ -147,7 +148,7 @@ std::string ScheduledRuns::definition(std::size_t run) const
     definition["round_form"] = rules.form == allocators::RoundForm::Slots ? "slots" : "overlap";
     definition["largest_group"] = rules.largest_group;
   }
-  return definition.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(definition);
 }
 
 std::vector<results::SweepResult> ScheduledRuns::results_of(std::map<std::size_t, results::SweepRow> rows) const

@@ -1,6 +1,7 @@
 #include "core/cluster/cluster.hpp"
 
 #include "core/errors.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -199,7 +200,7 @@ std::string cluster_to_json(const Cluster& cluster)
     document["machines"] = Json::array();
     for (const auto& machine : cluster.machines) document["machines"].push_back(machine_to_json(machine));
   }
-  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(document);
 }
 
 }  // namespace isobar

@@ -5,6 +5,7 @@
 #include "core/names.hpp"
 #include "core/text/csv_table.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
@@ -347,7 +348,7 @@ std::string grouping_to_json(const Grouping& grouping)
                          {"baselines", std::move(baselines)},
                          {"jobs", std::move(jobs)},
                          {"certificates", std::move(proofs)}};
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 }  // namespace isobar

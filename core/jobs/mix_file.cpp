@@ -3,6 +3,7 @@
 #include "core/jobs/mix.hpp"
 #include "core/names.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -180,7 +181,7 @@ std::string mix_to_json(const Mix& mix)
                          {"discipline", name_of(mix.discipline)},
                          {"hand_over", name_of(mix.hand_over)},
                          {"links", name_of(mix.links)}};
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 }  // namespace isobar

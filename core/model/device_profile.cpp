@@ -3,6 +3,7 @@
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -201,7 +202,7 @@ std::string profile_to_json(const DeviceProfile& profile)
   for (const auto& [type, its] : profile.operator_rates) rates[type] = json_of(its);
   const auto text_of_document = [&](Json document) {
     if (!rates.empty()) document["operator_rates"] = std::move(rates);
-    return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    return json_lines(document);
   };
   if (!profile.has_layers()) {
     Json alone;

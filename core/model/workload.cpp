@@ -4,6 +4,7 @@
 #include "core/model/models.hpp"
 #include "core/model/routing.hpp"
 #include "core/names.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -243,7 +244,7 @@ std::string workload_to_json(const Workload& workload)
                          {"input_bytes", workload.input.value},
                          {"recompute_buffer_bytes", workload.workspace.value},
                          {"layers", std::move(layers)}};
-  return document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(document);
 }
 
 }  // namespace isobar

@@ -10,6 +10,7 @@
 #include "core/plan/plan_file_2.hpp"
 #include "core/plan/plan_file_reading.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -38,11 +39,6 @@ bool fits_schema_1(const Plan& plan)
 {
   const bool is_played = plan.predicted && plan.predicted->step_time_by == StepTimeBy::Played;
   return is_chain(plan) && !is_played && !plan.schedule_bound && !plan.routing;
-}
-
-Json or_null(const std::optional<Seconds>& time)
-{
-  return time ? Json(time->value) : Json(nullptr);
 }
 
 /// Adds what an executor needs to know of a device.
@@ -505,7 +501,7 @@ void add_lines(const InputError& fault, const DocumentNode& document, FaultList&
 
 std::string text_of(const Json& document)
 {
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 }  // namespace

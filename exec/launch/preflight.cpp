@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/links/network_options.hpp"
@@ -201,7 +202,7 @@ std::string facts_to_json(const RankFacts& facts)
                                  {"settings", facts.settings},
                                  {"first_step", facts.first_step}};
   if (facts.plan_device) json["plan_device"] = *facts.plan_device;
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_line(json);
 }
 
 RankFacts facts_from_json(const std::string& text)

@@ -1,6 +1,7 @@
 #include "exec/launch/rendezvous_messages.hpp"
 
 #include "core/errors.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -54,7 +55,7 @@ std::string decision_to_json(const Decision& decision)
                      {"is_the_machines_fault", decision.is_the_machines_fault},
                      {"device_of_rank", decision.device_of_rank},
                      {"endpoints", std::move(endpoints)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(json);
 }
 
 Decision decision_from_json(const std::string& text)

@@ -1,5 +1,7 @@
 #include "results/fidelity/prediction.hpp"
 
+#include "core/text/json_text.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <utility>
@@ -37,7 +39,7 @@ std::string prediction_to_json(const RowPrediction& prediction)
                            {"fits", prediction.fits},
                            {"notes", prediction.notes},
                            {"device", prediction.device}};
-  return json.dump(-1, ' ', false, SortedJson::error_handler_t::replace);
+  return json_line(json);
 }
 
 RowPrediction prediction_from_json(const std::string& text)

@@ -1,5 +1,6 @@
 #include "core/errors.hpp"
 #include "core/text/csv_table.hpp"
+#include "core/text/json_text.hpp"
 #include "results/fidelity/report.hpp"
 
 #include <fmt/format.h>
@@ -126,11 +127,6 @@ Json row_json(const PredictedRow& row)
   return json;
 }
 
-std::string text_of(const Json& json)
-{
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 }  // namespace
 
 std::string fidelity_to_json(const std::vector<PredictedRow>& rows, const FidelityFigures& figures,
@@ -144,14 +140,14 @@ std::string fidelity_to_json(const std::vector<PredictedRow>& rows, const Fideli
   for (const auto& set : figures.sets) json["sets"].push_back(set_json(set));
   for (const auto& set : figures.derived) json["derived"].push_back(set_json(set));
   for (const auto& row : rows) json["rows"].push_back(row_json(row));
-  return text_of(json);
+  return json_lines(json);
 }
 
 std::string explanation_to_json(const PredictedRow& row)
 {
   Json json = {{"schema", "isobar-fidelity-row/1"}, {"row", row_json(row)}};
   json["row"]["notes"] = row.prediction.notes;
-  return text_of(json);
+  return json_lines(json);
 }
 
 std::string fidelity_to_csv(const std::vector<PredictedRow>& rows)

@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -267,7 +268,7 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
   if (!meta.sweep.empty()) {
     Json document = {{"schema", schema}, {"sweep", meta.sweep}};
     add_approved(meta, document);
-    return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    return json_lines(document);
   }
   Json grid = {{"platforms", meta.platforms}, {"workloads", meta.workloads}, {"allocators", meta.allocators}};
   grid["objectives"] = Json::array();
@@ -296,7 +297,7 @@ std::string baseline_meta_to_json(const BaselineMeta& meta)
   }
   if (!meta.plan_time_limits.empty()) document["plan_time_limits"] = object_of(meta.plan_time_limits);
   add_approved(meta, document);
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 std::vector<std::string> reasons_not_to_compare(const Provenance& approved, const Provenance& now)

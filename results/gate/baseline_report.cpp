@@ -1,3 +1,4 @@
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "core/text/xml_writer.hpp"
 #include "results/gate/baseline.hpp"
@@ -99,7 +100,7 @@ std::string check_to_json(const BaselineCheck& check, const std::string& against
                          {check.schedules ? "mean_jcts" : "step_times", mean(check.times)},
                          {check.schedules ? "mean_jcts_by_policy" : "step_times_by_allocator", std::move(by_maker)},
                          {"plan_times", std::move(plan_times)}};
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 std::string check_to_markdown(const BaselineCheck& check, const std::string& against)

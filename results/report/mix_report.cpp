@@ -1,6 +1,7 @@
 #include "results/report/mix_report.hpp"
 
 #include "core/errors.hpp"
+#include "core/text/json_text.hpp"
 #include "results/report/report.hpp"
 
 #include <fmt/format.h>
@@ -227,7 +228,7 @@ std::string mix_to_report(const NamedText& result, const NamedText& trace, const
     for (const auto* key : {"discipline", "hand_over", "links"}) mix["sharing"][key] = json.at("mix").at(key);
     mix["timeline"] = timeline_of(MixTrace(result, trace, names, links_between), json);
     mix["simgrid_version"] = json.at("simgrid_version");
-    return mix.dump(-1, ' ', false, Json::error_handler_t::replace);
+    return json_line(mix);
   } catch (const Json::exception& fault) {
     throw InputError(result.name, fmt::format("is not a whole result of a mix ({}); simulate again", fault.what()));
   }
@@ -236,7 +237,7 @@ std::string mix_to_report(const NamedText& result, const NamedText& trace, const
 std::string mix_report_to_json(const std::string& version, const std::string& mix)
 {
   const Json json = {{"schema", "isobar-report/1"}, {"isobar_version", version}, {"mix", Json::parse(mix)}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json_lines(json);
 }
 
 }  // namespace isobar::results

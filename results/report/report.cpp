@@ -3,6 +3,7 @@
 #include "core/check/tier_memory.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/text/json_text.hpp"
 #include "results/explanation.hpp"
 #include "results/report/site_map.hpp"
 
@@ -22,21 +23,6 @@ namespace isobar::results {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string text_of(const Json& json)
-{
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
-Json or_null(const std::optional<Seconds>& time)
-{
-  return time ? Json(time->value) : Json(nullptr);
-}
-
-Json or_null(const std::optional<double>& number)
-{
-  return number ? Json(*number) : Json(nullptr);
-}
 
 Json json_of(const Fingerprint& fingerprint)
 {
@@ -368,7 +354,7 @@ std::string run_to_json(const ReportedRun& run)
   json["timeline"] = timeline_of(run.simulated, numbers_in_file(plan));
   json["memory"] = memory_of(run, run.simulated);
   json["measured"] = run.measured != nullptr ? measured_of(run) : Json(nullptr);
-  return text_of(json);
+  return json_line(json);
 }
 
 std::string report_to_json(const Result& first, const std::string& version, const std::vector<RunAndAnswers>& runs)
@@ -392,7 +378,7 @@ std::string report_to_json(const Result& first, const std::string& version, cons
     for (const auto& answer : answers) object["what_ifs"].push_back(json_of(answer));
     json["runs"].push_back(std::move(object));
   }
-  return text_of(json);
+  return json_line(json);
 }
 
 std::string page_of(const PageParts& parts, const std::string& json)

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/text/csv_table.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 #include "results/cluster_metrics.hpp"
 
 #include <nlohmann/json.hpp>
@@ -139,14 +140,14 @@ std::string schedule_to_json(const JobsFile& file)
                      {"longest_wait_s", longest_wait},
                      {"completion", completion_of(times)},
                      {"population", population_of(jobs)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(json);
 }
 
 std::string schedule_report_to_json(const std::string& version, const std::vector<std::string>& schedules)
 {
   Json json = {{"schema", "isobar-report/1"}, {"isobar_version", version}, {"schedules", Json::array()}};
   for (const auto& schedule : schedules) json["schedules"].push_back(Json::parse(schedule));
-  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+  return json_lines(json);
 }
 
 }  // namespace isobar::results

@@ -3,6 +3,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "core/text/document.hpp"
+#include "core/text/json_text.hpp"
 #include "results/comparison.hpp"
 
 #include <fmt/format.h>
@@ -103,7 +104,7 @@ std::string sweep_row_to_json(const SweepRow& row, const RunKind& kind)
     json[name] = !number ? Json(nullptr) : is_count ? Json(static_cast<std::uint64_t>(*number)) : Json(*number);
   }
   json["reason"] = row.reason;
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return json_line(json);
 }
 
 SweepRow sweep_row_from_json(const std::string& text, const std::string& name, const RunKind& kind)

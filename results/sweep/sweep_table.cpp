@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/text/csv_table.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/comparison.hpp"
 #include "results/sweep/statistics.hpp"
@@ -265,7 +266,7 @@ std::string sweep_to_json_lines(const Sweep& sweep, const std::vector<SweepResul
 {
   std::string text;
   for (const auto& line : lines_of(sweep, results)) {
-    text += object_of(line).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+    text += json_line(object_of(line)) + "\n";
   }
   return text;
 }
@@ -284,7 +285,7 @@ std::string sweep_summary_to_json(const Sweep& sweep, const std::vector<SweepRes
                          {"missing", sweep.runs() - results.size()},
                          {"outcomes", outcomes_of(results)},
                          {"points", std::move(points)}};
-  return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 bool is_simulated(const Sweep& sweep, const SweepResult& result)

@@ -1,6 +1,7 @@
 #include "results/trace/kineto.hpp"
 
 #include "core/errors.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "results/trace/gzip.hpp"
@@ -24,7 +25,7 @@ namespace {
 using Real = long double;
 using KinetoJson = nlohmann::basic_json<std::map, std::vector, std::string, bool, std::int64_t, std::uint64_t, Real>;
 
-struct Stream {
+struct KinetoStream {
   std::uint64_t events = 0;
   std::vector<Interval> moments;
 };
@@ -107,14 +108,14 @@ class KinetoReader {
     const Seconds begin(1e-6 * static_cast<double>(time_us - *origin_us_));
     const Seconds duration(1e-6 * static_cast<double>(event.at("dur").get<Real>()));
     if (duration < Seconds(0)) throw InputError("dur: less than 0");
-    Stream& stream = streams_[name];
+    KinetoStream& stream = streams_[name];
     ++stream.events;
     stream.moments.push_back({begin, begin + duration});
     return stream.moments.back();
   }
 
   std::optional<Real> origin_us_;  // the first event's begin
-  std::map<std::string, Stream> streams_;
+  std::map<std::string, KinetoStream> streams_;
   std::map<std::uint64_t, Gpu> gpus_;
 };
 
@@ -177,7 +178,7 @@ std::string kineto_to_json(const KinetoStats& stats)
                             {"span_s", stats.span.value},
                             {"streams", std::move(streams)},
                             {"gpus", std::move(gpus)}};
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 std::string kineto_to_text(const KinetoStats& stats)

@@ -2,6 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "core/text/json_text.hpp"
 #include "results/trace/recorded_program.hpp"
 #include "results/trace/timeline.hpp"
 #include "results/trace/trace_file.hpp"
@@ -87,8 +88,7 @@ std::string merged_trace(const std::filesystem::path& predicted, const std::file
   for (std::size_t which = 0; which < sides.size(); ++which) {
     const Json trace = Json::parse(read_file(sides[which].trace.name));
     for (const auto& event : trace.at("traceEvents")) {
-      text +=
-          separator + merged(event, which, sides[which]).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      text += separator + json_line(merged(event, which, sides[which]));
       separator = ",\n";
     }
   }

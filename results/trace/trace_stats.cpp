@@ -1,6 +1,7 @@
 #include "results/trace/trace_stats.hpp"
 
 #include "core/errors.hpp"
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "results/trace/intervals.hpp"
@@ -261,7 +262,7 @@ std::string stats_to_json(const TraceStats& stats)
                          {"step_time_s", stats.step_time.value}, {"devices", std::move(devices)},
                          {"critical_step", stats.typical_step},  {"critical_path_by_kind", std::move(kinds)},
                          {"critical_path", std::move(path)}};
-  return document.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return json_lines(document);
 }
 
 std::string stats_to_text(const TraceStats& stats)

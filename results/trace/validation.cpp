@@ -1,5 +1,6 @@
 #include "results/trace/validation.hpp"
 
+#include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 
@@ -231,7 +232,7 @@ std::string validation_to_json(const Validation& validation, double tolerance)
   }
   json["predicted_critical_path"] = json_of(validation.predicted_path);
   json["measured_critical_path"] = json_of(validation.measured_path);
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return json_lines(json);
 }
 
 std::string text_of(const Validation& validation)
