@@ -27,9 +27,9 @@ struct Point {
   Seconds time;
 };
 
-class PathFinder {
+class PlayedPathFinder {
  public:
-  PathFinder(const Program& program, const PlayerRates& rates) : program_(program), rates_(rates)
+  PlayedPathFinder(const Program& program, const PlayerRates& rates) : program_(program), rates_(rates)
   {
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) played_.emplace_back(program.lanes(rank).size());
     const auto played = play_program(program, rates, 1, [this](const Turn& turn, Seconds begin, Seconds end) {
@@ -186,7 +186,7 @@ class PathFinder {
 
 PlayedPath played_path(const Program& program, const PlayerRates& rates)
 {
-  return PathFinder(program, rates).path();
+  return PlayedPathFinder(program, rates).path();
 }
 
 }  // namespace isobar::results

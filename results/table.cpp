@@ -127,4 +127,9 @@ std::string table_of(const std::vector<std::string>& header, std::vector<std::ve
   return table;
 }
 
+std::string percent(const std::optional<double>& fraction)
+{
+  return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : "–";
+}
+
 }  // namespace isobar::results

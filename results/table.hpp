@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,5 +22,8 @@ enum class TableWidth {
 /// shortens entries of left-aligned columns in the middle. A last line names the columns that were left out.
 std::string table_of(const std::vector<std::string>& header, std::vector<std::vector<std::string>> rows,
                      std::size_t left_columns, const std::vector<std::size_t>& dispensable, TableWidth width);
+
+/// "12.3 %", or "–" without a number.
+std::string percent(const std::optional<double>& fraction);
 
 }  // namespace isobar::results

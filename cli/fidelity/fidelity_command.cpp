@@ -172,7 +172,7 @@ std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, bool u
 }
 
 /// Done when a row was predicted; otherwise EnvironmentError when a prediction failed, else Infeasible.
-ExitCode exit_code_of(const std::vector<PredictedRow>& rows)
+ExitCode exit_code_of_predictions(const std::vector<PredictedRow>& rows)
 {
   const auto any = [&rows](std::string_view status) {
     return std::ranges::any_of(rows, [status](const PredictedRow& row) { return row.status() == status; });
@@ -185,7 +185,7 @@ ExitCode explain(const FidelityOptions& options, const std::vector<MeasuredRow>&
 {
   const auto row = predicted({explained_row(options.explain, rows)}, options.unfolded, row_time_limit);
   print(options.json ? explanation_to_json(row.front()) : explanation_to_text(row.front()));
-  return exit_code_of(row);
+  return exit_code_of_predictions(row);
 }
 
 ExitCode fidelity(const FidelityOptions& options)
@@ -212,7 +212,7 @@ ExitCode fidelity(const FidelityOptions& options)
                        : fidelity_to_text(rows, figures, options.table.width()));
   }
   for (const auto& line : beyond) say(line);
-  return beyond.empty() ? exit_code_of(rows) : ExitCode::CheckFailed;
+  return beyond.empty() ? exit_code_of_predictions(rows) : ExitCode::CheckFailed;
 }
 
 }  // namespace

@@ -268,15 +268,15 @@ RowParts parts_of(const RowProblem& problem, const PricedRow& priced, const Plan
 }
 
 /// A choice of what a row leaves open, ready to be played.
-struct Candidate {
+struct PricedCandidate {
   RowChoice choice;
   RowProblem problem;
   PricedRow priced;
   RowMemory memory;
 };
 
-Candidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const compute::Framework& framework,
-                       const RowProfiles& profiles, const Cluster& cluster)
+PricedCandidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const compute::Framework& framework,
+                             const RowProfiles& profiles, const Cluster& cluster)
 {
   RowProblem problem = problem_of(row, choice, framework, MachineDevices(cluster));
   if (!problem.plan.recompute.empty()) {
@@ -288,7 +288,7 @@ Candidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const co
 }
 
 /// About how long the step takes: the usual formula of a pipeline, without transfers.
-Seconds estimated_step(const Candidate& candidate)
+Seconds estimated_step(const PricedCandidate& candidate)
 {
   Seconds sum;
   Seconds most;
@@ -304,17 +304,17 @@ Seconds estimated_step(const Candidate& candidate)
 }
 
 /// The choice with the least estimated step among those that fit, or among all if none does.
-Candidate best_of(const MeasuredRow& row, const compute::Framework& framework, const RowProfiles& profiles,
-                  const Cluster& cluster)
+PricedCandidate best_of(const MeasuredRow& row, const compute::Framework& framework, const RowProfiles& profiles,
+                        const Cluster& cluster)
 {
   const auto choices = choices_of(row);
   if (choices.size() == 1) return candidate_of(row, choices.front(), framework, profiles, cluster);
-  std::optional<Candidate> best;
+  std::optional<PricedCandidate> best;
   Seconds least;
   std::string fault;
   for (const auto& choice : choices) {
     try {
-      Candidate candidate = candidate_of(row, choice, framework, profiles, cluster);
+      PricedCandidate candidate = candidate_of(row, choice, framework, profiles, cluster);
       if (best && best->memory.fits && !candidate.memory.fits) continue;
       const Seconds step = estimated_step(candidate);
       if (best && best->memory.fits == candidate.memory.fits && step >= least) continue;
@@ -379,7 +379,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded)
   const auto [framework, note] = compute::framework_named(row.framework);
   if (!note.empty()) prediction.notes.push_back(note);
   const RowProfiles profiles(row.profiles);
-  const Candidate candidate = best_of(row, *framework, profiles, platform.cluster());
+  const PricedCandidate candidate = best_of(row, *framework, profiles, platform.cluster());
   const auto& [choice, problem, priced, memory] = candidate;
   if (choices_of(row).size() > 1) {
     prediction.notes.push_back(fmt::format("micro-batch {}, {} virtual stages and recomputation {} are the best {}",

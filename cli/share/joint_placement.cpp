@@ -51,7 +51,7 @@ std::vector<std::vector<std::size_t>> groups_of(const Cluster& cluster, std::siz
 }
 
 /// A job with one of its plans.
-struct Choice {
+struct JobChoice {
   MixJob job;
   MixJobInputs inputs;
   SoloRun alone;
@@ -73,7 +73,7 @@ class Resources {
     }
   }
 
-  allocators::PlacedStep step_of(const Choice& choice)
+  allocators::PlacedStep step_of(const JobChoice& choice)
   {
     allocators::PlacedStep step;
     step.alone = choice.alone.step_time;
@@ -117,11 +117,12 @@ class Resources {
 };
 
 /// The choices of each kind of job, the given one first. Of plans on the same devices, the one with the shortest step.
-std::vector<std::vector<Choice>> choices_of(const ShareOptions& options, SharedJobs& jobs, const PlacedJobs& given,
-                                            const std::vector<std::size_t>& first_of_kind,
-                                            const std::vector<std::vector<std::size_t>>& groups, std::size_t parallel)
+std::vector<std::vector<JobChoice>> choices_of(const ShareOptions& options, SharedJobs& jobs, const PlacedJobs& given,
+                                               const std::vector<std::size_t>& first_of_kind,
+                                               const std::vector<std::vector<std::size_t>>& groups,
+                                               std::size_t parallel)
 {
-  std::vector<std::vector<Choice>> choices;
+  std::vector<std::vector<JobChoice>> choices;
   std::vector<std::size_t> planned;
   std::vector<std::size_t> kind_of_planned;
   for (std::size_t kind = 0; kind < first_of_kind.size(); ++kind) {
@@ -152,13 +153,13 @@ std::vector<std::vector<Choice>> choices_of(const ShareOptions& options, SharedJ
   const auto alone = simulate_alone(all, options.rounds, parallel);
   for (std::size_t i = 0; i < all.jobs.size(); ++i) {
     auto& own = choices[kinds[i]];
-    Choice choice{all.mix.jobs[i], std::move(all.jobs[i]), alone[i]};
-    const auto names_of = [](const Choice& of) {
+    JobChoice choice{all.mix.jobs[i], std::move(all.jobs[i]), alone[i]};
+    const auto names_of = [](const JobChoice& of) {
       const auto names = devices_of(of.inputs.plan);
       return std::set<std::string>(names.begin(), names.end());
     };
     const auto same =
-        std::ranges::find_if(own, [&](const Choice& other) { return names_of(other) == names_of(choice); });
+        std::ranges::find_if(own, [&](const JobChoice& other) { return names_of(other) == names_of(choice); });
     if (same == own.end()) {
       own.push_back(std::move(choice));
     } else if (choice.alone.step_time < same->alone.step_time && same != own.begin()) {
@@ -228,7 +229,7 @@ JointPlacing place_together(const ShareOptions& options, SharedJobs& jobs, const
     inputs.jobs.clear();
     placed.mix = given.mix;
     for (std::size_t job = 0; job < kind_of.size(); ++job) {
-      const Choice& choice = choices[kind_of[job]][placement.choices[job]];
+      const JobChoice& choice = choices[kind_of[job]][placement.choices[job]];
       placed.mix.jobs[job].plan = choice.job.plan;
       placed.jobs.push_back(choice.inputs);
       placed.alone.push_back(choice.alone);

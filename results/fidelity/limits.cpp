@@ -13,7 +13,7 @@ namespace isobar::results {
 
 namespace {
 
-constexpr double rounding = 1e-9;  // of figures that were written and read again
+constexpr double rounding_of_text = 1e-9;  // of figures that were written and read again
 
 SetLimits limits_of(const std::string& set, const DocumentNode& node, FaultList& faults)
 {
@@ -42,13 +42,13 @@ class LimitCheck {
 
   void at_most(const char* key, std::optional<double> figure, std::optional<double> limit, double tolerance = 0)
   {
-    if (!limit || (figure && *figure <= *limit + tolerance + rounding)) return;
+    if (!limit || (figure && *figure <= *limit + tolerance + rounding_of_text)) return;
     add(key, figure, fmt::format("{:.6g}", *limit) + (tolerance > 0 ? fmt::format(" + {:.6g}", tolerance) : ""));
   }
 
   void at_least(const char* key, std::optional<double> figure, std::optional<double> limit)
   {
-    if (!limit || (figure && *figure >= *limit - rounding)) return;
+    if (!limit || (figure && *figure >= *limit - rounding_of_text)) return;
     add(key, figure, fmt::format("{:.6g}", *limit));
   }
 

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/markdown_table.hpp"
+#include "results/table.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,11 +19,6 @@ namespace {
 using Table = std::vector<std::vector<std::string>>;
 
 constexpr auto nothing = "–";
-
-std::string percent(std::optional<double> fraction)
-{
-  return fraction ? fmt::format("{:.1f} %", 100 * *fraction) : nothing;
-}
 
 std::string signed_percent(double fraction)
 {

@@ -14,7 +14,7 @@ namespace {
 constexpr double more = 1.1;
 constexpr double less = 0.9;
 /// Most changes of each kind; each costs a simulation.
-constexpr std::size_t most_devices = 3;
+constexpr std::size_t most_asked_devices = 3;
 constexpr std::size_t most_links = 3;
 constexpr std::size_t most_connections = 6;
 
@@ -30,7 +30,7 @@ void add_devices(std::vector<WhatIf>& what_ifs, const Result& result)
     device.second += stage.compute;
   }
   std::stable_sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
-  for (std::size_t i = 0; i < std::min(most_devices, devices.size()); ++i) {
+  for (std::size_t i = 0; i < std::min(most_asked_devices, devices.size()); ++i) {
     const std::string& device = devices[i].first;
     what_ifs.push_back({fmt::format("+10 % speed of {}", device), Property::Speed, {device}, more, false});
   }
