@@ -1,10 +1,11 @@
-# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ... [PRECOMPILED TARGET]): adds the library of a folder,
-# isobar::NAME; without sources, an interface to the libraries that it links. HEADERS: header-only libraries, which an
-# installed Isobar does not need. With CMAKE_UNITY_BUILD its sources are compiled as one, so names in unnamed namespaces
-# are unique in a folder. PRECOMPILED: whose precompiled headers it takes, isobar_standard if none is named, its own
-# if that is NONE.
+# isobar_module(NAME SOURCES ... PUBLIC ... PRIVATE ... HEADERS ... [PRECOMPILED TARGET]): adds the library of a folder or
+# room, isobar::NAME; without sources, an interface to the libraries that it links. HEADERS: header-only libraries, which
+# an installed Isobar does not need. With CMAKE_UNITY_BUILD its sources are compiled as one, so names in unnamed
+# namespaces are unique in a library. PRECOMPILED: whose precompiled headers it takes, isobar_standard if none is named,
+# its own if that is NONE.
 # isobar_rows(TARGET TABLE PATTERN ROW FILE): makes a file of initializers, which the target may include, of the lines of a
 # CSV file that match the pattern, each replaced by ROW: #include "generated/FILE".
+# isobar_unite(TARGET): with CMAKE_UNITY_BUILD, compiles all sources of a target as one.
 # isobar_settings(TARGET): the compile settings of all our targets; there are no global flags.
 # isobar_precompile(TARGET HEADER... | REUSE_FROM OTHER): compiles headers once for all sources of a target, or takes those
 # of another target with the same settings. A source still includes what it uses: preset core-only and clang-tidy
@@ -51,16 +52,20 @@ set(isobar_standard_headers
 find_package(fmt REQUIRED)
 isobar_precompiled(isobar_standard LINK fmt::fmt HEADERS ${isobar_standard_headers})
 
+function(isobar_unite target)
+  if(CMAKE_UNITY_BUILD)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
+    # Warns of types that only one source uses, since that source is included here.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 function(isobar_module name)
   cmake_parse_arguments(PARSE_ARGV 1 module "" "PRECOMPILED" "SOURCES;PUBLIC;PRIVATE;HEADERS")
   if(module_SOURCES)
     add_library(isobar_${name} STATIC ${module_SOURCES})
     isobar_settings(isobar_${name})
-    if(CMAKE_UNITY_BUILD)
-      set_target_properties(isobar_${name} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-      # Warns of types that only one source uses, since that source is included here.
-      target_compile_options(isobar_${name} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
-    endif()
+    isobar_unite(isobar_${name})
     if(NOT module_PRECOMPILED)
       isobar_precompile(isobar_${name} REUSE_FROM isobar_standard)
     elseif(NOT module_PRECOMPILED STREQUAL NONE)

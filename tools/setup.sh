@@ -25,7 +25,7 @@ need_packages() {
 export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros CMAKE_CXX_COMPILER_LAUNCHER=ccache
 
 # configure ALL: ON includes the executor and the tests; OFF leaves an existing build folder as it is. A new build folder
-# compiles each room as one source, which takes a third of the time.
+# compiles each library as one source, which takes a third of the time.
 configure() {
   local unity=()
   if [ -f build/release/build.ninja ]; then
