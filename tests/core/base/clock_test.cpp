@@ -35,12 +35,10 @@ TEST(ProcessorWaitTest, CountsTheTimeInWhichAnotherThreadHasTheProcessor)
   std::jthread([&] {
     stay_on_one_processor();
     const ProcessorWait wait;
-    while (wait.fraction() < 0.25) continue;
-    fraction = wait.fraction();
+    while (fraction < 0.25) fraction = wait.fraction();
     is_done = true;
   }).join();
-  EXPECT_GT(fraction, 0.2);
-  EXPECT_LT(fraction, 1);
+  EXPECT_LE(fraction, 1);
 }
 
 TEST(ProcessorWaitTest, WarnsFromATenthOfTheTime)
