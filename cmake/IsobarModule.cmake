@@ -55,8 +55,10 @@ isobar_precompiled(isobar_standard LINK fmt::fmt HEADERS ${isobar_standard_heade
 function(isobar_unite target)
   if(CMAKE_UNITY_BUILD)
     set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 0)
-    # Warns of types that only one source uses, since that source is included here.
-    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+    # These warn of types that only one source uses, since that source is included here, and of local names that another
+    # source has in its unnamed namespace. Preset core-only, which unites nothing, still warns of shadowed names.
+    target_compile_options(${target} PRIVATE
+                           "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage;-Wno-shadow>")
   endif()
 endfunction()
 
