@@ -35,7 +35,7 @@ ChildResult run_slurm(const std::vector<std::string>& arguments)
   }
 }
 
-std::string on_one_line(const std::string& text)
+std::string joined_lines(const std::string& text)
 {
   std::istringstream lines(text);
   std::string all;
@@ -49,7 +49,7 @@ std::string on_one_line(const std::string& text)
 /// The message of a Slurm command that failed.
 std::string complaint_of(const ChildResult& result)
 {
-  const std::string message = on_one_line(result.errors);
+  const std::string message = joined_lines(result.errors);
   return message.empty() && result.failure ? result.failure->text : message;
 }
 
@@ -177,7 +177,7 @@ std::string submit(const JobArray& array, const std::set<std::size_t>& tasks)
   std::string job = result.output.substr(0, result.output.find_first_of(";\n"));
   if (number_in(job)) return job;
   throw EnvironmentError(
-      fmt::format("sbatch gave no job id, but {}", in_quotes(on_one_line(result.output + result.errors))));
+      fmt::format("sbatch gave no job id, but {}", in_quotes(joined_lines(result.output + result.errors))));
 }
 
 }  // namespace isobar::cli
