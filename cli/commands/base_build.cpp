@@ -24,7 +24,7 @@ constexpr Seconds git_limit(60);
 constexpr Seconds build_limit(7200);
 
 /// How a command failed; "" when it did not.
-std::string text_of(const std::optional<Failure>& failure)
+std::string failure_text(const std::optional<Failure>& failure)
 {
   return failure ? failure->text : "";
 }
@@ -44,7 +44,7 @@ std::string git(const fs::path& folder, std::vector<std::string> arguments, cons
 void build_step(const std::vector<std::string>& arguments, const fs::path& log)
 {
   const ChildResult result = run_command(arguments, "", build_limit);
-  std::ofstream(log, std::ios::app) << result.output << text_of(result.failure) << '\n';
+  std::ofstream(log, std::ios::app) << result.output << failure_text(result.failure) << '\n';
   if (!result.failure) return;
   throw EnvironmentError(
       fmt::format("--base: {} {} (its output: {})", arguments.front(), result.failure->text, log.string()));
@@ -162,7 +162,7 @@ std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector
   for (const auto& row : rows) {
     work.emplace_back([command = command_for(program, row, meta), row_time_limit] {
       const ChildResult result = run_command(command, "", {row_time_limit, "--row-time-limit"});
-      return result.output + '\0' + text_of(result.failure);
+      return result.output + '\0' + failure_text(result.failure);
     });
   }
   ProgressLine progress("check: the other build", rows.size());
@@ -171,7 +171,7 @@ std::vector<results::ComparisonRow> rows_by(const fs::path& program, std::vector
                   [&](std::size_t index, const ChildResult& child) {
                     const auto end = child.output.rfind('\0');
                     if (end == std::string::npos) {
-                      fill(rows[index], "", text_of(child.failure));
+                      fill(rows[index], "", failure_text(child.failure));
                     } else {
                       fill(rows[index], child.output.substr(0, end), child.output.substr(end + 1));
                     }

@@ -109,7 +109,7 @@ double saved_share(const Grouping& grouping, Seconds total)
   return most > Seconds(0) ? (grouping.serial - total) / most : 1;
 }
 
-std::string text_of(const Grouping& grouping, Seconds took)
+std::string grouping_text(const Grouping& grouping, Seconds took)
 {
   std::string text =
       fmt::format("{} in {}{}: {} in {:.2f} s\n", counted(grouping.jobs.size(), "job"), name_of(grouping.size),
@@ -170,7 +170,7 @@ ExitCode choose_groups(const ShareOptions& options)
   ensure(faults_of(*grouping).empty(), "a grouping that its checker refuses");
   const std::string json = grouping_to_json(*grouping);
   output.write(json);
-  if (!output.is_standard_output()) print(options.json ? json : text_of(*grouping, took));
+  if (!output.is_standard_output()) print(options.json ? json : grouping_text(*grouping, took));
   return ExitCode::Done;
 }
 

@@ -483,7 +483,7 @@ std::string memory_to_text(const Json& result, const Cluster& cluster)
   return results::table_of({"device", "busy", "holds", "has"}, rows);
 }
 
-std::string text_of(const SharedJobs& jobs, const MixSearch& search)
+std::string mix_text(const SharedJobs& jobs, const MixSearch& search)
 {
   const MixInputs& inputs = jobs.inputs();
   const auto bound = search.bound();
@@ -532,7 +532,7 @@ ExitCode share_devices(const ShareOptions& options)
   has_common_device(jobs->inputs().jobs) ? search.try_turns() : search.try_shifts();
   search.try_placements();
   Json json = json_of(options, *jobs, search);
-  std::string text = text_of(*jobs, search);
+  std::string text = mix_text(*jobs, search);
   if (search.best() == nullptr) {
     const Swap swap = swap_of(jobs->inputs(), search.alone());
     text += "\n" + swap_to_text(swap, search.serial());

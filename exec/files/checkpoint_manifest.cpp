@@ -19,12 +19,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr auto schema = "isobar-checkpoint/1";
 
-std::string text_of(std::uint32_t crc)
+std::string hex_of(std::uint32_t crc)
 {
   return fmt::format("{:08x}", crc);
 }
 
-std::string text_of(const PartName& part)
+std::string stem_of(const PartName& part)
 {
   const std::string stage = fmt::format("stage-{}-of-{}", part.stage, part.stages);
   return part.shards == 1 ? stage : fmt::format("{}-shard-{}-of-{}", stage, part.shard, part.shards);
@@ -35,7 +35,7 @@ std::optional<std::uint32_t> crc_from(const DocumentNode& node)
   std::uint32_t crc = 0;
   const auto* end = node.scalar.data() + node.scalar.size();
   const auto status = std::from_chars(node.scalar.data(), end, crc, 16).ec;
-  if (!node.is_text || status != std::errc{} || text_of(crc) != node.scalar) return std::nullopt;
+  if (!node.is_text || status != std::errc{} || hex_of(crc) != node.scalar) return std::nullopt;
   return crc;
 }
 
@@ -51,12 +51,12 @@ std::uint32_t required_crc(MappingReader& reader, const std::string& key)
 
 std::string tensor_file_name(const PartName& part)
 {
-  return text_of(part) + ".safetensors";
+  return stem_of(part) + ".safetensors";
 }
 
 std::string manifest_file_name(const PartName& part)
 {
-  return text_of(part) + ".json";
+  return stem_of(part) + ".json";
 }
 
 std::string manifest_to_text(const ManifestPart& part)
@@ -64,7 +64,7 @@ std::string manifest_to_text(const ManifestPart& part)
   const auto run = Json::parse(part.run);
   ensure(run.is_object(), "the description of a run is a JSON object");
   Json tensors = Json::object();
-  for (const auto& [name, crc] : part.tensor_crc) tensors[name] = text_of(crc);
+  for (const auto& [name, crc] : part.tensor_crc) tensors[name] = hex_of(crc);
   Json manifest = {{"schema", schema}, {"step", part.step}, {"stages", part.name.stages}, {"stage", part.name.stage}};
   if (part.name.shards > 1) {
     manifest["shards"] = part.name.shards;
@@ -75,7 +75,7 @@ std::string manifest_to_text(const ManifestPart& part)
   manifest["run"] = run;
   manifest["file"] = tensor_file_name(part.name);
   manifest["size_bytes"] = part.size;
-  manifest["crc32c"] = text_of(part.crc);
+  manifest["crc32c"] = hex_of(part.crc);
   manifest["tensors"] = std::move(tensors);
   return manifest.dump(2) + '\n';
 }

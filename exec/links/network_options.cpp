@@ -38,7 +38,7 @@ std::optional<asio::ip::address> address_from(const std::string& text)
 }
 
 /// nullopt for link-local IPv6 addresses, which are ambiguous without an interface.
-std::optional<std::string> text_of(const sockaddr& address)
+std::optional<std::string> address_text(const sockaddr& address)
 {
   const bool is_ipv6 = address.sa_family == AF_INET6;
   asio::ip::tcp::endpoint endpoint(is_ipv6 ? asio::ip::tcp::v6() : asio::ip::tcp::v4(), 0);
@@ -59,7 +59,7 @@ Interfaces interfaces_of_machine(const std::string& wanted)
     for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
       found.names.insert(entry->ifa_name);
       if (entry->ifa_name != wanted || entry->ifa_addr == nullptr || entry->ifa_addr->sa_family != family) continue;
-      if (auto address = text_of(*entry->ifa_addr)) found.addresses.push_back(std::move(*address));
+      if (auto address = address_text(*entry->ifa_addr)) found.addresses.push_back(std::move(*address));
     }
   }
   return found;

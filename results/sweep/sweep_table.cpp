@@ -69,7 +69,7 @@ Json number_to_json(const std::optional<double>& number, bool is_count = false)
   return is_count ? Json(static_cast<std::uint64_t>(*number)) : Json(*number);
 }
 
-Line line_of(const Sweep& sweep, const SweepResult& result)
+Line sweep_line(const Sweep& sweep, const SweepResult& result)
 {
   Line line = parameters_of(sweep, result, true);
   line.emplace_back("outcome", result.outcome);
@@ -81,7 +81,7 @@ Line line_of(const Sweep& sweep, const SweepResult& result)
   return line;
 }
 
-std::string text_of(const Json& value)
+std::string value_text(const Json& value)
 {
   if (value.is_null()) return "";
   if (value.is_string()) return value.get<std::string>();
@@ -97,7 +97,7 @@ std::string lines_to_csv(const std::vector<Line>& lines)
     return csv_line(entries);
   };
   std::string csv = entries_of(lines.front(), [](const auto& column) { return column.first; });
-  for (const auto& line : lines) csv += entries_of(line, [](const auto& column) { return text_of(column.second); });
+  for (const auto& line : lines) csv += entries_of(line, [](const auto& column) { return value_text(column.second); });
   return csv;
 }
 
@@ -112,7 +112,7 @@ std::vector<Line> lines_of(const Sweep& sweep, const std::vector<SweepResult>& r
 {
   std::vector<Line> lines;
   lines.reserve(results.size());
-  for (const auto& result : results) lines.push_back(line_of(sweep, result));
+  for (const auto& result : results) lines.push_back(sweep_line(sweep, result));
   return lines;
 }
 
@@ -258,7 +258,7 @@ std::string sweep_to_csv(const Sweep& sweep, const std::vector<SweepResult>& res
 
 std::string sweep_header(const Sweep& sweep, const SweepResult& result)
 {
-  const std::string csv = lines_to_csv({line_of(sweep, result)});
+  const std::string csv = lines_to_csv({sweep_line(sweep, result)});
   return csv.substr(0, csv.find('\n'));
 }
 

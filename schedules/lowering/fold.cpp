@@ -490,7 +490,7 @@ class Folder {
 constexpr double most_instructions_of_shards = 1e6;
 
 /// About how many computations and collectives the shards of one replica have in a step.
-double instructions_of(const Plan& plan, const Places& places)
+double count_instructions(const Plan& plan, const Places& places)
 {
   const std::uint64_t each = plan.goal.microbatches / places.replicas();
   const auto microbatches = static_cast<double>(each);
@@ -545,7 +545,7 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
     auto& [program, links] = std::get<0>(folded);
     return FoldedStep{plan, workload, std::move(program), std::move(links)};
   }
-  if (!may_merge || why_not || instructions_of(plan, places) < most_instructions_of_shards) return *first_reason;
+  if (!may_merge || why_not || count_instructions(plan, places) < most_instructions_of_shards) return *first_reason;
   for (const Acting& way : ways) {
     if (!way.merges_shards) continue;
     Acting approximate = way;

@@ -84,7 +84,7 @@ std::optional<std::vector<Cell>> tasks_from(std::size_t column, std::string_view
   return first && second ? std::optional(std::vector{*first, *second}) : std::nullopt;
 }
 
-std::string text_of(const Cell& cell)
+std::string cell_text(const Cell& cell)
 {
   return fmt::format("{}{}{}", cell.stage, letter_of(cell.opcode), cell.microbatch);
 }
@@ -224,7 +224,7 @@ class Reader {
                                   [&](std::size_t rank, const Task& task) {
                                     const auto position = csv.orders[rank].position_of(task);
                                     const Cell& cell = cells_[rank][cell_of_task_[rank][position]];
-                                    return fmt::format("{} (column {})", text_of(cell), cell.column);
+                                    return fmt::format("{} (column {})", cell_text(cell), cell.column);
                                   }};
     for (const auto& [rank, what] : faults_of_listed(csv.shape, csv.orders, names)) {
       const int line = rank ? table_.rows()[*rank].line : table_.last_line();
@@ -263,7 +263,7 @@ std::string orders_to_csv(const PipelineShape& shape, const std::vector<Order>& 
     std::vector<std::string> row;
     for (std::uint64_t i = 0; i < order.length(); ++i) {
       const Task task = order.at(i);
-      row.push_back(text_of(Cell{0, stages.at(rank).at(task.part), task.opcode, task.microbatch}));
+      row.push_back(cell_text(Cell{0, stages.at(rank).at(task.part), task.opcode, task.microbatch}));
     }
     text += csv_line(row);
   }
