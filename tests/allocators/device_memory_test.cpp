@@ -18,7 +18,7 @@
 #include <vector>
 
 // What a device with several stages needs: by the cost model, by the program of a plan, and by the checker.
-namespace isobar::allocators {
+namespace isobar::allocators::device_memory_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -175,4 +175,4 @@ TEST(MemoryOfADevice, HasNoBuffersBetweenPartsWhoseParametersReplicasDivide)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::device_memory_test

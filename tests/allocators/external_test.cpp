@@ -16,7 +16,7 @@
 #include <fstream>
 #include <string>
 
-namespace isobar::allocators {
+namespace isobar::allocators::external_test {
 
 namespace {
 
@@ -357,4 +357,4 @@ TEST(PlaceExternally, RunsTheExample)
   EXPECT_EQ(plan.stages[2].last_layer, 8U);
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::external_test

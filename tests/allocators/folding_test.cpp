@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::folding_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -201,4 +201,4 @@ TEST(FoldedStages, CoverRandomChains)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::folding_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::operator_costs_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -71,7 +71,7 @@ TEST(PlansThatDivideOperators, MakeClaimsThatTheirCheckerFindsToo)
   const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(4),
                                                        {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
   for (const std::string more : {"", "clip_norm: 1\n", "capacity_samples: 3\n", "by_index: true\n"}) {
-    for (const auto& workload : small_moes(more)) {
+    for (const auto& workload : moes_by_operators(more)) {
       for (const auto& shares : all_shares) {
         std::vector<double> speeds;
         for (std::size_t i = 0; i < shares.size(); ++i) speeds.push_back(1e6 * static_cast<double>(1 + i));
@@ -97,7 +97,7 @@ TEST(PlansThatDivideOperators, OfReplicasMakeClaimsThatTheirCheckerFindsToo)
   const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(3),
                                                        {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
   for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
-    for (const auto& workload : small_moes(more)) {
+    for (const auto& workload : moes_by_operators(more)) {
       for (const auto& shares : all_shares) {
         for (const std::size_t replicas : {2, 3}) {
           std::vector<double> speeds;
@@ -125,7 +125,7 @@ TEST(PlansThatDivideOperators, OfGroupsMakeClaimsThatTheirCheckerFindsToo)
   const std::vector<std::vector<double>> all_shares = {{1},          equal_shares(2), equal_shares(3),
                                                        {0.25, 0.75}, {0.5, 0, 0.5},   {1.0 / 6, 1.0 / 3, 0.5}};
   for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
-    for (const auto& workload : small_moes(more)) {
+    for (const auto& workload : moes_by_operators(more)) {
       for (int i = 0; i < 12; ++i) {
         const std::size_t replicas = 1 + random() % 2;
         std::vector<std::vector<double>> shares(2 + random() % 2);
@@ -165,7 +165,7 @@ TEST(PlansThatDivideOperators, OfGroupsMakeClaimsThatTheirCheckerFindsToo)
 TEST(PlansThatDivideOperators, AreRefusedWithOtherClaims)
 {
   std::mt19937_64 random(2);
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
   const std::vector<std::pair<std::function<void(Plan&)>, std::string>> changes = {
       {[](Plan& plan) { plan.predicted->step_time = plan.predicted->step_time * 0.99; }, "predicted.step_time_s"},
@@ -189,7 +189,7 @@ TEST(PlansThatDivideOperators, AreRefusedWithOtherClaims)
 TEST(PlansThatDivideOperators, AddUpReplicasUnlessTheySayOtherwise)
 {
   std::mt19937_64 random(8);
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
   Plan plan = random_plan(workload, equal_shares(2), random);
   price_by_playing(plan, workload, devices);
@@ -216,7 +216,7 @@ TEST(PlansThatDivideOperators, AddUpReplicasUnlessTheySayOtherwise)
 TEST(PlansThatDivideOperators, AreComparedWithTheirProgram)
 {
   std::mt19937_64 random(4);
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
   Plan plan = random_plan(workload, equal_shares(2), random);
   price_by_playing(plan, workload, devices);
@@ -236,7 +236,7 @@ TEST(PlansThatDivideOperators, OfReplicasAddUpAllTheirGradientsInTime)
 {
   std::mt19937_64 random(31);
   int early = 0;
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     for (const auto& shares : {std::vector<double>{1}, equal_shares(2)}) {
       const std::size_t devices = 2 * shares.size();
       const Cluster platform = cluster(std::vector<double>(devices, 1e6), {Seconds(1e-4), BytesPerSecond(1e7)});
@@ -287,4 +287,4 @@ TEST(PlansThatDivideOperators, OfReplicasAddUpAllTheirGradientsInTime)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::operator_costs_test

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::other_schedules_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -525,4 +525,4 @@ TEST(ChosenWarmUp, HasARoundTripForEachPeriodOfEqualStages)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::other_schedules_test

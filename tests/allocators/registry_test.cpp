@@ -14,7 +14,7 @@
 #include <random>
 #include <sstream>
 
-namespace isobar::allocators {
+namespace isobar::allocators::registry_test {
 
 namespace {
 
@@ -422,4 +422,4 @@ TEST(AdoptBound, TakesTheHigherBoundWithItsCertificateAndNoMoreThanTheObjective)
   EXPECT_EQ(plan.outcome, Outcome::Optimal);
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::registry_test

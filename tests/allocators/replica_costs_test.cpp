@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::replica_costs_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -165,4 +165,4 @@ TEST(ReplicaCosts, CountADeviceByItsPartOfTheMicroBatches)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::replica_costs_test

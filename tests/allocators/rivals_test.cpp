@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::rivals_test {
 namespace {
 
 /// "even step", …: the rivals of an allocator for objective step under a schedule.
@@ -82,4 +82,4 @@ TEST(Rivals, ForOtherObjectivesThanStepHaveThatOfStep)
   EXPECT_EQ(objectives, (std::set<std::string>{"bottleneck", "pipeline", "sequential", "step"}));
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::rivals_test

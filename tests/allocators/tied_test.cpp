@@ -13,7 +13,7 @@
 #include <string_view>
 
 /// Allocators on a workload whose head uses the embedding's matrix.
-namespace isobar::allocators {
+namespace isobar::allocators::tied_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -125,4 +125,4 @@ TEST(TiedWorkload, HasOneStageOrNoneUnderEverySchedule)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::tied_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::cli {
+namespace isobar::cli::explanation_text_test {
 namespace {
 
 using results::ComparisonRow;
@@ -121,4 +121,4 @@ TEST(ExplanationsOf, AreEmptyForRowsWithoutAnExplanation)
 }
 
 }  // namespace
-}  // namespace isobar::cli
+}  // namespace isobar::cli::explanation_text_test

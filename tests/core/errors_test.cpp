@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::errors_test {
 namespace {
 
 TEST(NearestWord, CountsTwoLettersThatChangedPlacesAsOneEdit)
@@ -22,4 +22,4 @@ TEST(NearestWord, IsNoneIfMoreThanAThirdOfTheLettersDiffer)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::errors_test

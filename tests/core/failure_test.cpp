@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::failure_test {
 namespace {
 
 using Kind = Failure::Kind;
@@ -100,4 +100,4 @@ TEST(Failure, IsPrintedByItsExitCode)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::failure_test

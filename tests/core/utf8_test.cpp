@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::utf8_test {
 namespace {
 
 TEST(Utf8, MeasuresTheFirstCharacter)
@@ -43,4 +43,4 @@ TEST(Shown, IsUtf8OnOneLine)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::utf8_test

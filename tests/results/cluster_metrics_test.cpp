@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::cluster_metrics_test {
 namespace {
 
 Job job_of(std::string name, double arrival, double seconds, std::size_t devices = 1)
@@ -107,4 +107,4 @@ TEST(ClusterMetrics, ArePrintedForPeopleAndForMachines)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::cluster_metrics_test

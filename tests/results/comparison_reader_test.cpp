@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace isobar::results {
+namespace isobar::results::comparison_reader_test {
 namespace {
 
 const std::string header = std::string(baseline_header) + "\n";
@@ -125,4 +125,4 @@ TEST(BaselineFromCsv, RefusesARepeatedRow)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::comparison_reader_test

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::comparison_test {
 namespace {
 
 TEST(ComparisonToCsv, SortsRowsAndLeavesUnknownCellsEmpty)
@@ -258,4 +258,4 @@ TEST(ComparisonTable, ShowsReasonsBelow)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::comparison_test

@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace isobar::results {
+namespace isobar::results::critical_path_test {
 namespace {
 
 constexpr auto one_f_one_b = ChainSchedule::OneForwardOneBackward;
@@ -112,4 +112,4 @@ TEST(CriticalPath, SumsExactlyToTheStepOfTheRecurrenceOnRandomChains)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::critical_path_test

@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-namespace isobar::results {
+namespace isobar::results::device_count_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -85,4 +85,4 @@ TEST(DevicesWorthUsing, AreMoreWhereTheMemoryOfTheFastestDoesNotHoldTheModel)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::device_count_test

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <random>
 
-namespace isobar::results {
+namespace isobar::results::explanation_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -261,4 +261,4 @@ TEST(Explain, WritesJsonWithUnitsInItsKeys)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::explanation_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::results {
+namespace isobar::results::markdown_table_test {
 namespace {
 
 TEST(MarkdownTable, EscapesWhatMarkdownWouldInterpret)
@@ -12,4 +12,4 @@ TEST(MarkdownTable, EscapesWhatMarkdownWouldInterpret)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::markdown_table_test

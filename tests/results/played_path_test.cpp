@@ -18,7 +18,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::played_path_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -149,4 +149,4 @@ TEST(ExplainByPlaying, TriesThePlanWithOnePartFaster)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::played_path_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::result_test {
 namespace {
 
 Plan plan_of(const std::vector<std::string>& devices)
@@ -82,4 +82,4 @@ TEST(StageMeter, CountsSplitBackwardsAsComputeAndCollectivesAsSends)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::result_test

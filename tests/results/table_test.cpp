@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::table_test {
 namespace {
 
 TEST(TableOf, AlignsByCharactersNotBytes)
@@ -44,4 +44,4 @@ TEST(TableOf, CountsTheLeftAlignedColumnsThatRemain)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::table_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::utilization_test {
 namespace {
 
 StageMetrics stage(const std::string& device, Seconds compute, Seconds idle)
@@ -85,4 +85,4 @@ TEST(Utilization, HasNoTokensWithoutSequencesAndNoMfuOfMeasuredTimes)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::utilization_test

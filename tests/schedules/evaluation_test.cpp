@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::evaluation_test {
 namespace {
 
 using testing::ElementsAre;
@@ -182,4 +182,4 @@ TEST(Evaluation, NeedsAFeasiblePlan)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::evaluation_test

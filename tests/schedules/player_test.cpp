@@ -19,7 +19,7 @@
 #include <vector>
 
 // The player (core/program/player.hpp) on the programs of all schedules.
-namespace isobar::schedules {
+namespace isobar::schedules::player_test {
 namespace {
 
 // --- chains, against their recurrence ---------------------------------------------------------------------------
@@ -257,4 +257,4 @@ TEST(PlayProgram, HasThePublishedBubbleRates)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::player_test

@@ -32,7 +32,7 @@ inline Workload small_moe(const std::string& more)
 }
 
 /// One of each trunk, by operators.
-inline std::vector<Workload> small_moes(const std::string& more = "")
+inline std::vector<Workload> moes_by_operators(const std::string& more = "")
 {
   const std::string unit = "unit: operator\n" + more;
   return {small_moe("trunk: plain\nsequence: 12\ntop_k: 1\n" + unit),

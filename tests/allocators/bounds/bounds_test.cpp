@@ -8,7 +8,7 @@
 #include <cmath>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::bounds_test {
 
 namespace {
 
@@ -85,4 +85,4 @@ TEST(ObjectiveBound, IsNotAboveTheBestOfAllOrders)
   EXPECT_GT(tightest, 0.99);  // the bound is not trivial
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::bounds_test

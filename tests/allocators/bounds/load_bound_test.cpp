@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::load_bound_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -669,4 +669,4 @@ TEST(LoadBound, IsCloserThanTheFractionalBound)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::load_bound_test

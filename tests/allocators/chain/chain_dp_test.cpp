@@ -13,7 +13,7 @@
 #include <limits>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::chain_dp_test {
 
 namespace {
 
@@ -269,4 +269,4 @@ TEST(MemoryReach, AgreesWithTheCostModel)
   }
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::chain_dp_test

@@ -19,7 +19,7 @@
 #include <csignal>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::local_search_test {
 
 namespace {
 
@@ -293,4 +293,4 @@ TEST(LocalSearch, StartsOnAGraphWhereItsChainHasCuts)
   }
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::local_search_test

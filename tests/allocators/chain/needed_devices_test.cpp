@@ -13,7 +13,7 @@
 #include <random>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::needed_devices_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -137,4 +137,4 @@ TEST(NeededDevices, KeepSearchesOverAThousandEqualDevicesShort)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::needed_devices_test

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::placement_costs_test {
 
 namespace {
 
@@ -242,4 +242,4 @@ TEST(PlacementCosts, LooksUpNoPathWithoutCommunication)
   EXPECT_EQ(costs.step_time_after(), step_time_by_recurrence(cost, {{0, 0, 0}, {1, 1, 2}}, goal).value);
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::placement_costs_test

@@ -8,7 +8,7 @@
 
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::start_placements_test {
 
 namespace {
 
@@ -46,4 +46,4 @@ TEST(BestStart, FillsTheFastestDeviceForOneMicroBatchAtATime)
   EXPECT_EQ(start.front().device, 1U);
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::start_placements_test

@@ -11,7 +11,7 @@
 #include <cmath>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::exact_step_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -160,4 +160,4 @@ TEST(ExactStep, TimesOutWhenItsLimitsComeBeforeAnyProof)
   EXPECT_TRUE(faults_of_certificate(plan, workload, cluster).empty());
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::exact_step_test

@@ -13,7 +13,7 @@
 #include <cmath>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::exact_test {
 
 namespace {
 
@@ -23,9 +23,9 @@ using namespace testing_support;  // NOLINT: a test file
 #if defined(__SANITIZE_ADDRESS__)
 constexpr int enough = 160;
 #else
-constexpr int enough = 2'000;
+constexpr int enough = 1'000;
 #endif
-constexpr int few = enough / 50;
+constexpr int few = enough / 25;
 
 std::string name_of_goal(const Goal& goal)
 {
@@ -293,4 +293,4 @@ TEST(Exact, GivesTheSameAnswerForTheSameBudget)
   EXPECT_EQ(one.objective_bound->value, two.objective_bound->value);
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::exact_test

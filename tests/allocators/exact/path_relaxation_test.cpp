@@ -11,7 +11,7 @@
 #include <numeric>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::path_relaxation_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -280,4 +280,4 @@ TEST(PathRelaxation, ProvesNoMoreThanTheVerifier)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::path_relaxation_test

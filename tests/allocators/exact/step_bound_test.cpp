@@ -14,7 +14,7 @@
 #include <cmath>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::step_bound_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -170,4 +170,4 @@ TEST(StepBound, ProvesMostOfTheStepOfSkysClusters)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::step_bound_test

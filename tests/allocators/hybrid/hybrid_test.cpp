@@ -17,7 +17,7 @@
 #include <numeric>
 #include <random>
 
-namespace isobar::allocators {
+namespace isobar::allocators::hybrid_test {
 namespace {
 
 using testing_support::best_by_piper;
@@ -302,4 +302,4 @@ TEST(AllocateHybrid, DISABLED_FindsTheLeastStepOfAThousandInstances)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::hybrid_test

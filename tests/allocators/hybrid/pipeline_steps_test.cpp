@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::pipeline_steps_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -151,4 +151,4 @@ TEST(PipelineSteps, AreUnknownForPlansOfAnotherKind)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::pipeline_steps_test

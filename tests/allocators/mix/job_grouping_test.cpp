@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <functional>
 
-namespace isobar::allocators {
+namespace isobar::allocators::job_grouping_test {
 namespace {
 
 using testing::ElementsAre;
@@ -316,4 +316,4 @@ TEST(GroupingChecker, RefusesABarrierThatRulesOutNothing)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::job_grouping_test

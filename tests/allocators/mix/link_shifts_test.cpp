@@ -9,7 +9,7 @@
 #include <functional>
 #include <numeric>
 
-namespace isobar::allocators {
+namespace isobar::allocators::link_shifts_test {
 namespace {
 
 using testing::Each;
@@ -133,4 +133,4 @@ TEST(LinkShifts, OfJobsThatMeetOnNoLinkAreNone)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::link_shifts_test

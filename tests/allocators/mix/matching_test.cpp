@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace isobar::allocators {
+namespace isobar::allocators::matching_test {
 namespace {
 
 using testing::ElementsAre;
@@ -135,4 +135,4 @@ TEST(Matching, IsRefusedWithAFalseProof)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::matching_test

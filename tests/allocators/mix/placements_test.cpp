@@ -10,7 +10,7 @@
 #include <limits>
 #include <set>
 
-namespace isobar::allocators {
+namespace isobar::allocators::placements_test {
 namespace {
 
 using testing::ElementsAre;
@@ -227,4 +227,4 @@ TEST(DeviceGroups, OfManyDevicesAreRunsOfEqualUnits)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::placements_test

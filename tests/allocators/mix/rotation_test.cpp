@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace isobar::allocators {
+namespace isobar::allocators::rotation_test {
 namespace {
 
 JobStepTimes step_of(double compute, double network)
@@ -108,4 +108,4 @@ TEST(Rotation, TellsWhatThePublishedTwentyPercentImply)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::rotation_test

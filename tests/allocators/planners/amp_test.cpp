@@ -19,7 +19,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::amp_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -207,4 +207,4 @@ TEST(Amp, StopsAtTheBudgetWithTheBestSoFar)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::amp_test

@@ -17,7 +17,7 @@
 #include <numeric>
 #include <set>
 
-namespace isobar::allocators {
+namespace isobar::allocators::dtfm_exact_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -233,4 +233,4 @@ TEST(Compositions, AreAllWaysToMakeAStage)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::dtfm_exact_test

@@ -14,7 +14,7 @@
 #include <limits>
 #include <numeric>
 
-namespace isobar::allocators {
+namespace isobar::allocators::dtfm_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -205,4 +205,4 @@ TEST(ObjectiveDtFm, PricesTheGridsThatHaveItsShape)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::dtfm_test

@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::grid_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -414,4 +414,4 @@ TEST(Grid, SaysWhyAGridCannotDivideLayers)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::grid_test

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::metis_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -307,4 +307,4 @@ TEST(Metis, StopsAtTheBudgetWithTheBestSoFar)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::metis_test

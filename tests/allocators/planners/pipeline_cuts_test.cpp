@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::pipeline_cuts_test {
 namespace {
 
 constexpr double never = std::numeric_limits<double>::infinity();
@@ -116,4 +116,4 @@ TEST(CutPipeline, HasNoneForMoreStagesThanLayers)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::pipeline_cuts_test

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-namespace isobar {
+namespace isobar::piper_model_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -153,4 +153,4 @@ TEST(BestByPiper, CountsActivationsOfAllReplicasBehind)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::piper_model_test

@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace isobar::allocators {
+namespace isobar::allocators::even_test {
 
 namespace {
 
@@ -107,4 +107,4 @@ TEST(PlaceEvenly, LooksUpAFewPathsForEachOfFourThousandDevices)
   EXPECT_LE(asked, 8 * 4096U);  // of 16.8 million
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::even_test

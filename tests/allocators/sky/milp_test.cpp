@@ -17,7 +17,7 @@
 #include <random>
 #include <string>
 
-namespace isobar::allocators {
+namespace isobar::allocators::milp_test {
 
 namespace {
 
@@ -108,6 +108,6 @@ TEST(SkyOptimal, StopsWhenInterruptedAndKeepsItsPlan)
   EXPECT_EQ(child.output_or_throw(), "interrupted, timed_out, 15 stages");
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::milp_test
 
 #endif

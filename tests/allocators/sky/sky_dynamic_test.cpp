@@ -11,7 +11,7 @@
 #include <random>
 #include <sstream>
 
-namespace isobar::allocators {
+namespace isobar::allocators::sky_dynamic_test {
 
 namespace {
 
@@ -191,4 +191,4 @@ TEST(SkyDynamic, StopsAtItsBudgetOfSweeps)
   EXPECT_EQ(place_by_sky_dynamic({cost, bottleneck_goal(), limits}).outcome, Outcome::Feasible);
 }
 
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::sky_dynamic_test

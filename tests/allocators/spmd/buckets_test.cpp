@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::buckets_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -143,7 +143,7 @@ TEST(Ddp, HasTheTwelveBucketsOfTMoe)
 
 TEST(Ddp, ComputesOneMicroBatchAfterAnotherAndAddsUpOnce)
 {
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Cluster devices = cluster({1e9, 1e9}, {Seconds(1e-5), BytesPerSecond(1e8)});
   const Plan plan = planned("ddp", workload, devices, 3);
   EXPECT_EQ(plan.goal.schedule.name, "sequential");
@@ -171,7 +171,7 @@ TEST(Horovod, JoinsMoreGradientsTheFasterDevicesMakeThem)
 
 TEST(Horovod, TakesTheTimesAtWhichTheLastDeviceHasMadeAGradient)
 {
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Cluster devices = cluster({1e9, 5e8}, {Seconds(1e-5), BytesPerSecond(1e8)});
   Plan plan = planned("dp-ev", workload, devices, 2);
   const auto gradients = spmd::played_gradients(plan, workload, devices);
@@ -274,7 +274,7 @@ TEST(ExpertParallelism, SaysWhyItHasNoPlan)
 TEST(Baselines, AreCheckedPlansOfEveryTrunk)
 {
   const Cluster devices = cluster({1e9, 1e9, 1e9}, {Seconds(1e-5), BytesPerSecond(1e8)});
-  for (const auto& workload : small_moes("clip_norm: 1\n")) {
+  for (const auto& workload : moes_by_operators("clip_norm: 1\n")) {
     for (const char* name : {"ddp", "dp-ev", "dp-cp", "horovod", "deepspeed-moe", "fastmoe", "fastmoe-published"}) {
       for (const std::uint64_t microbatches : {1, 3}) {
         const Plan plan = planned(name, workload, devices, microbatches);  // refuses a plan with faults
@@ -299,4 +299,4 @@ TEST(Baselines, OfOtherRoutingsShareNoBounds)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::buckets_test

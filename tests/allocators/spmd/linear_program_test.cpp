@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::allocators::spmd {
+namespace isobar::allocators::spmd::linear_program_test {
 namespace {
 
 #ifdef ISOBAR_HAS_CBC
@@ -63,4 +63,4 @@ TEST(LinearProgram, HasNoValuesWhereRowsContradictEachOther)
 #endif
 
 }  // namespace
-}  // namespace isobar::allocators::spmd
+}  // namespace isobar::allocators::spmd::linear_program_test

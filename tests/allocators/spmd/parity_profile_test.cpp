@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace isobar::allocators::spmd {
+namespace isobar::allocators::spmd::parity_profile_test {
 namespace {
 
 using isobar::spmd::ReformKind;
@@ -66,4 +66,4 @@ TEST(ParityProfile, NamesTheLineAndKeyOfAFault)
 }
 
 }  // namespace
-}  // namespace isobar::allocators::spmd
+}  // namespace isobar::allocators::spmd::parity_profile_test

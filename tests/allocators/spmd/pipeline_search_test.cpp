@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::allocators::spmd {
+namespace isobar::allocators::spmd::pipeline_search_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -45,7 +45,7 @@ SpmdOptions with_pairs()
 
 TEST(PipelineCuts, HaveOneTensorOfSamplesAcrossThemAndNoParameterOrCommonData)
 {
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     const OperatorGraph graph = operator_graph_of(workload).value();
     const auto samples = sample_dimensions(graph);
     const auto readers = graph.readers();
@@ -76,7 +76,7 @@ TEST(PipelineCuts, HaveOneTensorOfSamplesAcrossThemAndNoParameterOrCommonData)
 TEST(GroupRuns, OfAllOperatorsCostWhatThePlanWithoutPipelineCosts)
 {
   const Cluster devices = two_groups(1e9, 1e9, 1e8);
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     const OperatorGraph graph = wave_of(workload);
     const Replicas all = {{0, 1, 2, 3}};
     const SpmdPlan plan = find_spmd_plan(graph, workload, devices, all, with_pairs()).value();
@@ -92,7 +92,7 @@ TEST(GroupRuns, OfAllOperatorsCostWhatThePlanWithoutPipelineCosts)
 TEST(GroupRuns, CostLessForEachOfManyWaves)
 {
   const Cluster devices = two_groups(1e9, 1e9, 1e8);
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const OperatorGraph graph = wave_of(workload);
   const auto cost_of_wave = [&](std::uint64_t waves) {
     const GroupRun run{0, graph.operators.size(), waves, 2};
@@ -105,7 +105,7 @@ TEST(GroupRuns, CostLessForEachOfManyWaves)
 TEST(GroupRuns, KeepTheActivationsOfSeveralWaves)
 {
   const Cluster devices = two_groups(1e9, 1e9, 1e8);
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const OperatorGraph graph = wave_of(workload);
   const auto memory_with = [&](std::uint64_t held) {
     const GroupRun run{0, graph.operators.size(), 4, held};
@@ -119,7 +119,7 @@ TEST(GroupRuns, KeepTheActivationsOfSeveralWaves)
 TEST(GroupRuns, TakeAndGiveSlicesOfTheSamples)
 {
   const Cluster devices = two_groups(1e9, 1e9, 1e8);
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     const OperatorGraph graph = wave_of(workload);
     for (const std::size_t cut : pipeline_cuts(graph)) {
       const std::size_t tensor = crossing_tensors(graph, cut).front();
@@ -146,7 +146,7 @@ TEST(GroupRuns, TakeAndGiveSlicesOfTheSamples)
 TEST(Pipelines, AreDivisionsWhoseGroupsHaveRunsOfParts)
 {
   const Cluster devices = two_groups(2e9, 1e9, 1e8);
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     const auto found = find_spmd_pipeline(workload, devices, {{2, 3}, {0, 1}}, 8, {});
     ASSERT_TRUE(found);
     ASSERT_EQ(found->groups.size(), 2U);
@@ -192,7 +192,7 @@ double least_cost(const Workload& workload, const Cluster& devices, const Groups
 
 TEST(Pipelines, CostAlmostAsLittleAsTheBestOfAllCuts)
 {
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     for (const double bandwidth : {1e7, 1e9}) {
       for (const double slow : {1e9, 3e8}) {
         const Cluster devices = two_groups(1e9, slow, bandwidth);
@@ -208,7 +208,7 @@ TEST(Pipelines, CostAlmostAsLittleAsTheBestOfAllCuts)
 
 TEST(Pipelines, LeaveAGroupWithoutMemoryAShorterRun)
 {
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Groups groups = {{0, 1}, {2, 3}};
   Cluster devices = two_groups(1e9, 1e9, 1e9);
   const auto work_of_first = [&](const SpmdPipeline& pipeline) {
@@ -232,7 +232,7 @@ TEST(Pipelines, LeaveAGroupWithoutMemoryAShorterRun)
 TEST(Pipelines, FollowTheWidestWaysFromTheFastestGroup)
 {
   // Group 0 is the fastest; the way from it to group 2 is wide, that to group 1 narrow.
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   std::vector<Path> paths;
   for (std::size_t i = 0; i < 9; ++i) {
     const bool is_narrow = i / 3 + i % 3 == 1;
@@ -245,4 +245,4 @@ TEST(Pipelines, FollowTheWidestWaysFromTheFastestGroup)
 }
 
 }  // namespace
-}  // namespace isobar::allocators::spmd
+}  // namespace isobar::allocators::spmd::pipeline_search_test

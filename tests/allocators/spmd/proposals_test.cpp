@@ -20,7 +20,7 @@
 #include <variant>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::proposals_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -53,7 +53,7 @@ TEST(Divisions, OfTheSearchTakeNoLongerThanDataParallelism)
 {
   std::size_t with_buckets = 0;
   std::size_t without = 0;
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     for (const double bandwidth : {1e6, 1e8, 1e10}) {
       for (const std::uint64_t microbatches : {1, 2}) {
         const Cluster devices = equal_devices(4, bandwidth);
@@ -75,7 +75,7 @@ TEST(Divisions, OfTheSearchTakeNoLongerThanDataParallelism)
 
 TEST(Divisions, OfUnequalDevicesAreNoWorseThanThoseByShares)
 {
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     for (const double bandwidth : {1e7, 1e9}) {
       const Cluster devices = cluster({4e9, 4e9, 1e9, 1e9}, {Seconds(1e-5), BytesPerSecond(bandwidth)});
       const double searched = allocate("spmd", workload, devices, duplex(1), {}).objective->value;
@@ -117,7 +117,7 @@ double cost_of_search(const Workload& workload, const Cluster& devices, std::uin
 
 TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
 {
-  for (const auto& plain : small_moes()) {
+  for (const auto& plain : moes_by_operators()) {
     const Workload workload = at_rates(plain);
     for (const std::size_t count : {1, 2, 4}) {
       for (const double interference : {1.0, 1.14}) {
@@ -147,7 +147,7 @@ TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
 
 TEST(Divisions, TakeTheCostOfTheSearchWhereCollectivesTakeNoTime)
 {
-  for (const auto& plain : small_moes()) {
+  for (const auto& plain : moes_by_operators()) {
     const Workload workload = at_rates(plain);
     for (const std::size_t count : {1, 2}) {
       for (const std::uint64_t microbatches : {1, 2, 4}) {
@@ -199,7 +199,7 @@ TEST(Divisions, LetSitesComputeOtherSamplesWhereTheirLinksAllowIt)
 {
   std::size_t with_replicas = 0;
   std::size_t without = 0;
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     for (const double between : {1e5, 1e7, 3e7, 1e8}) {
       const Cluster sites = two_sites(between);
       const Plan plan = allocate("spmd", workload, sites, duplex(2), {});
@@ -247,7 +247,7 @@ TEST(Divisions, PassManyMicroBatchesThroughGroupsOfSitesIfParametersAreLarge)
 
 TEST(Divisions, PassMicroBatchesThroughGroupsWhereTheActivationsOfAllDoNotFit)
 {
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   Cluster sites = two_sites(1e7);
   for (auto& device : sites.devices) device.memory = Bytes(2e6);
   const Plan tight = allocate("spmd", workload, sites, duplex(256), {});
@@ -258,7 +258,7 @@ TEST(Divisions, PassMicroBatchesThroughGroupsWhereTheActivationsOfAllDoNotFit)
 TEST(Divisions, HaveReplicasOnlyWhereTheyDivideTheSamples)
 {
   for (const std::uint64_t samples : {12, 11}) {
-    const Workload workload = with_micro_batch(small_moes().front(), samples);
+    const Workload workload = with_micro_batch(moes_by_operators().front(), samples);
     const Plan plan = allocate("spmd", workload, two_sites(1e9), duplex(2), {});
     EXPECT_EQ(replicas_in(plan), samples == 12 ? 2U : 1U);
   }
@@ -266,7 +266,7 @@ TEST(Divisions, HaveReplicasOnlyWhereTheyDivideTheSamples)
 
 TEST(Divisions, OfADeviceAtHalfTheSpeedOfItsTypeTakeTwiceAsLong)
 {
-  const Workload workload = at_rates(small_moes().front());
+  const Workload workload = at_rates(moes_by_operators().front());
   const auto step_at = [&](double speed) {
     const Cluster devices = of_type_gpu(cluster({speed}, {Seconds(1e-5), BytesPerSecond(1e9)}));
     return allocate("spmd", workload, devices, duplex(2), {}).objective->value;
@@ -276,7 +276,7 @@ TEST(Divisions, OfADeviceAtHalfTheSpeedOfItsTypeTakeTwiceAsLong)
 
 TEST(Divisions, AreRefusedAtRatesOfAnotherType)
 {
-  const Workload workload = at_rates(small_moes().front());
+  const Workload workload = at_rates(moes_by_operators().front());
   const Cluster devices = of_type_gpu(equal_devices(2, 1e9));
   Plan plan = allocate("ddp", workload, devices, duplex(1), {});
   for (auto& stage : plan.stages) stage.replicas.front().shards[1].type = "other";
@@ -289,7 +289,7 @@ TEST(Divisions, AreRefusedAtRatesOfAnotherType)
 
 TEST(DataParallelism, DividesSamplesEvenlyOrBySpeed)
 {
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   const Cluster devices = cluster({3e9, 1e9}, {Seconds(1e-5), BytesPerSecond(1e9)});
   EXPECT_EQ(shares_in(allocate("dp-ev", workload, devices, duplex(1), {})), (std::vector<double>{0.5, 0.5}));
   EXPECT_EQ(shares_in(allocate("ddp", workload, devices, duplex(1), {})), (std::vector<double>{0.5, 0.5}));
@@ -306,7 +306,7 @@ TEST(Divisions, NeedOperatorsAndDevicesWithTheirData)
 {
   const Cluster devices = equal_devices(2, 1e9);
   const Workload blocks = small_moe("trunk: plain\nsequence: 12\ntop_k: 1\n");
-  const Workload operators = small_moes().front();
+  const Workload operators = moes_by_operators().front();
   EXPECT_EQ(message_of([&] { allocate("spmd", blocks, devices, duplex(1), {}); }),
             "InputError unit: spmd divides operators; write unit: operator in a workload of model moe, or --set "
             "unit=operator");
@@ -325,4 +325,4 @@ TEST(Divisions, NeedOperatorsAndDevicesWithTheirData)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::proposals_test

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::allocators::spmd {
+namespace isobar::allocators::spmd::spmd_plan_test {
 namespace {
 
 using ::testing::Each;
@@ -483,4 +483,4 @@ TEST(SpmdPlan, KeepsAsManyLabelsForManyDevicesAsForFew)
 }
 
 }  // namespace
-}  // namespace isobar::allocators::spmd
+}  // namespace isobar::allocators::spmd::spmd_plan_test

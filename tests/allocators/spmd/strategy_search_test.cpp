@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators::spmd {
+namespace isobar::allocators::spmd::strategy_search_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -406,4 +406,4 @@ TEST(CostFormulas, SlowDownWhatComputesBesideACollective)
 }
 
 }  // namespace
-}  // namespace isobar::allocators::spmd
+}  // namespace isobar::allocators::spmd::strategy_search_test

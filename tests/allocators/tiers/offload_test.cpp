@@ -19,7 +19,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::offload_test {
 namespace {
 
 using testing_support::cluster_with_machines;
@@ -207,4 +207,4 @@ TEST(Offload, NamesWhatItNeeds)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::offload_test

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::published_test {
 namespace {
 
 constexpr double mebibyte = 0x1p20;
@@ -171,4 +171,4 @@ TEST(PublishedSystems, SayWhenNoDeviceHasAMachine)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::published_test

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::allocators {
+namespace isobar::allocators::window_test {
 namespace {
 
 using testing_support::cluster_with_machine;
@@ -309,4 +309,4 @@ TEST(Window, PlansAThousandLayers)
 }
 
 }  // namespace
-}  // namespace isobar::allocators
+}  // namespace isobar::allocators::window_test

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <numeric>
 
-namespace isobar::cli {
+namespace isobar::cli::slurm_test {
 namespace {
 
 using testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST(QueuedTasksFrom, IsEmptyForAnEmptyQueue)
 }
 
 }  // namespace
-}  // namespace isobar::cli
+}  // namespace isobar::cli::slurm_test

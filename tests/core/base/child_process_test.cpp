@@ -15,7 +15,7 @@
 #include <new>
 #include <thread>
 
-namespace isobar {
+namespace isobar::child_process_test {
 namespace {
 
 using Kind = Failure::Kind;
@@ -250,4 +250,4 @@ TEST(RunCommand, RefusesAMissingProgram)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::child_process_test

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <thread>
 
-namespace isobar {
+namespace isobar::clock_test {
 namespace {
 
 /// Pins the calling thread to one of its processors.
@@ -49,4 +49,4 @@ TEST(ProcessorWaitTest, WarnsFromATenthOfTheTime)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::clock_test

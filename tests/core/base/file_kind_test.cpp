@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::file_kind_test {
 namespace {
 
 TEST(FileKind, IsRecognisedByTheFirstElementOrKeys)
@@ -36,4 +36,4 @@ TEST(FileKind, IsRefusedWithAHintIfItIsAnotherOne)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::file_kind_test

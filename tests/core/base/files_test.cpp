@@ -19,7 +19,7 @@
 #include <fstream>
 #include <thread>
 
-namespace isobar {
+namespace isobar::files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,4 +235,4 @@ TEST(Fingerprint, IsFnv1a)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::files_test

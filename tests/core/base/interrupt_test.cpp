@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-namespace isobar {
+namespace isobar::interrupt_test {
 namespace {
 
 constexpr int stopping_signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
@@ -61,4 +61,4 @@ TEST(GracefulStop, LetsWorkFinishAfterTheFirstOfAnySignal)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::interrupt_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::pcg64_test {
 namespace {
 
 /// The rows of tests/instances/sky_slowdowns.csv, cell by cell, without comments and header.
@@ -113,4 +113,4 @@ TEST(Pcg64, RefusesABoundBelowTwo)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::pcg64_test

@@ -10,7 +10,7 @@
 #include <numeric>
 #include <random>
 
-namespace isobar {
+namespace isobar::certificate_checker_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -419,4 +419,4 @@ TEST(Certificate, SurvivesWritingAndReading)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::certificate_checker_test

@@ -10,7 +10,7 @@
 #include <cmath>
 #include <limits>
 
-namespace isobar {
+namespace isobar::dtfm_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -209,4 +209,4 @@ TEST(DtFmCertificate, SurvivesItsFile)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::dtfm_test

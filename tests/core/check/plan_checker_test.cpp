@@ -13,7 +13,7 @@
 #include <functional>
 #include <limits>
 
-namespace isobar {
+namespace isobar::plan_checker_test {
 namespace {
 
 using testing::ElementsAre;
@@ -520,4 +520,4 @@ INSTANTIATE_TEST_SUITE_P(OneFieldChanged, FaultsOfForgery, testing::ValuesIn(for
                          [](const auto& forgery) { return forgery.param.name; });
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::plan_checker_test

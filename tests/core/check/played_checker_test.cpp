@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::played_checker_test {
 namespace {
 
 using testing::Contains;
@@ -183,4 +183,4 @@ TEST(FaultsOfPlayed, CountsTheWeightGradientsOfASplitBackwardInItsBound)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::played_checker_test

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar {
+namespace isobar::program_checker_test {
 namespace {
 
 using testing::ElementsAre;
@@ -757,4 +757,4 @@ TEST(FaultsOfProgram, DoNotLookForMicroBatchesOneByOne)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::program_checker_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::schedule_bound_test {
 namespace {
 
 using testing_support::chain;
@@ -52,4 +52,4 @@ TEST(LeastStepOfOrders, CountsTheInputsOfASlowLane)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::schedule_bound_test

@@ -10,7 +10,7 @@
 
 #include <optional>
 
-namespace isobar {
+namespace isobar::cluster_test {
 namespace {
 
 using testing::ThrowsMessage;
@@ -94,4 +94,4 @@ TEST(WithoutDevices, NamesTheExistingDevices)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::cluster_test

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-namespace isobar {
+namespace isobar::device_types_test {
 namespace {
 
 using testing::HasSubstr;
@@ -110,4 +110,4 @@ TEST(DeviceTypes, OfAnotherModelAreNotSuggested)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::device_types_test

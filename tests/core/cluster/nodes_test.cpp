@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::nodes_test {
 
 namespace {
 
@@ -57,4 +57,4 @@ TEST(Nodes, HoldALoneDeviceEach)
 
 }  // namespace
 
-}  // namespace isobar
+}  // namespace isobar::nodes_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::scaled_cluster_test {
 namespace {
 
 Cluster two_devices()
@@ -47,4 +47,4 @@ TEST(ScaledCluster, IsTheSameWithFactorsOfOne)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::scaled_cluster_test

@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace isobar::compute {
+namespace isobar::compute::device_constants_test {
 namespace {
 
 TEST(DeviceConstants, HaveASourceAndFractionsOfTheirPeaks)
@@ -79,4 +79,4 @@ TEST(DeviceConstants, RefuseUnknownTypes)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::device_constants_test

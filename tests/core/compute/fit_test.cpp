@@ -12,7 +12,7 @@
 #include <vector>
 
 /// Constants in code are those that the tools fit again from their named tables and rows.
-namespace isobar::compute {
+namespace isobar::compute::fit_test {
 namespace {
 
 using testing::HasSubstr;
@@ -81,4 +81,4 @@ TEST(FittedConstants, AreThoseOfTheCalibrationRowsOfMeasuredRuns)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::fit_test

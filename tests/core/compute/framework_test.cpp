@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <string>
 
-namespace isobar::compute {
+namespace isobar::compute::framework_test {
 namespace {
 
 TEST(Frameworks, AreListedByNameAndHaveASource)
@@ -61,4 +61,4 @@ TEST(Frameworks, UnknownOnesAreRefused)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::framework_test

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <string>
 
-namespace isobar::compute {
+namespace isobar::compute::layer_time_test {
 namespace {
 using testing::HasSubstr;
 
@@ -344,4 +344,4 @@ TEST(UpdateTime, IsTheBytesOfTheOptimizerOverTheBandwidth)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::layer_time_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::compute {
+namespace isobar::compute::measured_operators_test {
 namespace {
 
 /// The lines of a table of results/fidelity/operators that have a text.
@@ -83,4 +83,4 @@ TEST(MeasuredOperators, ReplaceTheConstantsOfTheirDevicesIn16Bits)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::measured_operators_test

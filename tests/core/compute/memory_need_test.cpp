@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <string>
 
-namespace isobar::compute {
+namespace isobar::compute::memory_need_test {
 namespace {
 
 constexpr double s = 2048;
@@ -139,4 +139,4 @@ TEST(InterleavedInFlight, IsNoMoreThanTheMicrobatchesOfAStep)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::memory_need_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace isobar::compute {
+namespace isobar::compute::operator_table_test {
 namespace {
 
 using testing::HasSubstr;
@@ -117,4 +117,4 @@ TEST(OperatorTable, RefusesWrongFilesByLineAndKey)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::operator_table_test

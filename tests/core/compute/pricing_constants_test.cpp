@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::compute {
+namespace isobar::compute::pricing_constants_test {
 namespace {
 
 using testing::StartsWith;
@@ -190,4 +190,4 @@ TEST(Pricing, RefusesWhatHasNoConstants)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::pricing_constants_test

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::compute {
+namespace isobar::compute::pricing_test {
 namespace {
 
 using testing::HasSubstr;
@@ -281,4 +281,4 @@ TEST(ConstantsOfOperators, AreNotedForAllPairsWithoutCalibrationRows)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::pricing_test

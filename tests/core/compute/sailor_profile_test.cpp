@@ -9,7 +9,7 @@
 
 #include <string>
 
-namespace isobar::compute {
+namespace isobar::compute::sailor_profile_test {
 namespace {
 
 using testing::HasSubstr;
@@ -127,4 +127,4 @@ TEST(SailorSizes, AreReadByDegreeAndLayer)
 }
 
 }  // namespace
-}  // namespace isobar::compute
+}  // namespace isobar::compute::sailor_profile_test

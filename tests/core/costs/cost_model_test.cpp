@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::cost_model_test {
 namespace {
 
 using testing_support::chain;
@@ -195,4 +195,4 @@ TEST(CostModel, SpeedingUpEveryDeviceDividesComputeTime)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::cost_model_test

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <random>
 
-namespace isobar {
+namespace isobar::step_recurrence_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -209,4 +209,4 @@ TEST(PlanFile, AssumesTheFormulaForAStepTimeWithoutAKind)
   EXPECT_EQ(plan_from_json(json, "plan.json").predicted->step_time_by, StepTimeBy::Formula);
 }
 
-}  // namespace isobar
+}  // namespace isobar::step_recurrence_test

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-namespace isobar {
+namespace isobar::grouping_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -122,4 +122,4 @@ TEST_F(GroupingFile, RefusesWrongProfilesWithEveryFault)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::grouping_file_test

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar {
+namespace isobar::job_trace_test {
 namespace {
 
 using testing::ElementsAre;
@@ -244,4 +244,4 @@ TEST(MeasuredModels, TakeTheNextLargerNumberOfDevicesThatWasMeasured)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::job_trace_test

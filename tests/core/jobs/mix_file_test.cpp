@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <string>
 
-namespace isobar {
+namespace isobar::mix_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -125,4 +125,4 @@ TEST(MixFile, NamesEveryFaultWithItsLine)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::mix_file_test

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar {
+namespace isobar::turn_order_test {
 namespace {
 
 using testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST(TurnOrder, OrdersOverTheSameMemoryShareTheirState)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::turn_order_test

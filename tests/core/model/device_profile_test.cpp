@@ -13,7 +13,7 @@
 #include <map>
 #include <string>
 
-namespace isobar {
+namespace isobar::device_profile_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -308,4 +308,4 @@ TEST(DeviceProfile, IsRefusedByLineAndKeyIfMalformed)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::device_profile_test

@@ -14,7 +14,7 @@
 #include <utility>
 #include <variant>
 
-namespace isobar {
+namespace isobar::huggingface_config_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -519,4 +519,4 @@ TEST(HuggingFaceConfig, GivesTheSizesOfWeightsWhateverTheTrainingKeys)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::huggingface_config_test

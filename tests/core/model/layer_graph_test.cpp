@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace isobar {
+namespace isobar::layer_graph_test {
 namespace {
 
 using testing::ElementsAre;
@@ -223,4 +223,4 @@ TEST(ChainView, OfAHundredThousandLayersNeedsNoDeepStack)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::layer_graph_test

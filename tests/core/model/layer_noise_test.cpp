@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <set>
 
-namespace isobar {
+namespace isobar::layer_noise_test {
 namespace {
 
 Workload equal_layers(std::size_t count)
@@ -55,4 +55,4 @@ TEST(LayerNoise, FollowsFromItsSeedAndIsNoneAtZero)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::layer_noise_test

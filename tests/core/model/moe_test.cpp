@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-namespace isobar {
+namespace isobar::moe_test {
 namespace {
 
 constexpr auto small = R"(model: moe
@@ -205,4 +205,4 @@ TEST(MoeWorkload, NamesTheKeyOfAFault)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::moe_test

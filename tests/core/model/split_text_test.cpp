@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace isobar {
+namespace isobar::split_text_test {
 namespace {
 
 Workload llama_with(const std::string& kv_heads)
@@ -34,4 +34,4 @@ TEST(SplitText, CallsHeadsOfTheirOwnHeads)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::split_text_test

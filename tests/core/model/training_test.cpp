@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::training_test {
 namespace {
 
 constexpr auto small_gpt = "model: gpt\nlayers: 2\nhidden: 8\nheads: 2\nvocabulary: 50\nsequence: 8\n";
@@ -139,4 +139,4 @@ TEST(TrainingKeys, OfTheDecayGoTogether)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::training_test

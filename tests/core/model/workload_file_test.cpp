@@ -16,7 +16,7 @@
 #include <string>
 #include <variant>
 
-namespace isobar {
+namespace isobar::workload_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -770,4 +770,4 @@ TEST(Workload, OfAHundredThousandLayersLoadsQuickly)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::workload_file_test

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <stdexcept>
 
-namespace isobar {
+namespace isobar::workload_test {
 namespace {
 
 using testing_support::chain;
@@ -176,4 +176,4 @@ TEST(WorkloadToJson, ContainsTheRecomputationBuffer)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::workload_test

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-namespace isobar {
+namespace isobar::microbatch_pattern_test {
 namespace {
 
 using testing::ElementsAre;
@@ -67,4 +67,4 @@ TEST(MicrobatchPattern, RefusesCountsThatRepeatTooLate)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::microbatch_pattern_test

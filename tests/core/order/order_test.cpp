@@ -19,7 +19,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar {
+namespace isobar::order_test {
 namespace {
 
 constexpr std::uint64_t billions = 5'000'000'000;
@@ -371,4 +371,4 @@ TEST(Order, IsLookedUpQuicklyWhateverItsSlots)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::order_test

@@ -9,7 +9,7 @@
 #include <random>
 #include <string>
 
-namespace isobar {
+namespace isobar::order_text_test {
 namespace {
 
 using testing::ElementsAre;
@@ -140,4 +140,4 @@ TEST(LetterOf, RefusesWhatNoOrderHas)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::order_text_test

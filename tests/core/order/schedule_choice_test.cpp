@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string>
 
-namespace isobar {
+namespace isobar::schedule_choice_test {
 namespace {
 
 std::string fault_of(const std::string& text)
@@ -108,4 +108,4 @@ TEST(ChainSchedule, IsThatOfTheThreeNamesWithoutNumbers)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::schedule_choice_test

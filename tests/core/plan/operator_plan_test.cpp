@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::operator_plan_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -25,7 +25,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 struct Case {
-  Workload workload = small_moes().front();
+  Workload workload = moes_by_operators().front();
   spmd::OperatorGraph graph = *operator_graph_of(workload);
   std::vector<double> shares = {0.25, 0.75};
   std::mt19937_64 random{3};
@@ -42,7 +42,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
 
 TEST(OperatorPlan, HasALayerForEachOperatorThatAddsUpToTheBlocks)
 {
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     const auto graph = operator_graph_of(workload);
     ASSERT_TRUE(graph);
     ASSERT_EQ(workload.layers.size(), graph->operators.size());
@@ -59,7 +59,7 @@ TEST(OperatorPlan, HasALayerForEachOperatorThatAddsUpToTheBlocks)
 
 TEST(OperatorPlan, HasTheWorkOfTheWorkloadsLayersInProportionToItsSamples)
 {
-  for (const auto& exact : small_moes()) {
+  for (const auto& exact : moes_by_operators()) {
     const Workload noisy = with_noise(exact, 0.5, 1);
     const auto nominal = operator_graph_of(exact, 4 * exact.micro_batch);
     const auto graph = operator_graph_of(noisy, 4 * exact.micro_batch);
@@ -78,7 +78,7 @@ TEST(OperatorPlan, HasTheWorkOfTheWorkloadsLayersInProportionToItsSamples)
 TEST(OperatorPlan, ReadsAndWritesThePartsOfRandomDivisions)
 {
   std::mt19937_64 random(5);
-  for (const auto& workload : small_moes()) {
+  for (const auto& workload : moes_by_operators()) {
     const auto graph = *operator_graph_of(workload);
     for (const auto& shares : {equal_shares(4), std::vector<double>{0.5, 0, 0.5}, std::vector<double>{1}}) {
       const auto division = random_division(graph, spmd::Rules::Corrected, random);
@@ -173,7 +173,7 @@ TEST(OperatorPlan, NamesWhatIsWrongWithItsReplicas)
       faults_of_operators(other, sample.workload),
       ElementsAre("stages[0].replicas: 5 replicas, which cannot have as many of the 12 samples of a micro-batch; "
                   "their number divides it"));
-  const Workload by_three = small_moes("capacity_samples: 3\n").front();
+  const Workload by_three = moes_by_operators("capacity_samples: 3\n").front();
   other = plan_of(*operator_graph_of(by_three), sample.division, sample.shares, "duplex", 2, 3);
   EXPECT_THAT(
       faults_of_operators(other, by_three),
@@ -399,4 +399,4 @@ TEST(OperatorPlan, KeepsItsRouting)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::operator_plan_test

@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::plan_file_test {
 namespace {
 
 using testing_support::chain;
@@ -563,4 +563,4 @@ TEST(ReadPlan, ReportsAMissingFile)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::plan_file_test

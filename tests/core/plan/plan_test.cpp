@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::plan_test {
 namespace {
 
 using testing::ElementsAre;
@@ -52,4 +52,4 @@ TEST(IsChain, NeedsADeviceForEachStageAndAScheduleWithARecurrence)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::plan_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::sync_groups_test {
 namespace {
 
 using testing::ElementsAre;
@@ -89,4 +89,4 @@ TEST(SyncGroups, HaveEachUnitOnceWithTheShardsThatHaveIt)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::sync_groups_test

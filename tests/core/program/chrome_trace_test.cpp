@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar {
+namespace isobar::chrome_trace_test {
 namespace {
 
 using testing::ElementsAre;
@@ -231,4 +231,4 @@ TEST(ChromeTraceWriter, CountsTheMemoryOfEachTierThatHoldsAny)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::chrome_trace_test

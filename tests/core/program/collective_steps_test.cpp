@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar {
+namespace isobar::collective_steps_test {
 namespace {
 
 /// The sites of ends: `count` of each in turn, then as many of the next.
@@ -272,4 +272,4 @@ TEST(StepsOf, CrossBetweenTwoSitesOnceEachWayIfTheyAreHierarchical)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::collective_steps_test

@@ -19,6 +19,9 @@ void PrintTo(const Flow& flow, std::ostream* out)
   *out << flow.from << "→" << flow.to << " " << flow.messages << " x " << flow.message.value;
 }
 
+}  // namespace isobar
+
+namespace isobar::collective_test {
 namespace {
 
 using testing::ElementsAre;
@@ -442,4 +445,4 @@ TEST(RoundsOf, RefusesWhatIsNoCollective)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::collective_test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::player_test {
 namespace {
 
 using testing_support::EditableProgram;
@@ -503,4 +503,4 @@ TEST(PlayProgram, RefusesInstructionsThatDoNotFitTheirLane)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::player_test

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-namespace isobar {
+namespace isobar::program_test {
 namespace {
 
 using testing::ElementsAre;
@@ -85,4 +85,4 @@ TEST(Opcodes, AreFoundByTheirNames)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::program_test

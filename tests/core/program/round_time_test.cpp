@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::round_time_test {
 namespace {
 
 using ::testing::DoubleNear;
@@ -115,4 +115,4 @@ TEST(NetworkBetween, NamesEndsByTheirPlace)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::round_time_test

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::spmd {
+namespace isobar::spmd::division_test {
 namespace {
 
 using testing::ElementsAre;
@@ -187,4 +187,4 @@ TEST(Divisions, NameWhatCannotPassBetweenGroups)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::division_test

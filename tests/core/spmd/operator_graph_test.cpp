@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::spmd {
+namespace isobar::spmd::operator_graph_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -293,4 +293,4 @@ TEST(Routing, ByIndexCopiesAllTokensWithoutWorkAndCountsThemFirst)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::operator_graph_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::spmd {
+namespace isobar::spmd::operator_time_test {
 namespace {
 
 /// The operators of a layer with experts; x has 8 samples of 16 tokens of 32 numbers.
@@ -122,4 +122,4 @@ TEST(OperatorTime, TakesTheEfficiencyOfProductsFromATable)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::operator_time_test

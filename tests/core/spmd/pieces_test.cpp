@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-namespace isobar::spmd {
+namespace isobar::spmd::pieces_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -124,4 +124,4 @@ TEST(PartOfSamples, HasThatPartOfAllWorkAndNoneOfTheParameters)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::pieces_test

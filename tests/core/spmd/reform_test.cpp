@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace isobar::spmd {
+namespace isobar::spmd::reform_test {
 namespace {
 
 const std::vector<Form> forms = {full, gather(0), gather(1), reduce, replicate};
@@ -76,4 +76,4 @@ TEST(Forms, HaveTheNamesOfPlans)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::reform_test

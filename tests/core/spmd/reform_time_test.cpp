@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace isobar::spmd {
+namespace isobar::spmd::reform_time_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -107,4 +107,4 @@ TEST(Reforms, BringSlicesToBeJoinedAndExchangedAndWholeTensorsToBeAddedUp)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::reform_time_test

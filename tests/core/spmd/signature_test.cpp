@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::spmd {
+namespace isobar::spmd::signature_test {
 namespace {
 
 using plain::Array;
@@ -51,7 +51,7 @@ const Operator& named(const OperatorGraph& graph, const std::string& name)
                        [&](const Operator& node) { return node.name == name; });
 }
 
-std::string text_of(const Signature& signature)
+std::string in_words(const Signature& signature)
 {
   std::vector<std::string> inputs, outputs;
   for (const Form form : signature.inputs) inputs.push_back(name_of(form));
@@ -62,7 +62,7 @@ std::string text_of(const Signature& signature)
 std::vector<std::string> signatures(const OperatorGraph& graph, const std::string& name, Rules rules)
 {
   std::vector<std::string> texts;
-  for (const auto& signature : signatures_of(graph, named(graph, name), rules)) texts.push_back(text_of(signature));
+  for (const auto& signature : signatures_of(graph, named(graph, name), rules)) texts.push_back(in_words(signature));
   return texts;
 }
 
@@ -199,8 +199,8 @@ TEST(Signatures, OfOurRulesComputeOutputsAndGradientsOfOneDevice)
         judged.insert(node.kind);
         for (const auto& signature : signatures_of(graph, node, Rules::Corrected)) {
           if (!divides(devices, graph, node, signature)) continue;
-          EXPECT_TRUE(is_right(graph, node, signature, devices)) << node.name << ": " << text_of(signature);
-          EXPECT_TRUE(has_right_gradients(graph, node, signature, devices)) << node.name << ": " << text_of(signature);
+          EXPECT_TRUE(is_right(graph, node, signature, devices)) << node.name << ": " << in_words(signature);
+          EXPECT_TRUE(has_right_gradients(graph, node, signature, devices)) << node.name << ": " << in_words(signature);
         }
       }
     }
@@ -216,7 +216,7 @@ TEST(Signatures, OfThePublishedTableAreRightExceptCombineByTokens)
                            "layer1.dispatch", "layer1.expert1", "layer1.expert2", "layer1.combine", "head.sum"}) {
     const Operator& node = named(graph, name);
     for (const auto& signature : signatures_of(graph, node, Rules::Published)) {
-      if (!is_right(graph, node, signature, 2)) wrong.push_back(node.name + ": " + text_of(signature));
+      if (!is_right(graph, node, signature, 2)) wrong.push_back(node.name + ": " + in_words(signature));
     }
   }
   EXPECT_THAT(wrong, ElementsAre("layer1.combine: full gather2 -> gather1"));
@@ -293,4 +293,4 @@ TEST(Signatures, OfThePublishedTrunksComeInItsOrder)
 }
 
 }  // namespace
-}  // namespace isobar::spmd
+}  // namespace isobar::spmd::signature_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar {
+namespace isobar::csv_table_test {
 namespace {
 
 using testing::ElementsAre;
@@ -86,4 +86,4 @@ TEST(CsvLine, QuotesWhatNeedsIt)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::csv_table_test

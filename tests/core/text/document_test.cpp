@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::document_test {
 namespace {
 
 using Kind = DocumentNode::Kind;
@@ -480,4 +480,4 @@ TEST(FaultList, ShowsTheFirstTwentyFaultsByLineAndCountsTheOthers)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::document_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::fuzz_crashes_test {
 namespace {
 
 using testing_support::replay;
@@ -25,4 +25,4 @@ TEST(WorkloadFromHuggingFace, SurvivesEveryInputThatEverCrashedIt)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::fuzz_crashes_test

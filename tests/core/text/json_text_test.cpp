@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace isobar {
+namespace isobar::json_text_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -30,4 +30,4 @@ TEST(JsonText, HasNullForWhatThereIsNot)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::json_text_test

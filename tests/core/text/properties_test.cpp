@@ -12,7 +12,7 @@
 #include <array>
 #include <cmath>
 
-namespace isobar {
+namespace isobar::properties_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -147,4 +147,4 @@ TEST(ChainView, KeepsAllWorkAndMemoryAndWhatCrossesItsCuts)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::properties_test

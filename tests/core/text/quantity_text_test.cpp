@@ -8,7 +8,7 @@
 #include <limits>
 #include <stdexcept>
 
-namespace isobar {
+namespace isobar::quantity_text_test {
 namespace {
 
 template <typename Read>
@@ -220,4 +220,4 @@ TEST(TextOf, ReadsBackToWithinHalfAUnitOfTheThirdDigit)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::quantity_text_test

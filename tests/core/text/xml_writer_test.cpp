@@ -5,7 +5,7 @@
 
 #include <stdexcept>
 
-namespace isobar {
+namespace isobar::xml_writer_test {
 namespace {
 
 using testing::ThrowsMessage;
@@ -106,4 +106,4 @@ TEST(XmlWriter, RefusesTagsThatDoNotMatch)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::xml_writer_test

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::device_turns_test {
 namespace {
 
 using testing::ElementsAre;
@@ -332,4 +332,4 @@ TEST(DeviceTurns, ThoseThatShareADeviceWithAKilledProcessGoOn)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::device_turns_test

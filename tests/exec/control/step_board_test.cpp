@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::step_board_test {
 namespace {
 
 using testing::ElementsAre;
@@ -240,4 +240,4 @@ TEST(StepBoard, SaysThatALossIsMissing)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::step_board_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::exec {
+namespace isobar::exec::data_fuzz_crashes_test {
 namespace {
 
 using testing_support::replay;
@@ -24,4 +24,4 @@ TEST(WordPiece, SurvivesEveryInputThatEverCrashedIt)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::data_fuzz_crashes_test

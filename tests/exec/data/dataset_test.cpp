@@ -19,7 +19,7 @@
 #include <thread>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::dataset_test {
 namespace {
 
 using testing::ElementsAre;
@@ -320,4 +320,4 @@ TEST(DataFingerprint, NeedsARegularFile)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::dataset_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <utility>
 
-namespace isobar::exec {
+namespace isobar::exec::mnli_test {
 namespace {
 
 using testing_support::TemporaryFolder;
@@ -131,4 +131,4 @@ TEST_F(Mnli, ReportsAtMostTwentyFaults)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::mnli_test

@@ -8,7 +8,7 @@
 #include <numeric>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::shuffled_order_test {
 namespace {
 
 std::vector<std::uint64_t> order_of(std::uint64_t count, std::uint64_t seed, std::uint64_t epoch)
@@ -68,4 +68,4 @@ TEST(ShuffledOrder, IsEven)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::shuffled_order_test

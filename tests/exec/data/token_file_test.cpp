@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::token_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -315,4 +315,4 @@ TEST_F(TokenFiles, ThatBecomeShorterAreReported)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::token_file_test

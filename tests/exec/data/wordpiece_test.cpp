@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::wordpiece_test {
 namespace {
 
 using testing::ElementsAre;
@@ -209,4 +209,4 @@ TEST_F(WordPieces, OfDamagedFilesAreRefusedByLine)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::wordpiece_test

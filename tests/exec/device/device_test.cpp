@@ -11,7 +11,7 @@
 
 #include <ATen/ATen.h>
 
-namespace isobar::exec {
+namespace isobar::exec::device_test {
 namespace {
 
 using testing::HasSubstr;
@@ -74,4 +74,4 @@ TEST(MemoryMeter, RefusesAnExcessThatWasCountedElsewhere)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::device_test

@@ -10,7 +10,7 @@
 #include <new>
 #include <string>
 
-namespace isobar::exec {
+namespace isobar::exec::memory_meter_test {
 namespace {
 
 TEST(MemoryMeter, CountsWhatItsThreadAllocatesAndAnotherFrees)
@@ -98,4 +98,4 @@ TEST(MemoryPlace, KeepsTheInnermostPlaceThatAFailureLeft)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::memory_meter_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::operator_times_test {
 namespace {
 
 using compute::BoundOperator;
@@ -163,4 +163,4 @@ TEST(TimeOperators, RefusesWorkloadsWhoseOperatorsItDoesNotKnow)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::operator_times_test

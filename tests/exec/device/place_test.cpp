@@ -8,7 +8,7 @@
 
 #include <cstddef>
 
-namespace isobar::exec {
+namespace isobar::exec::place_test {
 namespace {
 
 Tensors two_shapes()
@@ -63,4 +63,4 @@ TEST(Place, IsTheMemoryOfTensorsThatAutogradHasSaved)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::place_test

@@ -4,7 +4,7 @@
 
 #include <optional>
 
-namespace isobar::exec {
+namespace isobar::exec::shared_disk_test {
 namespace {
 
 using Kind = SharedDisk::Kind;
@@ -59,4 +59,4 @@ TEST_F(SharedDiskAccesses, OfOneKindShareItsRate)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::shared_disk_test

@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::checkpoint_test {
 namespace {
 
 using testing::AllOf;
@@ -490,4 +490,4 @@ TEST(CheckpointManifest, IsTheSameAfterWriteThenRead)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::checkpoint_test

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::event_file_test {
 namespace {
 
 using testing::HasSubstr;
@@ -98,4 +98,4 @@ TEST(EventFile, SaysInOneLineWhereItCannotWrite)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::event_file_test

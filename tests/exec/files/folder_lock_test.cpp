@@ -35,7 +35,7 @@ extern "C" int flock(int descriptor, int operation) noexcept
   return -1;
 }
 
-namespace isobar::exec {
+namespace isobar::exec::folder_lock_test {
 namespace {
 
 using testing_support::TemporaryFolder;
@@ -114,4 +114,4 @@ TEST(FolderLock, NeedsNoRightToWriteTheFileOfAnotherUser)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::folder_lock_test

@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::huggingface_weights_test {
 namespace {
 
 using testing::AllOf;
@@ -519,4 +519,4 @@ TEST(HuggingFaceWeights, AreExportedIntoANewFolder)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::huggingface_weights_test

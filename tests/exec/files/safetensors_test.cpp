@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::safetensors_test {
 namespace {
 
 using testing::AllOf;
@@ -380,4 +380,4 @@ TEST_F(WeightFiles, AreRefusedWhereTheIndexIsWrong)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::safetensors_test

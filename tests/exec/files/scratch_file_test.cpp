@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::scratch_file_test {
 namespace {
 
 using testing::AnyOf;
@@ -117,4 +117,4 @@ TEST(ScratchFile, IsRefusedWhereItHasNoSpaceAndLeavesNothing)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::scratch_file_test

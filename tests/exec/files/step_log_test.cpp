@@ -16,7 +16,7 @@
 #include <fstream>
 #include <limits>
 
-namespace isobar::exec {
+namespace isobar::exec::step_log_test {
 namespace {
 
 using testing::HasSubstr;
@@ -199,4 +199,4 @@ TEST(PrometheusText, SpellsNanAndInfinityAsPrometheusDoes)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::step_log_test

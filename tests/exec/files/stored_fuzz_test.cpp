@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::exec {
+namespace isobar::exec::stored_fuzz_test {
 namespace {
 
 using testing_support::replay;
@@ -19,4 +19,4 @@ TEST(Safetensors, SurviveEveryInputThatEverCrashedThem)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::stored_fuzz_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::tensor_part_test {
 namespace {
 
 TEST(TensorPart, IsNamedAfterItsElementsAndTheShapeOfTheWholeTensor)
@@ -45,4 +45,4 @@ TEST(TensorPart, IsNotReadFromOtherNames)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::tensor_part_test

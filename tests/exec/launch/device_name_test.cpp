@@ -8,7 +8,7 @@
 #include <map>
 #include <string>
 
-namespace isobar::exec {
+namespace isobar::exec::device_name_test {
 namespace {
 
 /// The files of a machine of 8 GiB, of which 6 are available.
@@ -128,4 +128,4 @@ TEST_F(MachineMemory, IsAvailableUpToALimitOfVersionOneOfControlGroups)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::device_name_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::launch_test {
 namespace {
 
 using testing::AllOf;
@@ -326,4 +326,4 @@ TEST(EnvironmentOfThisProcess, HasAllVariablesExceptTheSecret)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::launch_test

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::plan_ranks_test {
 namespace {
 
 using testing::ElementsAre;
@@ -56,4 +56,4 @@ TEST(PlanRanks, HoldTheReplicasOfTheirDevices)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::plan_ranks_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::preflight_test {
 namespace {
 
 using testing::ElementsAre;
@@ -295,4 +295,4 @@ TEST(RankFacts, RefuseOtherTexts)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::preflight_test

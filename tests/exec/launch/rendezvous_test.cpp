@@ -39,7 +39,7 @@ extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo
   return failing_lookups-- > 0 ? EAI_NONAME : system("127.0.0.1", service, hints, found);
 }
 
-namespace isobar::exec {
+namespace isobar::exec::rendezvous_test {
 namespace {
 
 using testing::AllOf;
@@ -395,4 +395,4 @@ TEST(Rendezvous, SaysWhyRanksOnOtherMachinesMayBeMissing)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::rendezvous_test

@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace isobar::exec {
+namespace isobar::exec::tcp_settings_test {
 namespace {
 
 using testing::HasSubstr;
@@ -68,4 +68,4 @@ TEST(TcpSettings, AreReadFromTheSystem)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::tcp_settings_test

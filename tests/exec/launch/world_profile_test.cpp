@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::world_profile_test {
 namespace {
 
 using testing::HasSubstr;
@@ -153,4 +153,4 @@ TEST(MeasureWorld, MeasuresAMachineFromEachOfItsDevicesInTurn)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::world_profile_test

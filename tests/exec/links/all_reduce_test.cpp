@@ -20,7 +20,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::all_reduce_test {
 namespace {
 
 using testing::AllOf;
@@ -333,4 +333,4 @@ TEST(TcpWorld, SaysWhichRankSendsAnotherNumberOfBytes)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::all_reduce_test

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-namespace isobar::exec {
+namespace isobar::exec::deadlines_test {
 namespace {
 
 TEST(TimeLimits, GrowFromTheHeartbeatIntervalToTheConnectDeadline)
@@ -90,4 +90,4 @@ TEST(Deadline, IsExtendedUntilNothingWasDoneForItsLimit)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::deadlines_test

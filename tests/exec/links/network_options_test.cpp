@@ -8,7 +8,7 @@
 
 #include <cstdlib>
 
-namespace isobar::exec {
+namespace isobar::exec::network_options_test {
 namespace {
 
 using testing::AllOf;
@@ -106,4 +106,4 @@ TEST(NetworkOptions, AreReadFromTheCommandLine)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::network_options_test

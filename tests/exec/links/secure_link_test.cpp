@@ -13,7 +13,7 @@
 #include <functional>
 #include <mutex>
 
-namespace isobar::exec {
+namespace isobar::exec::secure_link_test {
 namespace {
 
 using testing::AllOf;
@@ -529,4 +529,4 @@ TEST(TcpWorld, RequiresASecret)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::secure_link_test

@@ -12,7 +12,7 @@
 #include <unistd.h>
 #include <csignal>
 
-namespace isobar::exec {
+namespace isobar::exec::tcp_link_test {
 namespace {
 
 using testing::AllOf;
@@ -329,4 +329,4 @@ TEST(TcpLink, SendsOnlyOnItsSendingEnd)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::tcp_link_test

@@ -18,7 +18,7 @@
 #include <string>
 #include <thread>
 
-namespace isobar::exec {
+namespace isobar::exec::tcp_world_test {
 namespace {
 
 using testing::EndsWith;
@@ -413,4 +413,4 @@ TEST(TcpListener, RefusesADescriptorThatIsNotASocket)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::tcp_world_test

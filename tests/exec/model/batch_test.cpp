@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::batch_test {
 namespace {
 
 using testing::HasSubstr;
@@ -187,4 +187,4 @@ TEST(LossOf, HasTheGradientOfLibTorchsCrossEntropyInTheMemoryOfTheLogits)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::batch_test

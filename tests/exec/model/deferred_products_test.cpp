@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::deferred_products_test {
 namespace {
 
 constexpr std::uint64_t seed = 3;
@@ -232,4 +232,4 @@ TEST(DeferredProducts, KeepInputAndGradientUntilTheGradientsAreAdded)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::deferred_products_test

@@ -7,7 +7,7 @@
 #include <ATen/ATen.h>
 
 /// Fused attention against attention by its formula: the same numbers, and less memory for the backward pass.
-namespace isobar::exec {
+namespace isobar::exec::fused_attention_test {
 namespace {
 
 using testing_support::shipped_workload;
@@ -80,4 +80,4 @@ TEST_P(FusedAttention, KeepsNoProbabilities)
 INSTANTIATE_TEST_SUITE_P(Models, FusedAttention, testing::Values("bert10", "gpt2_124m", "llama_8b"));
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::fused_attention_test

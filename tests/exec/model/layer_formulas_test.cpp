@@ -14,7 +14,7 @@
 #include <utility>
 
 /// Each layer against its formula, written without masks, kernels and batches of heads.
-namespace isobar::exec {
+namespace isobar::exec::layer_formulas_test {
 namespace {
 
 using testing_support::shipped_workload;
@@ -342,4 +342,4 @@ TEST(MoeEnds, AreThoseOfTheirTrunk)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::layer_formulas_test

@@ -15,7 +15,7 @@
 
 #include <cmath>
 
-namespace isobar::exec {
+namespace isobar::exec::layer_module_test {
 namespace {
 
 using testing::StrEq;
@@ -371,4 +371,4 @@ TEST(MakeLayerModule, RefusesALayerBeyondTheLast)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::layer_module_test

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::layer_shards_test {
 namespace {
 
 constexpr std::uint64_t seed = 7;
@@ -159,4 +159,4 @@ TEST(Evaluations, CountsTheFirstOfEqualLogitsAsTheMostLikelyWord)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::layer_shards_test

@@ -16,7 +16,7 @@
 #include <vector>
 
 /// The layers of a mixture of experts against the operator graph of the whole model.
-namespace isobar::exec {
+namespace isobar::exec::moe_graph_test {
 namespace {
 
 using spmd::OperatorKind;
@@ -103,4 +103,4 @@ TEST(MoeLayers, HaveTheLossAndTheGradientsOfTheirGraph)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::moe_graph_test

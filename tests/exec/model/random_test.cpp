@@ -5,7 +5,7 @@
 
 #include <ATen/ATen.h>
 
-namespace isobar::exec {
+namespace isobar::exec::random_test {
 namespace {
 
 at::Tensor drawn(RandomStream stream, std::initializer_list<std::uint64_t> words)
@@ -41,4 +41,4 @@ TEST(GeneratorFor, LeavesTheGlobalGeneratorAlone)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::random_test

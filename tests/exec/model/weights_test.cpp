@@ -13,7 +13,7 @@
 
 #include <ATen/ATen.h>
 
-namespace isobar::exec {
+namespace isobar::exec::weights_test {
 namespace {
 
 using testing::IsEmpty;
@@ -71,4 +71,4 @@ TEST(LoadWeights, RestoresTheParametersThatWereExported)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::weights_test

@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-namespace isobar::exec {
+namespace isobar::exec::address_test {
 namespace {
 
 TEST(Address, DistinguishesNamesFromNumericAddresses)
@@ -52,4 +52,4 @@ TEST(Address, ThisMachineHasAName)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::address_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::handshake_fuzz_test {
 namespace {
 
 TEST(HandshakeInputs, AreRefusedWithoutACrash)
@@ -14,4 +14,4 @@ TEST(HandshakeInputs, AreRefusedWithoutACrash)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::handshake_fuzz_test

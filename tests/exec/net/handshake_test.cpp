@@ -15,7 +15,7 @@
 #include <fstream>
 #include <set>
 
-namespace isobar::exec {
+namespace isobar::exec::handshake_test {
 namespace {
 
 using testing::AllOf;
@@ -257,4 +257,4 @@ TEST_F(SecretTest, DerivesAnotherKeyForEachUse)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::handshake_test

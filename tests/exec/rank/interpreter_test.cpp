@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::interpreter_test {
 namespace {
 
 using testing::ElementsAre;
@@ -191,4 +191,4 @@ TEST(Play, RecordsEachEventWithItsPosition)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::interpreter_test

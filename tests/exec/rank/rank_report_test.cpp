@@ -7,7 +7,7 @@
 
 #include <stdexcept>
 
-namespace isobar::exec {
+namespace isobar::exec::rank_report_test {
 namespace {
 
 using testing::ElementsAre;
@@ -53,4 +53,4 @@ TEST(MeasuredRun, AddsTheEvaluationsOfSeveralLastRanks)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::rank_report_test

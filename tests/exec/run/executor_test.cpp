@@ -23,7 +23,7 @@
 #include <numeric>
 #include <tuple>
 
-namespace isobar::exec {
+namespace isobar::exec::executor_test {
 namespace {
 
 using testing::HasSubstr;
@@ -564,4 +564,4 @@ TEST(Executor, MeasuresEveryInstructionInItsPlace)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::executor_test

@@ -25,7 +25,7 @@
 #include <vector>
 
 /// Tests that need a GPU, with label `gpu`. Without one every test is skipped with the reason.
-namespace isobar::exec {
+namespace isobar::exec::gpu_test {
 namespace {
 
 using testing::HasSubstr;
@@ -413,4 +413,4 @@ TEST_F(Gpu, HoldsWhatPassesInPinnedMemoryOfTheMachine)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::gpu_test

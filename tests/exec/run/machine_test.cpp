@@ -32,7 +32,7 @@
 #include <vector>
 
 /// Stages that live in the machine of their device, and on its disk.
-namespace isobar::exec {
+namespace isobar::exec::machine_test {
 namespace {
 
 using testing::HasSubstr;
@@ -439,4 +439,4 @@ TEST(Machine, DISABLED_HasTheBitsOfRunsOnTheDeviceThroughout)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::machine_test

@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::mix_run_test {
 namespace {
 
 using testing::ElementsAre;
@@ -346,4 +346,4 @@ TEST(MixRun, CatchesADeviceThatGrantsInAnotherOrder)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::mix_run_test

@@ -15,7 +15,7 @@
 #include <vector>
 
 /// Training of mixtures of experts by plans that place their layers.
-namespace isobar::exec {
+namespace isobar::exec::moe_test {
 namespace {
 
 using spmd::Trunk;
@@ -146,4 +146,4 @@ TEST(Moe, IsProfiledByKindsOfLayers)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::moe_test

@@ -33,7 +33,7 @@
 #include <vector>
 
 /// The passes of all ranks in float64, with updates of our own, against one device that computes the whole graph.
-namespace isobar::exec {
+namespace isobar::exec::operator_passes_test {
 namespace {
 
 using spmd::Form;
@@ -552,7 +552,7 @@ std::size_t count_of_wrong(const Model& model, const std::function<bool(Operator
 
 TEST(OperatorPasses, AddABiasOnceOverAllDevices)
 {
-  const Model model(testing_support::small_moes().at(1));
+  const Model model(testing_support::moes_by_operators().at(1));
   // Each device adds the whole bias to its addend of the product.
   const auto spoil = [](OperatorPlan& plan) {
     for (auto& reform : plan.reforms) {
@@ -569,7 +569,7 @@ TEST(OperatorPasses, AddABiasOnceOverAllDevices)
 
 TEST(OperatorPasses, AddUpTheGradientsOfMicroBatches)
 {
-  const Model model(testing_support::small_moes().at(0));
+  const Model model(testing_support::moes_by_operators().at(0));
   Fault fault;
   fault.forgets_gradients = true;
   EXPECT_EQ(count_of_wrong(
@@ -579,7 +579,7 @@ TEST(OperatorPasses, AddUpTheGradientsOfMicroBatches)
 
 TEST(OperatorPasses, AddUpTheGradientsOfReplicas)
 {
-  const Model model(testing_support::small_moes().at(0));
+  const Model model(testing_support::moes_by_operators().at(0));
   Fault fault;
   fault.forgets_replicas = true;
   EXPECT_EQ(count_of_wrong(
@@ -589,7 +589,7 @@ TEST(OperatorPasses, AddUpTheGradientsOfReplicas)
 
 TEST(OperatorPasses, TakeGradientsFromTheNextGroup)
 {
-  const Model model(testing_support::small_moes().at(0));
+  const Model model(testing_support::moes_by_operators().at(0));
   Fault fault;
   fault.sends_zeros = true;
   EXPECT_EQ(count_of_wrong(model, [](OperatorPlan&) { return true; }, fault, {equal_shares(2), {1}}), 3U);
@@ -597,7 +597,7 @@ TEST(OperatorPasses, TakeGradientsFromTheNextGroup)
 
 TEST(OperatorPasses, TakeGradientsBackByConjugates)
 {
-  const Model model(testing_support::small_moes().at(0));
+  const Model model(testing_support::moes_by_operators().at(0));
   const auto gathers = [](const OperatorPlan& plan) {
     return std::any_of(plan.reforms.begin(), plan.reforms.end(), [&](const auto& reform) {
       return reform.forward == spmd::ReformKind::AllGather && plan.graph.has_gradient(reform.tensor);
@@ -725,7 +725,7 @@ double bytes_of_program(const Model& model, const Program& program, const Operat
 TEST(OperatorPasses, SendTheBytesOfTheFormulasAndOfTheProgramOverTcp)
 {
   std::mt19937_64 random(3);
-  for (const auto& workload : testing_support::small_moes()) {
+  for (const auto& workload : testing_support::moes_by_operators()) {
     const Model model(workload, 0, at::kFloat);
     for (const std::size_t replicas : {1U, 2U}) {
       const auto graph = operator_graph_of(workload, workload.micro_batch / replicas);
@@ -748,4 +748,4 @@ TEST(OperatorPasses, SendTheBytesOfTheFormulasAndOfTheProgramOverTcp)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::operator_passes_test

@@ -21,7 +21,7 @@
 #include <vector>
 
 /// Training by plans whose devices divide operators, against the same model by blocks on one device.
-namespace isobar::exec {
+namespace isobar::exec::operators_test {
 namespace {
 
 using testing_support::equal_shares;
@@ -293,4 +293,4 @@ TEST(Executor, HoldsAsMuchOfDividedParametersAsItsShare)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::operators_test

@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-namespace isobar::exec {
+namespace isobar::exec::profile_test {
 namespace {
 
 TEST(MeasureProfile, TimesEachKindOfLayerOnceAndNamesEveryLayer)
@@ -132,4 +132,4 @@ TEST(ProbeLoopback, MeasuresALatencyAndABandwidth)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::profile_test

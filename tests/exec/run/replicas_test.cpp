@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::replicas_test {
 namespace {
 
 constexpr std::uint64_t microbatches = 5;
@@ -354,4 +354,4 @@ TEST(Executor, ResumesACheckpointOfReplicasOnAnyOtherPlan)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::replicas_test

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::shards_test {
 namespace {
 
 constexpr std::uint64_t microbatches = 5;
@@ -385,4 +385,4 @@ TEST(Executor, HoldsAShardsPartOfTheParametersAndTheOptimizer)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::shards_test

@@ -23,7 +23,7 @@
 #include <vector>
 
 /// A head that uses the embedding's matrix.
-namespace isobar::exec {
+namespace isobar::exec::tied_test {
 namespace {
 
 constexpr std::uint64_t steps = 6;
@@ -156,4 +156,4 @@ TEST(TiedHead, BeginsWithTheEmbeddingsValuesAlsoByItself)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::tied_test

@@ -30,7 +30,7 @@
 #include <functional>
 #include <thread>
 
-namespace isobar::exec {
+namespace isobar::exec::training_test {
 namespace {
 
 using testing::AllOf;
@@ -445,4 +445,4 @@ TEST(Training, LearnsADatasetAndEvaluatesItTheSameOnEverySplit)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::training_test

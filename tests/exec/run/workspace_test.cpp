@@ -10,7 +10,7 @@
 #include <vector>
 
 /// The formulas of Layer::workspace (docs/costs.md#workspace) against what passes hold on the CPU.
-namespace isobar::exec {
+namespace isobar::exec::workspace_test {
 namespace {
 
 /// Every combination of an option of each list.
@@ -110,4 +110,4 @@ TEST(Workspace, OfAResnetIsAtLeastWhatItsPassesHold)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::workspace_test

@@ -23,7 +23,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::operators_test {
 namespace {
 
 using parts::Sizes;
@@ -651,4 +651,4 @@ TEST(PublishedAttention, IsNotComputed)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::operators_test

@@ -11,7 +11,7 @@
 #include <vector>
 
 /// Each reform with its conjugate, on the tensors of several devices.
-namespace isobar::exec {
+namespace isobar::exec::reforms_test {
 namespace {
 
 using parts::Sizes;
@@ -120,4 +120,4 @@ TEST(Reforms, KeepTheTensorAndTakeGradientsBackByTheirConjugates)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::reforms_test

@@ -16,7 +16,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::stage_optimizer_test {
 namespace {
 
 constexpr Optimizer every_optimizer[] = {Optimizer::Sgd, Optimizer::Momentum, Optimizer::Adam, Optimizer::AdamW};
@@ -181,4 +181,4 @@ TEST(StageOptimizer, NamesTheTensorsOfItsStateAsCheckpointsDo)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::stage_optimizer_test

@@ -8,7 +8,7 @@
 #include <limits>
 #include <string>
 
-namespace isobar::exec {
+namespace isobar::exec::message_header_test {
 namespace {
 
 TcpLink::Bytes bytes_of(const std::vector<std::int64_t>& header)
@@ -77,4 +77,4 @@ TEST(MessageHeader, AllowsSeveralTimesTheModelsSize)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::message_header_test

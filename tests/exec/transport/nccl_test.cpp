@@ -8,7 +8,7 @@
 #include <dlfcn.h>
 #include <string_view>
 
-namespace isobar::exec::nccl {
+namespace isobar::exec::nccl::nccl_test {
 namespace {
 
 using testing::AnyOf;
@@ -51,4 +51,4 @@ TEST(Nccl, FormatsVersionsAsNvidiaDoes)
 }
 
 }  // namespace
-}  // namespace isobar::exec::nccl
+}  // namespace isobar::exec::nccl::nccl_test

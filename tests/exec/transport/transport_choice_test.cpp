@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace isobar::exec {
+namespace isobar::exec::transport_choice_test {
 namespace {
 
 using testing::ThrowsMessage;
@@ -46,4 +46,4 @@ TEST(TransportChoice, DoesNotUseNcclUnlessBothEndsHaveTheSameVersion)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::transport_choice_test

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::transport_test {
 namespace {
 
 using testing::ElementsAre;
@@ -187,4 +187,4 @@ TEST(InProcessTransport, EndsAllWaitsWhenOneRankIsCancelled)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::transport_test

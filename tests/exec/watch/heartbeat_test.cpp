@@ -23,7 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::heartbeat_test {
 namespace {
 
 using testing::AllOf;
@@ -497,4 +497,4 @@ TEST(Heartbeat, ShowsFailuresOfOtherRanksOnOneLine)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::heartbeat_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::lateness_test {
 namespace {
 
 using testing::ElementsAre;
@@ -79,4 +79,4 @@ TEST(Lateness, IsNotReportedWithinItsPatienceNorInTimeNorWithoutAPrediction)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::lateness_test

@@ -6,7 +6,7 @@
 
 #include <optional>
 
-namespace isobar::exec {
+namespace isobar::exec::progress_test {
 namespace {
 
 Instruction forward(std::uint64_t microbatch)
@@ -102,4 +102,4 @@ TEST(Progress, IsOptionalForWork)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::progress_test

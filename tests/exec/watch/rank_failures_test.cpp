@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::rank_failures_test {
 namespace {
 
 using Kind = Failure::Kind;
@@ -144,4 +144,4 @@ TEST(RankLost, IsNoneForOtherFailures)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::rank_failures_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::replan_test {
 namespace {
 
 using testing::ElementsAre;
@@ -114,4 +114,4 @@ TEST(Replan, RequiresALostDeviceAndOthersThatRemain)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::replan_test

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::exec {
+namespace isobar::exec::supervisor_test {
 namespace {
 
 using testing::ElementsAre;
@@ -210,4 +210,4 @@ TEST(Supervisor, ReportsTheFailureOfTheLastAttemptAfterAnInterrupt)
 }
 
 }  // namespace
-}  // namespace isobar::exec
+}  // namespace isobar::exec::supervisor_test

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::accuracy_test {
 namespace {
 
 using testing::DoubleNear;
@@ -71,4 +71,4 @@ TEST(RankFigures, AModelThatPredictsTheSameOfAllRowsRanksNone)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::accuracy_test

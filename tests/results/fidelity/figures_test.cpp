@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::figures_test {
 namespace {
 
 using testing::DoubleNear;
@@ -182,4 +182,4 @@ TEST(RowPrediction, SurvivesItsText)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::figures_test

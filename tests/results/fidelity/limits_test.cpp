@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::limits_test {
 namespace {
 
 using testing::ElementsAre;
@@ -111,4 +111,4 @@ TEST(FidelityLimits, AFigureThatASetLacksIsBeyondAnyLimit)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::limits_test

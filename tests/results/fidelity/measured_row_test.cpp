@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::measured_row_test {
 namespace {
 
 using testing::ElementsAre;
@@ -184,4 +184,4 @@ TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::measured_row_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::fidelity_report_test {
 namespace {
 
 using testing::HasSubstr;
@@ -152,4 +152,4 @@ TEST(FidelityExplanation, SaysWhatThePartsDoNotCover)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::fidelity_report_test

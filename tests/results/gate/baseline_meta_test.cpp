@@ -8,7 +8,7 @@
 
 #include <string>
 
-namespace isobar::results {
+namespace isobar::results::baseline_meta_test {
 namespace {
 
 using testing::ElementsAre;
@@ -226,4 +226,4 @@ TEST(ReasonsNotToCompare, AreNotIsobarsVersionAndInputs)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::baseline_meta_test

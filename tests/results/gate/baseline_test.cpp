@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::baseline_test {
 namespace {
 
 using testing::HasSubstr;
@@ -229,4 +229,4 @@ TEST(CheckToJunit, HasACaseForEachRowAndEscapesNames)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::baseline_test

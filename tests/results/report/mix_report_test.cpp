@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::mix_report_test {
 namespace {
 
 /// Two jobs on a device each and one both; rounds of 2 s.
@@ -120,4 +120,4 @@ TEST(MixReport, RefusesATraceOfOtherJobs)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::mix_report_test

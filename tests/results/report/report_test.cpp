@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::report_report_test {
 namespace {
 
 using testing::ElementsAre;
@@ -629,4 +629,4 @@ TEST(ResultFile, LocatesAFaultInItsPlan)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::report_report_test

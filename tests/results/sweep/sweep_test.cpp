@@ -15,7 +15,7 @@
 #include <fstream>
 #include <numbers>
 
-namespace isobar::results {
+namespace isobar::results::sweep_test {
 namespace {
 
 Sweep sweep_of(const std::string& text)
@@ -264,4 +264,4 @@ TEST(SweepTable, HasAColumnForEachParameterAndQuotesWhatNeedsIt)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::sweep_test

@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <string>
 
-namespace isobar::results {
+namespace isobar::results::gzip_test {
 namespace {
 
 using testing::ThrowsMessage;
@@ -57,4 +57,4 @@ TEST(ReadUnpacked, ReadsFilesCompressedOrNot)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::gzip_test

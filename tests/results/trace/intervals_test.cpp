@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::intervals_test {
 namespace {
 
 using Pairs = std::vector<std::pair<double, double>>;
@@ -76,4 +76,4 @@ RC_GTEST_PROP(Intervals, AreSetsOfMoments, ())
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::intervals_test

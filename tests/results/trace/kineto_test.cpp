@@ -10,7 +10,7 @@
 
 #include <string>
 
-namespace isobar::results {
+namespace isobar::results::kineto_test {
 namespace {
 
 using testing::HasSubstr;
@@ -137,4 +137,4 @@ TEST_F(Kineto, NamesFaultsOfATrace)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::kineto_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::results {
+namespace isobar::results::overlap_test {
 namespace {
 
 TraceEvent event(std::size_t rank, Opcode opcode, double begin, double end)
@@ -38,4 +38,4 @@ TEST(OverlapMeter, CountsCommunicationBesideComputationAsHidden)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::overlap_test

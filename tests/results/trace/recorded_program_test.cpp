@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::recorded_program_test {
 namespace {
 
 const std::string deadlock = "deadlock, each waits for the next and the last for the first: ";
@@ -88,4 +88,4 @@ TEST(RecordedProgram, RefusesEndsOfAChannelThatDiffer)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::recorded_program_test

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::timeline_test {
 namespace {
 
 using testing::ElementsAre;
@@ -338,4 +338,4 @@ TEST(Timeline, RefusesPositionsThatThePlanDoesNotHave)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::timeline_test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::trace_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -183,4 +183,4 @@ TEST(TraceFile, NamesTheEventThatCannotBeRead)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::trace_file_test

@@ -11,7 +11,7 @@
 #include <map>
 #include <string>
 
-namespace isobar::results {
+namespace isobar::results::trace_merge_test {
 namespace {
 
 /// Begin of the first instruction of a step on each process, in microseconds.
@@ -114,4 +114,4 @@ TEST_F(TraceMerge, RefusesTracesOfOtherDevices)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::trace_merge_test

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::trace_schema_1_test {
 namespace {
 
 using testing::ElementsAre;
@@ -215,4 +215,4 @@ TEST_F(TraceSchema1, RefusesAnAllReduceThatIsNoRing)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::trace_schema_1_test

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::results {
+namespace isobar::results::trace_stats_test {
 namespace {
 
 using testing::ElementsAre;
@@ -176,4 +176,4 @@ TEST(TraceStats, AreWrittenAsJsonAndAsText)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::trace_stats_test

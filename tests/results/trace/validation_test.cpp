@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace isobar::results {
+namespace isobar::results::validation_test {
 namespace {
 
 using testing::HasSubstr;
@@ -105,4 +105,4 @@ TEST(Validation, NamesNoStagesWhereADeviceHoldsOne)
 }
 
 }  // namespace
-}  // namespace isobar::results
+}  // namespace isobar::results::validation_test

@@ -12,7 +12,7 @@
 #include <string>
 
 // The programs of chains under sequential, gpipe and 1f1b (schedules/lowering/schedule.hpp).
-namespace isobar::schedules {
+namespace isobar::schedules::chain_schedules_test {
 namespace {
 
 using testing::ElementsAre;
@@ -224,4 +224,4 @@ TEST(ChainSchedules, HoldSkysEstimateWhateverTheMicroBatches)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::chain_schedules_test

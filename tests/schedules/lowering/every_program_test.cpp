@@ -15,7 +15,7 @@
 #include <vector>
 
 // What holds for the programs of all schedules (schedules/lowering/schedule.hpp).
-namespace isobar::schedules {
+namespace isobar::schedules::every_program_test {
 namespace {
 
 using testing::IsEmpty;
@@ -336,4 +336,4 @@ TEST(EveryProgram, CountsBillionsOfMicroBatches)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::every_program_test

@@ -24,7 +24,7 @@
 #include <vector>
 
 // Which plans fold, and into which programs. tests/sim/play/fold_test.cpp compares their times.
-namespace isobar::schedules {
+namespace isobar::schedules::fold_test {
 namespace {
 
 using testing::ElementsAre;
@@ -314,4 +314,4 @@ TEST(FoldedFlows, CountTheUsersOfLinks)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::fold_test

@@ -25,7 +25,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::operator_program_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -41,7 +41,7 @@ template <typename Visit>
 void for_random_plans(int count, const std::string& more, Visit visit, std::size_t most_replicas = 1)
 {
   std::mt19937_64 random(7);
-  const auto workloads = small_moes(more);
+  const auto workloads = moes_by_operators(more);
   const std::vector<std::string> schedules = {"duplex", "sequential", "1f1b", "gpipe"};
   for (int i = 0; i < count; ++i) {
     const Workload& workload = workloads[random() % workloads.size()];
@@ -50,7 +50,7 @@ void for_random_plans(int count, const std::string& more, Visit visit, std::size
     const auto division = random_division(graph, spmd::Rules::Corrected, random);
     const std::string& schedule = schedules[random() % schedules.size()];
     const std::size_t replicas = most_replicas == 1 ? 1 : 1 + random() % most_replicas;
-    const Plan plan = plan_of(graph, division, shares, schedule, 1 + random() % 4, replicas);
+    const Plan plan = testing_support::plan_of(graph, division, shares, schedule, 1 + random() % 4, replicas);
     SCOPED_TRACE(fmt::format("plan {}: {} replicas of {} devices, {}, {} micro-batches", i, replicas, shares.size(),
                              schedule, plan.goal.microbatches));
     visit(plan, workload);
@@ -90,7 +90,7 @@ template <typename Visit>
 void for_random_groups(int count, const std::string& more, Visit visit)
 {
   std::mt19937_64 random(11);
-  const auto workloads = small_moes(more);
+  const auto workloads = moes_by_operators(more);
   const std::vector<std::string> schedules = {"duplex", "duplex", "sequential", "1f1b", "gpipe"};
   for (int i = 0; i < count; ++i) {
     const Workload& workload = workloads[random() % workloads.size()];
@@ -130,7 +130,7 @@ TEST(OperatorProgram, OfGroupsWaitsForEveryMessage)
   std::mt19937_64 random(5);
   std::size_t chained = 0;
   for (const auto& shares : {std::vector<std::vector<double>>{equal_shares(6), {1}}, {{1}, equal_shares(6)}}) {
-    workload = small_moes().front();
+    workload = moes_by_operators().front();
     const auto graph = *operator_graph_of(workload);
     const auto division = random_division(graph, spmd::Rules::Corrected, random, 2);
     const Plan plan = plan_of_groups(graph, division, shares, "duplex", 3);
@@ -500,7 +500,7 @@ Plan equal_parts(Workload& workload, std::uint64_t layers, std::size_t devices)
       });
     }
   }
-  return plan_of(graph, division, equal_shares(devices), "duplex", 2);
+  return testing_support::plan_of(graph, division, equal_shares(devices), "duplex", 2);
 }
 
 TEST(Duplex, OfEqualPartsTakesTheClosedForm)
@@ -605,4 +605,4 @@ TEST(OperatorProgram, AddsUpEachBucketWhenBackwardHasMadeItsLastGradient)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::operator_program_test

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::order_picture_test {
 namespace {
 
 /// A plan of devices c0, c1, …, whose stages are on the ranks of `rank_of_stage`.
@@ -194,4 +194,4 @@ TEST(PictureOf, NeedsOrdersThatEnd)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::order_picture_test

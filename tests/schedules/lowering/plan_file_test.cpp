@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::plan_file_test {
 namespace {
 
 /// A step of two micro-batches on two devices.
@@ -130,4 +130,4 @@ TEST(ReadScheduledPlan, NeedsNoOrdersWithoutStages)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::plan_file_test

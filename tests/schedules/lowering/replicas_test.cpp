@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::replicas_test {
 namespace {
 
 using testing::ElementsAre;
@@ -439,4 +439,4 @@ TEST(Replicas, TakeTheWarmUpOfTheirDevices)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::replicas_test

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::lowering_schedule_test {
 namespace {
 
 using testing::ElementsAre;
@@ -220,4 +220,4 @@ TEST(MakeProgram, CountsBillionsOfMicroBatchesWithoutMemoryForThem)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::lowering_schedule_test

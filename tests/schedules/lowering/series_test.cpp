@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::series_test {
 namespace {
 
 /// Compares a series with the tasks that `is_wanted` selects of its order, one after another.
@@ -113,4 +113,4 @@ TEST(Series, RefusesTasksBeyondItsOwn)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::series_test

@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::shard_grids_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -404,4 +404,4 @@ TEST(ShardGrids, LieInRowsColumnsAndDepth)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::shard_grids_test

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::shards_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -396,4 +396,4 @@ TEST(Shards, OfNeighbouringStagesTakeTurnsToBringEachOtherTheirInputs)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::shards_test

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::task_subset_test {
 namespace {
 
 TEST(TaskSubset, NumbersItsTasksAsTheyCome)
@@ -44,4 +44,4 @@ TEST(TaskSubset, NumbersItsTasksAsTheyCome)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::task_subset_test

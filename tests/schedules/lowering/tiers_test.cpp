@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::tiers_test {
 namespace {
 
 using testing_support::cluster_with_machine;
@@ -302,4 +302,4 @@ TEST(TierLanes, DelayUpdatesByAStep)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::tiers_test

@@ -16,7 +16,7 @@
 #include <vector>
 
 // Rules of transfers, and of what replicas that divide parameters send.
-namespace isobar::schedules {
+namespace isobar::schedules::transfer_rules_test {
 namespace {
 
 using testing::HasSubstr;
@@ -221,4 +221,4 @@ TEST(MicrobatchSyncs, HoldUnsummedGradientsFromEachBackwardToItsSum)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::transfer_rules_test

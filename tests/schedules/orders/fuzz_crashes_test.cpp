@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar {
+namespace isobar::fuzz_crashes_test {
 namespace {
 
 using testing_support::replay;
@@ -20,4 +20,4 @@ TEST(OrdersFromCsv, SurvivesEveryInputThatEverCrashedIt)
 }
 
 }  // namespace
-}  // namespace isobar
+}  // namespace isobar::fuzz_crashes_test

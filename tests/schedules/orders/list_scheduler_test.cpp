@@ -10,7 +10,7 @@
 #include <limits>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::list_scheduler_test {
 namespace {
 
 /// Times in whole seconds, so that sums are exact.
@@ -276,4 +276,4 @@ TEST(MakespanBound, CountsTheMessagesOfTheSlowestLane)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::list_scheduler_test

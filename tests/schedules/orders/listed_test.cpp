@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::listed_test {
 namespace {
 
 /// Reads "2x F0.0+; F0.2 B0.0": runs, with their times unless they have one, of slots as files write them.
@@ -496,4 +496,4 @@ TEST(FaultsOfOrders, AreFoundExactlyWhereThePlayGetsStuckOrTransfersCross)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::listed_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::order_csv_test {
 namespace {
 
 using testing::ElementsAre;
@@ -216,4 +216,4 @@ TEST(OrdersFromCsv, RefusesMoreCellsThanItsLimitBeforeItReadsThem)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::order_csv_test

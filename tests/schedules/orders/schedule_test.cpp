@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::orders_schedule_test {
 namespace {
 
 constexpr std::uint64_t billions = 5'000'000'000;
@@ -567,4 +567,4 @@ TEST(Interleaved, WouldDeadlockWithAShorterLastGroup)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::orders_schedule_test

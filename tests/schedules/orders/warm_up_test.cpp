@@ -17,7 +17,7 @@
 #include <tuple>
 #include <vector>
 
-namespace isobar::schedules {
+namespace isobar::schedules::warm_up_test {
 namespace {
 
 constexpr std::uint64_t many = 1'000'000;
@@ -278,4 +278,4 @@ TEST(LeastWarmUp, IsWhatTheSchedulesTake)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::warm_up_test

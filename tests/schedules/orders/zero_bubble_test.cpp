@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace isobar::schedules {
+namespace isobar::schedules::zero_bubble_test {
 namespace {
 
 /// max(0, number - limit).
@@ -54,4 +54,4 @@ TEST(ZeroBubbleOrder, KeepsOnlyWhatWeightGradientsNeedAfterTheInputs)
 }
 
 }  // namespace
-}  // namespace isobar::schedules
+}  // namespace isobar::schedules::zero_bubble_test

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <string>
 
-namespace isobar::sim {
+namespace isobar::sim::machine_file_test {
 namespace {
 
 using testing::AllOf;
@@ -270,4 +270,4 @@ TEST(Fabrics, NeverAttainMoreThanIsGivenOrThanTheirLinksAreBuiltFor)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::machine_file_test

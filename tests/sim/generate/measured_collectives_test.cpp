@@ -16,7 +16,7 @@
 
 // Collectives as the simulator plays them over the links of machines, against measured times. docs/fidelity.md has the
 // same figures.
-namespace isobar::sim {
+namespace isobar::sim::measured_collectives_test {
 namespace {
 
 /// A row of results/fidelity/collectives/nccl.csv.
@@ -113,4 +113,4 @@ TEST(MeasuredCollectives, OfTwoToSixteenNodesArePlayedThisWell)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::measured_collectives_test

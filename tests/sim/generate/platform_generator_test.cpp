@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::sim {
+namespace isobar::sim::platform_generator_test {
 namespace {
 
 using testing::ElementsAre;
@@ -499,4 +499,4 @@ TEST(DeviceGroups, RefuseOtherTypesWithAWayToDescribeThem)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::platform_generator_test

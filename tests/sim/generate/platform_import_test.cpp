@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::sim {
+namespace isobar::sim::platform_import_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -199,4 +199,4 @@ TEST_F(ImportMatrix, RefusesEachBadSitesFileWithItsMessage)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::platform_import_test

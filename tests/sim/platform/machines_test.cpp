@@ -13,7 +13,7 @@
 #include <vector>
 
 // The machines of a platform, and which devices are in them.
-namespace isobar::sim {
+namespace isobar::sim::machines_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -240,4 +240,4 @@ TEST(Platform, NamesTheLineOfAFaultInItsSystemsFile)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::machines_test

@@ -11,7 +11,7 @@
 #include <vector>
 
 // How SimGrid computes with the options that Isobar sets.
-namespace isobar::sim {
+namespace isobar::sim::network_settings_test {
 namespace {
 
 TEST(NetworkSettings, OverrideTheConfigurationOfAPlatformFile)
@@ -103,4 +103,4 @@ TEST(SimGridVersion, IsThatOfTheLibrary)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::network_settings_test

@@ -12,7 +12,7 @@
 #include <string>
 
 // Platform files that are refused, and files that crash SimGrid.
-namespace isobar::sim {
+namespace isobar::sim::platform_faults_test {
 namespace {
 
 std::string message_of(const std::filesystem::path& file)
@@ -92,4 +92,4 @@ TEST(Platform, HidesAddressesOfSimGridsObjects)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::platform_faults_test

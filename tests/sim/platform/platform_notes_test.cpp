@@ -5,7 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace isobar::sim {
+namespace isobar::sim::platform_notes_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -53,4 +53,4 @@ TEST(PlatformNotes, NameABackboneThatSimGridDoesNotMake)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::platform_notes_test

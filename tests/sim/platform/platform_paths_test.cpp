@@ -19,7 +19,7 @@
 #include <vector>
 
 // Paths between devices: links, latency and bandwidth, and the transfers that take them.
-namespace isobar::sim {
+namespace isobar::sim::platform_paths_test {
 namespace {
 
 /// The first devices of a platform, and the path from one device to another.
@@ -207,4 +207,4 @@ TEST(Platform, ReportsAMissingRouteOfALargePlatformWhenItsPathIsLookedUp)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::platform_paths_test

@@ -17,7 +17,7 @@
 #include <string>
 
 // What a loaded platform holds, how it is scaled, and what loading does to the process.
-namespace isobar::sim {
+namespace isobar::sim::platform_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -229,4 +229,4 @@ TEST(Platform, LoadsFourThousandDevicesInLessThanASecond)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::platform_test

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace isobar::sim {
+namespace isobar::sim::shipped_platforms_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -408,4 +408,4 @@ TEST_P(LargeStar, IsMadeAndLoadedInSeconds)
 INSTANTIATE_TEST_SUITE_P(, LargeStar, testing::Values(1024, 4096), testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::shipped_platforms_test

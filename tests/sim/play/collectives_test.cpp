@@ -15,7 +15,7 @@
 #include <vector>
 
 // Collectives as rounds of flows: alone, with transfers on their links, and on links that change.
-namespace isobar::sim {
+namespace isobar::sim::collectives_test {
 namespace {
 
 /// Ranks 0, 1, …, as ends of a collective.
@@ -331,4 +331,4 @@ TEST(SimulatedCollectives, TakeNoTimeWithinAHost)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::collectives_test

@@ -17,7 +17,7 @@
 #include <vector>
 
 // Flows of a collective that share links, as simulated and as the player predicts them (core/program/round_time.hpp).
-namespace isobar::sim {
+namespace isobar::sim::contention_test {
 namespace {
 
 /// Nodes of some devices each. Those of a node share its bus and its two links to a backbone that all nodes share.
@@ -147,4 +147,4 @@ TEST(FatPipeClusters, GiveEachTransferTheWholeBandwidthOfTheirLinks)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::contention_test

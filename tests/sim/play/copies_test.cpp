@@ -8,7 +8,7 @@
 #include <vector>
 
 // Copies between devices and their machines, and of the machines' disks.
-namespace isobar::sim {
+namespace isobar::sim::copies_test {
 namespace {
 
 constexpr double exact = 1e-9;
@@ -342,4 +342,4 @@ TEST(Copies, FollowTheProfileOfTheirLink)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::copies_test

@@ -18,7 +18,7 @@
 #include <vector>
 
 // Folded programs take as long as those of the whole plan: equal replicas and shards on nodes of equal GPUs.
-namespace isobar::sim {
+namespace isobar::sim::fold_test {
 namespace {
 
 enum class Nic { PerNode, PerGpu, HalfDuplex };
@@ -411,4 +411,4 @@ TEST(Fold, TakesAsLongAsTheWholePlanWhereverItIsOffered)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::fold_test

@@ -10,7 +10,7 @@
 #include <vector>
 
 // Computations that are slower beside collectives.
-namespace isobar::sim {
+namespace isobar::sim::interference_test {
 namespace {
 
 constexpr double exact = 1e-9;
@@ -102,4 +102,4 @@ TEST(Interference, KeepsTheWorkOfAComputationOverManyCollectives)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::interference_test

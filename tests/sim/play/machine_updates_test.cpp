@@ -10,7 +10,7 @@
 #include <vector>
 
 // Updates on the processors of machines.
-namespace isobar::sim {
+namespace isobar::sim::machine_updates_test {
 namespace {
 
 constexpr double exact = 1e-9;
@@ -241,4 +241,4 @@ TEST(UpdatesOnMachines, EndTheRunWhenTheirMachineStandsStillForGood)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::machine_updates_test

@@ -16,7 +16,7 @@
 #include <vector>
 
 // Closed forms of jobs that compute for c_j and then communicate for m_j: docs/costs.md, "Jobs that share devices".
-namespace isobar::sim {
+namespace isobar::sim::mix_test {
 namespace {
 
 /// Devices a and b with a link of 1 GB/s each way.
@@ -505,4 +505,4 @@ TEST(Mix, RandomMixesNeverDeadlockAndNeverTakeLessThanTheirBound)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::mix_test

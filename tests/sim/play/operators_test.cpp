@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::sim {
+namespace isobar::sim::operators_test {
 namespace {
 
 using namespace testing_support;  // NOLINT: a test file
@@ -53,7 +53,7 @@ double largest_difference(std::uint64_t seed, bool has_rates_and_interference, s
   std::mt19937_64 random(seed);
   const std::vector<std::vector<double>> all_shares = {
       equal_shares(2), equal_shares(4), {0.25, 0.75}, {0.5, 0, 0.5}, {1.0 / 6, 1.0 / 3, 0.5}};
-  const auto workloads = small_moes(seed % 2 == 0 ? "" : "clip_norm: 1\n");
+  const auto workloads = moes_by_operators(seed % 2 == 0 ? "" : "clip_norm: 1\n");
   Workload workload = workloads[random() % workloads.size()];
   const auto& shares = all_shares[random() % all_shares.size()];
   PlatformFile file;
@@ -81,7 +81,7 @@ double largest_difference_of_groups(std::uint64_t seed)
 {
   std::mt19937_64 random(seed);
   const std::vector<std::vector<double>> all_shares = {{1}, equal_shares(2), {0.25, 0.75}, {1.0 / 6, 1.0 / 3, 0.5}};
-  const auto workloads = small_moes(seed % 2 == 0 ? "" : "clip_norm: 1\n");
+  const auto workloads = moes_by_operators(seed % 2 == 0 ? "" : "clip_norm: 1\n");
   const Workload workload = workloads[random() % workloads.size()];
   const std::size_t replicas = 1 + seed % 2;
   std::vector<std::vector<double>> shares(2 + random() % 2);
@@ -133,7 +133,7 @@ TEST(DividedOperators, OfReplicasTakeAsLongInTheSimulatorAsInThePlayer)
 double largest_difference_of_nodes(std::uint64_t seed)
 {
   std::mt19937_64 random(seed);
-  const Workload workload = small_moes().front();
+  const Workload workload = moes_by_operators().front();
   PlatformFile file;
   for (std::size_t i = 0; i < 4; ++i) file.device(fmt::format("d{}", i), "1Gf");
   file.link("there", "10MBps", "1ms");
@@ -181,4 +181,4 @@ TEST(DividedOperators, OfGroupsTakeAsLongInTheSimulatorAsInThePlayer)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::operators_test

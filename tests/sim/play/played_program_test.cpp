@@ -32,7 +32,7 @@
 #include <vector>
 
 // The player (core/program/player.hpp) and the simulator play the same times where no link is shared.
-namespace isobar::sim {
+namespace isobar::sim::played_program_test {
 namespace {
 
 constexpr double tolerance = 1e-9;  // relative; SimGrid takes times within 1e-13 s for equal (network_settings)
@@ -337,4 +337,4 @@ TEST(PlayProgram, TakesTheCollectivesOfTheSimulator)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::played_program_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::sim {
+namespace isobar::sim::rank_hosts_test {
 namespace {
 
 TEST(RankHosts, AreTheDevicesOfThePlanThenTheDataServer)
@@ -72,4 +72,4 @@ TEST(RankHosts, AreOnePerDeviceInTheOrderOfItsFirstStage)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::rank_hosts_test

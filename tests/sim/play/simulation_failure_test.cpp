@@ -12,11 +12,11 @@
 #include <vector>
 
 // Errors that end a simulation, except those of hosts and links that change (simulation_profile_test.cpp).
-namespace isobar::sim {
+namespace isobar::sim::simulation_failure_test {
 namespace {
 
 /// The message of a program that deadlocks.
-std::string deadlock_of(const Program& program, std::uint64_t iterations = 1)
+std::string message_of_deadlock(const Program& program, std::uint64_t iterations = 1)
 {
   PlatformFile file;
   chain_of_devices(file, program.ranks(), "100MBps", "10ms");
@@ -31,7 +31,7 @@ TEST(Simulate, NamesTheWaitingInstructionsOfADeadlock)
   program.compute(0, Flops(1e9), Wait{program.receive_lane(1, 0), 0, 1});
   program.transfer(1, 0, Bytes(1), after_compute(1));
   program.compute(1, Flops(1e9), Wait{program.send_lane(1, 0), 0, 1});
-  EXPECT_EQ(deadlock_of(program),
+  EXPECT_EQ(message_of_deadlock(program),
             "bug the program deadlocks:\n"
             "  Forward of micro-batch 1 (rank 0, step 0) waits for 1 of its receive activation\n"
             "  Recv activation of micro-batch 0 (rank 0, step 0) waits for rank 1\n"
@@ -46,7 +46,7 @@ TEST(Simulate, NamesTheRanksThatACollectiveWaitsFor)
   for (const std::size_t rank : {0U, 1U}) program.compute(rank, Flops(1e9));
   for (const std::size_t rank : {2U, 3U}) program.compute(rank, Flops(1e9), Wait{program.sync_lane(rank, all), 0, 1});
   program.collective(Opcode::AllReduce, all, Bytes(1), after_compute(1));
-  EXPECT_EQ(deadlock_of(program),
+  EXPECT_EQ(message_of_deadlock(program),
             "bug the program deadlocks:\n"
             "  AllReduce parameter gradient (rank 0, step 0) waits for ranks 2, 3\n"
             "  AllReduce parameter gradient (rank 1, step 0) waits for ranks 2, 3\n"
@@ -63,7 +63,7 @@ std::string deadlock_without_arrivals(Waits waits_of_rank_0)
   program.compute(0, Flops(1e9), waits_of_rank_0);
   program.compute(1, Flops(1e9), Wait{program.send_lane(1, 0), 0, 1});
   program.transfer(1, 0, Bytes(1), after_compute(1));
-  return deadlock_of(program, 3);
+  return message_of_deadlock(program, 3);
 }
 
 TEST(Simulate, NamesTheStepThatALaneWaitsForBeforeItEntersAnother)
@@ -132,4 +132,4 @@ TEST(Simulate, RunsOncePerProcess)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::simulation_failure_test

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 // Hosts and links that change, stand still or are turned off while a step is simulated.
-namespace isobar::sim {
+namespace isobar::sim::simulation_profile_test {
 namespace {
 
 constexpr double tolerance = 1e-6;  // relative
@@ -142,4 +142,4 @@ TEST(Simulate, WaitsForADeviceThatRestsEveryDay)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::simulation_profile_test

@@ -17,7 +17,7 @@
 #include <vector>
 
 // Properties of all simulations: no step is under its bound, and memory does not grow with the micro-batches.
-namespace isobar::sim {
+namespace isobar::sim::simulation_property_test {
 namespace {
 
 /// A random platform, workload and plan; returns step time / step bound of the simulation.
@@ -111,4 +111,4 @@ TEST(Simulate, TakesNoMoreMemoryForMoreMicroBatches)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::simulation_property_test

@@ -11,7 +11,7 @@
 #include <string>
 
 // Durations of steps and of transfers, by closed forms.
-namespace isobar::sim {
+namespace isobar::sim::simulation_test {
 namespace {
 
 constexpr double tolerance = 1e-6;  // relative
@@ -221,4 +221,4 @@ TEST(Simulate, SendsEachWayOverItsOwnLink)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::simulation_test

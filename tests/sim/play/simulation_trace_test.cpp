@@ -18,7 +18,7 @@
 #include <utility>
 
 // What a simulation records: the events of its trace, the memory of ranks, and the bytes of links.
-namespace isobar::sim {
+namespace isobar::sim::simulation_trace_test {
 namespace {
 
 TEST(Simulate, RecordsEachInstructionOnceInTheOrderOfEndsAndSendsAsTheyArrive)
@@ -175,4 +175,4 @@ TEST(Simulate, ConservesTheBytesOfEachRoute)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::simulation_trace_test

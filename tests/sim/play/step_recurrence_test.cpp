@@ -13,7 +13,7 @@
 #include <array>
 #include <random>
 
-namespace isobar::sim {
+namespace isobar::sim::step_recurrence_test {
 namespace {
 
 /// Ratio of the simulated step time to the recurrence's, for a random plan on a random platform.
@@ -56,4 +56,4 @@ TEST(StepRecurrence, IsTheSimulatedStepWhereNoTwoTransfersShareALink)
   }
 }
 
-}  // namespace isobar::sim
+}  // namespace isobar::sim::step_recurrence_test

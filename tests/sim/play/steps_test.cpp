@@ -11,7 +11,7 @@
 #include <vector>
 
 // What instructions wait for, and how one step follows another.
-namespace isobar::sim {
+namespace isobar::sim::steps_test {
 namespace {
 
 constexpr double tolerance = 1e-9;
@@ -275,4 +275,4 @@ TEST(Steps, PrefetchTheInputOfTheNextOne)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::steps_test

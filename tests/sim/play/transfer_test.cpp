@@ -14,7 +14,7 @@
 #include <vector>
 
 // The order and timing of the messages of a lane: A_k = max(r_k + L, A_(k-1)) + b_k / beta (docs/costs.md).
-namespace isobar::sim {
+namespace isobar::sim::transfer_test {
 namespace {
 
 constexpr double tolerance = 1e-9;  // relative
@@ -413,4 +413,4 @@ TEST(Transfers, ReportLinksThatCarryTheirDataToASink)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::transfer_test

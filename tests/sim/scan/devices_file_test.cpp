@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace isobar::sim {
+namespace isobar::sim::devices_file_test {
 namespace {
 
 std::vector<ScannedHost> hosts_named(const std::vector<std::string>& names)
@@ -96,4 +96,4 @@ TEST(DevicesFile, ReportsEachFault)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::devices_file_test

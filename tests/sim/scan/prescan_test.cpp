@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <limits>
 
-namespace isobar::sim {
+namespace isobar::sim::prescan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -304,4 +304,4 @@ TEST(ScanPlatform, RefusesNamesAndPropsThatAreNotUtf8)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::prescan_test

@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-namespace isobar::sim {
+namespace isobar::sim::profile_test {
 namespace {
 
 std::string message_of(const std::string& text, double periodicity = 0)
@@ -66,4 +66,4 @@ TEST(ScanProfile, RefusesLoopsForWhichSimGridAbortsOrNeverEnds)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::profile_test

@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace isobar::sim {
+namespace isobar::sim::systems_file_test {
 namespace {
 
 std::string message_of(const std::string& text)
@@ -79,4 +79,4 @@ TEST(SystemsFile, ReportsEachFault)
 }
 
 }  // namespace
-}  // namespace isobar::sim
+}  // namespace isobar::sim::systems_file_test
