@@ -10,7 +10,8 @@
 # isobar_precompile(TARGET HEADER... | REUSE_FROM OTHER): compiles headers once for all sources of a target, or takes those
 # of another target with the same settings. A source still includes what it uses: preset core-only and clang-tidy
 # precompile nothing.
-# isobar_precompiled(TARGET LINK ... HEADERS ...): a target that only compiles headers, for others to take.
+# isobar_precompiled(TARGET LINK ... HEADERS ... [OPTIONS ...]): a target that only compiles headers, for others to take
+# that have the same options.
 
 function(isobar_settings target)
   target_compile_features(${target} PUBLIC cxx_std_20)
@@ -36,10 +37,11 @@ function(isobar_precompile target)
 endfunction()
 
 function(isobar_precompiled target)
-  cmake_parse_arguments(PARSE_ARGV 1 precompiled "" "" "LINK;HEADERS")
+  cmake_parse_arguments(PARSE_ARGV 1 precompiled "" "" "LINK;HEADERS;OPTIONS")
   file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/generated/empty.cpp CONTENT "")
   add_library(${target} OBJECT ${PROJECT_BINARY_DIR}/generated/empty.cpp)
   isobar_settings(${target})
+  target_compile_options(${target} PRIVATE ${precompiled_OPTIONS})
   target_link_libraries(${target} PRIVATE ${precompiled_LINK})
   isobar_precompile(${target} ${precompiled_HEADERS})
 endfunction()
@@ -100,6 +102,9 @@ function(isobar_rows target table pattern row file)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${table}")
 endfunction()
 
+# Test programs' own code computes little, and takes half the time to compile so. The libraries keep their optimization.
+set(isobar_test_options -Og)
+
 # Seconds after which a test has hung. Several times what the slowest one takes on a busy machine.
 set(isobar_test_timeout 1800)
 
@@ -112,7 +117,8 @@ function(isobar_tests name)
   cmake_parse_arguments(PARSE_ARGV 1 tests "" "PRECOMPILED" "SOURCES;LINK;SLOW;WAITING;QUICK")
   add_executable(isobar_${name}_tests ${tests_SOURCES})
   isobar_settings(isobar_${name}_tests)
-  set_target_properties(isobar_${name}_tests PROPERTIES UNITY_BUILD OFF)
+  target_compile_options(isobar_${name}_tests PRIVATE ${isobar_test_options})
+  set_target_properties(isobar_${name}_tests PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
   target_link_libraries(isobar_${name}_tests PRIVATE ${tests_LINK} GTest::gmock GTest::gtest_main)
   target_compile_definitions(isobar_${name}_tests PRIVATE ISOBAR_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   if(NOT tests_PRECOMPILED)

@@ -2,7 +2,7 @@
 
 Sources that are compiled as one share their unnamed namespaces. A function there hides one of namespace isobar from all of
 them, and their calls may take it instead: on_one_line of a path once became on_one_line of a message. hidden_names_test.py
-names such functions.
+names such functions. A test's source has a namespace of its own instead, which is named after it.
 """
 import collections
 import pathlib
@@ -52,6 +52,15 @@ def hidden_names(root):
     return faults
 
 
+def shared_namespaces(root):
+    """Faults of sources of tests, as "source: what to write"."""
+    faults = []
+    for source in sorted((root / "tests").rglob("*_test.cpp")):
+        if not re.search(rf"^namespace isobar(::\w+)*::(\w+_)?{source.stem} \{{$", source.read_text(), re.MULTILINE):
+            faults.append(f"{source.relative_to(root)}: put its tests into a namespace ...::{source.stem}")
+    return faults
+
+
 class HiddenNames(unittest.TestCase):
     def faults_of(self, files):
         with tempfile.TemporaryDirectory() as folder:
@@ -59,7 +68,7 @@ class HiddenNames(unittest.TestCase):
             for name, text in files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(text)
-            return hidden_names(root)
+            return hidden_names(root) + shared_namespaces(root)
 
     HEADER = "namespace isobar {\n\nstd::string on_one_line(std::string_view text);\n\n}\n"
     HIDING = ("namespace isobar::cli {\n\nnamespace {\n\nvoid other()\n{\n}\n\n"
@@ -75,11 +84,17 @@ class HiddenNames(unittest.TestCase):
                                          "cli/plan.cpp": "x = isobar::on_one_line(name);  // on_one_line()\n",
                                          "sim/scan/scan.cpp": "x = on_one_line(name);\n"}), [])
 
+    def test_a_source_of_tests_has_its_own_namespace(self):
+        self.assertEqual(self.faults_of({"tests/core/a_test.cpp": "namespace isobar::a_test {\n",
+                                         "tests/sim/scan/b_test.cpp": "namespace isobar::sim::scan_b_test {\n",
+                                         "tests/core/c_test.cpp": "namespace isobar {\nnamespace {\n"}),
+                         ["tests/core/c_test.cpp: put its tests into a namespace ...::c_test"])
+
 
 if __name__ == "__main__":
     tests = unittest.defaultTestLoader.loadTestsFromTestCase(HiddenNames)
     if not unittest.TextTestRunner().run(tests).wasSuccessful():
         sys.exit(1)
-    found = hidden_names(pathlib.Path(sys.argv[1]))
+    found = hidden_names(pathlib.Path(sys.argv[1])) + shared_namespaces(pathlib.Path(sys.argv[1]))
     print("\n".join(found) or "no name is hidden")
     sys.exit(1 if found else 0)
