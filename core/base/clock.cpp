@@ -34,8 +34,9 @@ ProcessorWait::ProcessorWait() : began_(Clock::now()), waited_before_(processor_
 
 double ProcessorWait::fraction() const
 {
-  const Seconds time = time_since(began_);
-  return time > Seconds(0) ? (processor_wait() - waited_before_) / time : 0;
+  const Seconds waited = processor_wait() - waited_before_;
+  const Seconds time = time_since(began_);  // after the waits, so that it contains all of them
+  return time > Seconds(0) ? waited / time : 0;
 }
 
 std::string note_of_busy_machine(const std::string& who, double wait_fraction)
