@@ -113,12 +113,10 @@ TEST_P(Replicas, EvaluateAllMicroBatchesOnce)
   EXPECT_NEAR(replicated.evaluation->loss, expected.evaluation->loss, 1e-5 * expected.evaluation->loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Executor, Replicas,
-                         testing::Combine(testing::ValuesIn(shapes()), testing::Values(Way::InProcess, Way::Tcp)),
-                         [](const auto& test) {
-                           const bool is_in_process = std::get<Way>(test.param) == Way::InProcess;
-                           return std::get<Shape>(test.param).name + (is_in_process ? "InProcess" : "OverTcp");
-                         });
+INSTANTIATE_TEST_SUITE_P(Executor, Replicas, testing::ValuesIn(by_one_way_each(shapes())), [](const auto& test) {
+  const bool is_in_process = std::get<Way>(test.param) == Way::InProcess;
+  return std::get<Shape>(test.param).name + (is_in_process ? "InProcess" : "OverTcp");
+});
 
 TEST(Executor, AddsUpGradientsByEveryAlgorithmToTheSameLosses)
 {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <tuple>
 #include <vector>
 
 /// How tests train, and how they compare losses.
@@ -23,6 +24,16 @@ inline RunOptions options_for(std::uint64_t steps)
 }
 
 enum class Way { InProcess, Tcp };
+
+/// Each case by one of the two ways, in turn: what a case computes and how its messages travel are tested together in
+/// half of the runs.
+template <typename Case>
+std::vector<std::tuple<Case, Way>> by_one_way_each(const std::vector<Case>& cases)
+{
+  std::vector<std::tuple<Case, Way>> ways;
+  for (const Case& one : cases) ways.emplace_back(one, ways.size() % 2 == 0 ? Way::InProcess : Way::Tcp);
+  return ways;
+}
 
 inline MeasuredRun run_by(
     Way way, const Workload& workload, const Plan& plan, const Program& program, const RunOptions& options,

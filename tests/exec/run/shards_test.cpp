@@ -162,12 +162,10 @@ TEST_P(ShardsOf, AModelTakeTheirDataFromTheDataServerAndEvaluateIt)
   EXPECT_NEAR(divided.evaluation->loss, expected.evaluation->loss, 1e-5 * expected.evaluation->loss);
 }
 
-INSTANTIATE_TEST_SUITE_P(Executor, ShardsOf,
-                         testing::Combine(testing::ValuesIn(shapes()), testing::Values(Way::InProcess, Way::Tcp)),
-                         [](const auto& test) {
-                           const bool is_in_process = std::get<Way>(test.param) == Way::InProcess;
-                           return std::get<Shape>(test.param).name + (is_in_process ? "InProcess" : "OverTcp");
-                         });
+INSTANTIATE_TEST_SUITE_P(Executor, ShardsOf, testing::ValuesIn(by_one_way_each(shapes())), [](const auto& test) {
+  const bool is_in_process = std::get<Way>(test.param) == Way::InProcess;
+  return std::get<Shape>(test.param).name + (is_in_process ? "InProcess" : "OverTcp");
+});
 
 /// .ci/full runs it; the other tests of this file are a sample of it.
 TEST(Executor, DISABLED_HasThePlainLoopsLossesForAllDegreesOfShards)
