@@ -6,7 +6,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 from tests.cli.support import BUSY_NOTE, HANG_S, ISOBAR, ROOT, CommandTest, holds, without_notes, worked_s
 from tests.cli.trace import assert_is_trace, compute_s
@@ -568,25 +567,6 @@ class Run(CommandTest):
                           ("sync.each_microbatch: true", "replicas add up their gradients once a step")):
             self.assertIn(f"{file}: {key}, which isobar run does not execute: {does}", fault)
 
-    def started(self):
-        workload, plan = self.stamped_plan()
-        process = subprocess.Popen([ISOBAR, "run", workload, "--plan", plan, "--spawn", "--steps", "1000000",
-                                    "--deadline", "3s"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True)
-        self.addCleanup(process.kill)
-        while not process.stdout.readline().split()[:1] == ["5"]:
-            self.assertIsNone(process.poll())
-        children = pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        self.assertEqual(len(children), 2)
-        return process, [int(child) for child in children]
-
-    def ended(self, process, children, code):
-        errors = without_notes(process.communicate(timeout=HANG_S)[1])
-        self.assertEqual(process.returncode, code, errors)
-        for child in children:
-            self.assertFalse(os.path.exists(f"/proc/{child}"), "a rank outlives the run")
-        return errors
-
     def test_a_run_far_slower_than_predicted_continues_and_warns_once(self):
         workload, plan = self.stamped_plan()
         document = json.loads(pathlib.Path(plan).read_text())
@@ -617,21 +597,3 @@ class Run(CommandTest):
         profile = subprocess.run([*on_one_core, ISOBAR, "profile", workload, "-o", self.folder / "busy"], cwd=ROOT,
                                  capture_output=True, text=True, timeout=HANG_S, check=True)
         self.assertRegex(profile.stderr, "isobar: profile: the computation" + note)
-
-    def test_a_rank_that_is_killed_ends_the_run_with_its_name(self):
-        process, children = self.started()
-        os.kill(children[1], signal.SIGKILL)
-        self.assertEqual(self.ended(process, children, 3), "isobar: rank 1 (rank-1): died of signal 9 (Killed)\n")
-
-    def test_a_stopped_rank_ends_the_run_at_the_deadline(self):
-        process, children = self.started()
-        os.kill(children[0], signal.SIGSTOP)
-        began = time.monotonic()
-        self.assertEqual(self.ended(process, children, 3),
-                         "isobar: rank 0 (rank-0): no heartbeat for 1.5 s (--heartbeat)\n")
-        self.assertGreater(time.monotonic() - began, 1)
-
-    def test_an_interrupt_ends_all_ranks(self):
-        process, children = self.started()
-        os.kill(process.pid, signal.SIGINT)
-        self.assertRegex(self.ended(process, children, 130), r"^isobar: interrupted; \d+ of 1000000 steps are done\n$")

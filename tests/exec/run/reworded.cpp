@@ -3,14 +3,13 @@
 #include "core/failure.hpp"
 
 #include <array>
-#include <cstdlib>
 #include <functional>
 #include <random>
 #include <string>
 
 namespace {
 
-/// Random words, including phrases of other kinds of failures. ISOBAR_REWORDING is the seed.
+/// Random words, other ones for each text, including phrases of other kinds of failures.
 std::string reworded(const std::string& text)
 {
   constexpr std::array words = {"is gone",
@@ -33,8 +32,7 @@ std::string reworded(const std::string& text)
                                 "; ",
                                 "x",
                                 "ß"};
-  const char* seed = std::getenv("ISOBAR_REWORDING");
-  std::mt19937_64 random(std::hash<std::string>()(text + (seed != nullptr ? seed : "")));
+  std::mt19937_64 random(std::hash<std::string>()(text));
   std::uniform_int_distribution<std::size_t> word(0, words.size() - 1);
   std::string result = "reworded:";
   for (std::size_t count = word(random); count > 0; --count) result.append(" ").append(words.at(word(random)));
