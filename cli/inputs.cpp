@@ -54,11 +54,11 @@ void require_table_of(const Inputs& inputs, const compute::OperatorTable& table,
   }
 }
 
-/// Reads all but the platform, which `platform` loads after the workload. `place` precedes the keys of settings in
+/// Reads all but the platform, which `load` loads after the workload. `place` precedes the keys of settings in
 /// messages.
 template <typename LoadPlatform>
 Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings, const std::string& place,
-                   LoadPlatform load)
+                   const LeftOut& left_out, LoadPlatform load)
 {
   const std::string workload_text = read_file(options.workload);
   Workload workload = workload_from_text(workload_text, options.workload, settings, place);
@@ -74,11 +74,11 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
   if (compute::is_operator_table(measured)) {
     const auto table = compute::operator_table_from_json(measured, options.profile);
     require_table_of(inputs, table, options.profile);
-    price(inputs, {table});
+    price(inputs, {table}, left_out);
     inputs.profile_fingerprint = Fingerprint{options.profile, fingerprint(measured)};
     return inputs;
   }
-  price(inputs, {});
+  price(inputs, {}, left_out);
   if (options.profile.empty()) return inputs;
   if (inputs.workload.compute == ComputeModel::Operators) {
     throw InputError(options.profile,
@@ -117,6 +117,11 @@ sim::Platform load_with_notes(const InputOptions& options, const std::vector<std
   return platform;
 }
 
+LeftOut left_out_by(const Plan& plan, const std::string& plan_file)
+{
+  return {plan.without, plan_file + ": without"};
+}
+
 /// Inputs with what a plan changes of them.
 Inputs adapted_to(Inputs inputs, const Plan& plan, const std::string& plan_file)
 {
@@ -141,11 +146,12 @@ void InputOptions::add_to(CLI::App& command)
            "operators (JSON; isobar profile writes it; default: work over nominal speed)");
 }
 
-void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables)
+void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables, const LeftOut& left_out)
 {
   const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) { inputs.platform.set_speed(type, speed); };
-  compute::price(inputs.workload, inputs.platform.cluster(), set_speed, tables);
-  inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, inputs.platform.cluster(), tables);
+  const Cluster used = without_devices(inputs.platform.cluster(), left_out.devices, left_out.source);
+  compute::price(inputs.workload, used, set_speed, tables);
+  inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, used, tables);
 }
 
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs)
@@ -156,9 +162,10 @@ void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& 
   inputs.profile_fingerprint = Fingerprint{file, fingerprint(read_file(file))};
 }
 
-Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const std::vector<std::string>& left_out)
+Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const LeftOut& left_out)
 {
-  Inputs inputs = read_inputs(options, options.settings, "--set", [&] { return load_with_notes(options, left_out); });
+  Inputs inputs = read_inputs(options, options.settings, "--set", left_out,
+                              [&] { return load_with_notes(options, left_out.devices); });
   recompute_layers(inputs.workload, recomputed);
   return inputs;
 }
@@ -166,7 +173,7 @@ Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, con
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
 {
   const auto& settings = settings_of(plan, plan_file, options.settings);
-  return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set",
+  return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set", left_out_by(plan, plan_file),
                                 [&] { return load_with_notes(options, plan.without); }),
                     plan, plan_file);
 }
@@ -174,8 +181,9 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 Inputs load(const InputOptions& options, const sim::Platform& platform, const Plan& plan, const std::string& plan_file)
 {
   const auto& settings = settings_of(plan, plan_file, options.settings);
-  return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set", [&] { return platform; }), plan,
-                    plan_file);
+  return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set", left_out_by(plan, plan_file),
+                                [&] { return platform; }),
+                    plan, plan_file);
 }
 
 void note_approximations(const Inputs& inputs)

@@ -50,10 +50,17 @@ struct RecomputedLayers {
   std::string source = "--recompute";  ///< what asks for it, for messages
 };
 
-/// Reads the inputs of a command; the micro-batch is that of the workload file.
-/// @throws InputError with every fault of the first file that has one, or naming what asks for recomputation.
-Inputs load(const InputOptions& options, const RecomputedLayers& recomputed = {},
-            const std::vector<std::string>& left_out = {});
+/// Devices that no plan of these inputs may use: they need no routes, types or constants.
+struct LeftOut {
+  std::vector<std::string> devices;
+  std::string source = "--without";  ///< what names them, for messages
+};
+
+/// Reads the inputs of a command; the micro-batch is that of the workload file. The platform still has the devices that
+/// are left out.
+/// @throws InputError with every fault of the first file that has one, or naming what asks for recomputation or leaves
+/// out an unknown device.
+Inputs load(const InputOptions& options, const RecomputedLayers& recomputed = {}, const LeftOut& left_out = {});
 /// Reads the inputs of a plan: with the plan's settings, micro-batch and recomputation, without the devices that it
 /// leaves out.
 /// @throws InputError likewise, or naming the plan's file.
@@ -61,9 +68,9 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 /// The same with a platform that was loaded already, with all its devices.
 Inputs load(const InputOptions& options, const sim::Platform& platform, const Plan& plan, const std::string& plan_file);
 
-/// Gives the layers of a workload with compute: operators their work, and the platform's devices their speeds; does
-/// nothing for other workloads.
-void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables = {});
+/// Gives the layers of a workload with compute: operators their work, and the platform's devices but those left out
+/// their speeds; does nothing for other workloads.
+void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables = {}, const LeftOut& left_out = {});
 /// Gives the platform the speeds of a profile that the workload has (apply_profile), and the inputs its name.
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs);
 

@@ -221,7 +221,7 @@ ExitCode plan(const PlanOptions& options)
   if (!options.start.empty()) {
     allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
   }
-  Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), options.without);
+  Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), {options.without});
   inputs.platform.leave_out(options.without, "--without");
   note_approximations(inputs);
   note_long_search(inputs, limits);

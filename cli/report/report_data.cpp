@@ -86,7 +86,7 @@ Inputs inputs_of(const Run& run)
   files.settings = named.workload.set;
   files.profile = find_input(run.file, "profile", named.profile ? named.profile->name : "");
   // On a platform without routes of these devices, the other results leave them out, too.
-  Inputs inputs = load(files, {}, run.result.plan.without);
+  Inputs inputs = load(files, {}, {run.result.plan.without, run.file + ": plan.without"});
   require_unchanged(run.file, "platform", named.platform, inputs.platform_fingerprint);
   require_unchanged(run.file, "workload", named.workload, inputs.workload_fingerprint);
   require_unchanged(run.file, "profile", named.profile.value_or(unmeasured),

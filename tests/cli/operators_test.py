@@ -70,6 +70,14 @@ class TableOfOperators(CommandTest):
         self.assertEqual(result["inputs"]["profile"], document["inputs"]["profile"])
         self.assertAlmostEqual(result["step_time_s"] / document["predicted"]["step_time_s"], 1, delta=1e-3)
 
+    def test_a_device_that_a_plan_leaves_out_needs_no_constants(self):
+        inputs = self.inputs(first="A100-SXM4-80GB", second="Mine 2")
+        self.assertIn("device Mine 2: has no constants; ", self.refusal(inputs))
+        plan = self.make_plan(*inputs, "--without", "b")
+        self.run_isobar("verify", *inputs, plan)
+        self.run_isobar("simulate", *inputs, "--plan", plan)
+        self.assertIn('--without: "c" is not a device of mine; ', self.refusal(inputs, "--without", "c"))
+
     def test_operators_that_take_three_times_as_long_make_a_step_on_one_device_three_times_as_long(self):
         _, workload = self.inputs()
         lines = PLATFORM.replace("FIRST", "Mine 1").splitlines()
