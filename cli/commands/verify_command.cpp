@@ -5,6 +5,7 @@
 #include "cli/planning/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
+#include "core/base/files.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "core/jobs/grouping_checker.hpp"
 #include "core/text/json_text.hpp"
@@ -164,6 +165,9 @@ ExitCode verify(const VerifyOptions& options)
 /// Recomputes the times, the bound and the certificates of groups.
 ExitCode verify_groups(const std::string& file, bool as_json)
 {
+  if (read_file(file).find("\"isobar-plan/") != std::string::npos) {
+    throw InputError(file, "is a plan; verify it with its platform and workload: isobar verify PLATFORM WORKLOAD PLAN");
+  }
   const Grouping grouping = read_grouping(file);
   const Faults faults = faults_of(grouping);
   if (as_json) {

@@ -94,6 +94,20 @@ bool is_of_model(std::string_view type, const std::string& model)
   return own.starts_with(model) && (own.size() == model.size() || !is_digit(own[model.size()]));
 }
 
+/// Whether a name is the first words of a type without their dashes: "rtx4090" of RTX-4090, but "V100S" not of
+/// V100-SXM2.
+bool begins_without_dashes(std::string_view type, std::string_view name)
+{
+  std::string squeezed = in_lower_case(name);
+  std::erase_if(squeezed, [](char character) { return character == '-' || character == '_' || character == ' '; });
+  std::string words;
+  for (const auto& word : separated(type, '-')) {
+    words += in_lower_case(word);
+    if (words == squeezed) return true;
+  }
+  return false;
+}
+
 /// The types of the model of an unknown name: those that begin with the name, else the most similar one, else all.
 std::vector<std::string> similar_types(const std::string& name, const std::vector<std::string>& types)
 {
@@ -101,9 +115,10 @@ std::vector<std::string> similar_types(const std::string& name, const std::vecto
   std::vector<std::string> similar;
   std::vector<std::string> longer;
   for (const auto& type : types) {
-    if (model.empty() || !is_of_model(type, model)) continue;
-    similar.push_back(type);
-    if (in_lower_case(type).starts_with(in_lower_case(name))) longer.push_back(type);
+    if (model.empty()) continue;
+    if (is_of_model(type, model)) similar.push_back(type);
+    const bool begins = is_of_model(type, model) && in_lower_case(type).starts_with(in_lower_case(name));
+    if (begins || begins_without_dashes(type, name)) longer.push_back(type);
   }
   if (!longer.empty()) return longer;
   const std::string nearest = nearest_word(name, similar);

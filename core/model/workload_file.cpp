@@ -408,6 +408,11 @@ const ModelKind& read_model_kind(MappingReader& file, const FaultList& faults)
 {
   std::vector<std::string> names;
   for (const auto& kind : model_kinds()) names.push_back(kind.name);
+  if (file.has("model_type") && !file.has("model")) {
+    file.add_fault("model_type",
+                   "of a model of Hugging Face's transformers; make a workload of it with isobar workload import");
+    faults.throw_if_any();
+  }
   const auto name = file.required_choice("model", names);
   faults.throw_if_any();  // which keys are right depends on the model
   return *std::find_if(model_kinds().begin(), model_kinds().end(),

@@ -32,10 +32,31 @@ DeviceGroup device_group_from_text(std::string_view part)
   return group;
 }
 
+/// Refuses "2x4xT4", in which the nodes are counted like devices.
+void require_one_count(std::string_view part)
+{
+  const auto first = part.find('x');
+  if (first == std::string_view::npos) return;
+  const auto second = part.find('x', first + 1);
+  const auto is_count = [](std::string_view text) {
+    return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+  };
+  if (second == std::string_view::npos || !is_count(part.substr(0, first)) ||
+      !is_count(part.substr(first + 1, second - first - 1))) {
+    return;
+  }
+  throw std::invalid_argument(
+      fault_of(part, fmt::format("has two numbers of devices; write {}*{} for {} nodes", part.substr(0, first),
+                                 part.substr(first + 1), part.substr(0, first))));
+}
+
 NodeGroup node_group_from_text(std::string_view part)
 {
   const auto star = part.find('*');
-  if (star == std::string_view::npos) return {1, device_group_from_text(part)};
+  if (star == std::string_view::npos) {
+    require_one_count(part);
+    return {1, device_group_from_text(part)};
+  }
   NodeGroup group;
   const char* const end = part.data() + star;
   const auto [rest, failure] = std::from_chars(part.data(), end, group.count);

@@ -325,6 +325,9 @@ class ShareGroups(ShareTest):
                          f'{MURI}: has 64 devices; job "a" takes 65')
 
     def test_verify_refuses_a_file_that_is_no_grouping(self):
-        file = self.write("groups.json", '{"schema": "isobar-plan/1"}')
-        self.assertIn(f'{file}:1: schema: "isobar-plan/1" is not isobar-groups/1', self.fault_of("verify", file))
+        file = self.write("groups.json", '{"schema": "isobar-result/1"}')
+        self.assertIn(f'{file}:1: schema: "isobar-result/1" is not isobar-groups/1', self.fault_of("verify", file))
+        plan = self.write("plan.json", '{"schema": "isobar-plan/2"}')
+        self.assertEqual(self.fault_of("verify", plan), f"{plan}: is a plan; verify it with its platform and workload: "
+                         "isobar verify PLATFORM WORKLOAD PLAN")
         self.assertEqual(self.fault_of("verify", "a.xml", "b.yaml"), "PLAN is required; see isobar verify --help")

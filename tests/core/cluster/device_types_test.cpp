@@ -100,11 +100,13 @@ TEST(DeviceTypes, OfTheSameModelAreSuggested)
   EXPECT_EQ(hint_for("A100-SXM4-40Gb"), "did you mean A100-SXM4-40GB?");
   EXPECT_EQ(hint_for("V100-PCIE-32GB"), "did you mean V100-SXM2-32GB?");
   EXPECT_EQ(hint_for("mi300"), "did you mean MI300X?");
+  EXPECT_EQ(hint_for("RTX4090"), "did you mean RTX-4090?");
+  EXPECT_EQ(hint_for("h100 sxm"), "did you mean H100-SXM-80GB?");
 }
 
 TEST(DeviceTypes, OfAnotherModelAreNotSuggested)
 {
-  for (const auto* name : {"RTX-3080", "RTX-5090", "H20", "H800", "A800", "V100S", "T44", "abacus", ""}) {
+  for (const auto* name : {"RTX-3080", "RTX3080", "RTX-5090", "H20", "H800", "A800", "V100S", "T44", "abacus", ""}) {
     EXPECT_THAT(hint_for(name), StartsWith("the types are P100-PCIE-16GB, P100-SXM2-16GB, V100-SXM2-16GB, ")) << name;
   }
 }

@@ -690,6 +690,14 @@ TEST(Workload, ListsEveryFaultByLine)
             "x.yaml:4: sequence: 600 is more than the 512 positions; write a shorter one, or more positions");
 }
 
+TEST(Workload, SaysThatAConfigOfTransformersIsImported)
+{
+  EXPECT_EQ(
+      fault_of("{\"hidden_size\": 64,\n \"model_type\": \"llama\"}"),
+      "x.yaml:2: model_type: of a model of Hugging Face's transformers; make a workload of it with isobar workload "
+      "import");
+}
+
 std::string fault_of_settings(const WorkloadSettings& settings, const std::string& place = "--set")
 {
   try {

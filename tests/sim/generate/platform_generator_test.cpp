@@ -465,6 +465,8 @@ TEST(NodeGroups, AreRefusedWithTheGroupAtFault)
                                 "\"4*8xA100-SXM4-40GB\"",
                                 count)));
   }
+  EXPECT_THAT([] { node_groups_from_text("2x4xT4"); },
+              ThrowsMessage<std::invalid_argument>("\"2x4xT4\" has two numbers of devices; write 2*4xT4 for 2 nodes"));
   EXPECT_THAT([] { node_groups_from_text("2*"); },
               ThrowsMessage<std::invalid_argument>(HasSubstr("\"\" is not a number of devices; write COUNTxTYPE")));
 }
