@@ -1,10 +1,13 @@
 #include "cli/sweep/slurm.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "tests/support/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <numeric>
 
@@ -92,6 +95,21 @@ TEST(ScriptOf, IsUnderstoodByTheShell)
   const auto result =
       run_command({"/usr/bin/env", "SLURM_ARRAY_TASK_ID=7", "/bin/sh", "-c", script_of(array)}, "", Seconds(60));
   EXPECT_EQ(result.output, "<><it's><a  b><$HOME `id` \"\\\n><21-23>") << (result.failure ? result.failure->text : "");
+}
+
+TEST(Submit, NamesTheLogOfEachTaskAlsoInAFolderWhosePercentSignsSbatchWouldReplace)
+{
+  const testing_support::TemporaryFolder folder;
+  const auto sbatch = folder.write("sbatch", "#!/bin/sh\nprintf '%s\\n' \"$@\" > \"$0.arguments\"; echo 17\n");
+  std::filesystem::permissions(sbatch, std::filesystem::perms::owner_all);
+  ASSERT_EQ(::setenv("PATH", (folder.path().string() + ":/usr/bin:/bin").c_str(), 1), 0);
+  JobArray array = some_array();
+  array.folder = folder.path() / "100 %a";
+  std::filesystem::create_directory(array.folder);
+  EXPECT_EQ(submit(array, {0, 1, 5}), "17");
+  EXPECT_EQ(read_file(sbatch.string() + ".arguments"),
+            "--parsable\n--array=0-1,5\n--job-name=isobar-0123456789abcdef\n--output=" + folder.path().string() +
+                "/100 %%a/%a.log\n" + array.script().string() + "\n");
 }
 
 TEST(QueuedTasksFrom, SeparatesActiveTasksFromEndedOnes)
