@@ -312,12 +312,15 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
   return parts;
 }
 
-/// A number of a schedule, or several: "chunks": 2, "warm_up": [3, 2, 1, 0].
-std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::string& key, FaultList& faults)
+/// A number of a schedule, or several: "chunks": 2, "warm_up": [3, 2, 1, 0]. A plan without stages may have none, which
+/// an allocator would have chosen.
+std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::string& key, bool has_stages,
+                                        FaultList& faults)
 {
   const auto items = items_of(schedule, key);
   if (!items) return {schedule.required_count(key, 0, most_repetitions)};
-  if (*items == 0) schedule.add_fault(key, "an empty list; a plan has the numbers that were chosen for it");
+  if (*items == 0 && has_stages)
+    schedule.add_fault(key, "an empty list; a plan has the numbers that were chosen for it");
   return read_list<std::uint64_t>(schedule, key, faults, [](MappingReader& item, const std::string& name) {
     return item.required_count(name, 0, most_repetitions);
   });
@@ -389,7 +392,7 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
     for (const auto& key : reader.keys()) {
       if (key == "name" || key == "orders") continue;
       if (!is_schedule_word(key)) reader.add_fault(key, "is no name of a number; write one such as warm_up or chunks");
-      schedule.numbers[key] = read_numbers(reader, key, faults);
+      schedule.numbers[key] = read_numbers(reader, key, !stages.empty(), faults);
     }
     const bool has_orders = reader.optional("orders") != nullptr;
     if (has_name && has_orders && !takes_orders(schedule.name)) {

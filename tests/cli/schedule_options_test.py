@@ -53,6 +53,14 @@ class Plans(CommandTest):
         plain = self.json_of("plan", *self.gpt_inputs(), *EVEN, "--microbatches", 32)
         self.assertLess(plan["predicted"]["step_time_s"], plain["predicted"]["step_time_s"])
 
+    def test_have_no_warm_up_where_there_is_no_placement_to_choose_it_for(self):
+        inputs = self.small_inputs(memory="1 MB")
+        for allocator in ("hybrid", "grid", "metis", "chain-dp"):
+            file = self.folder / "infeasible.json"
+            self.run_isobar("plan", *inputs, "--allocator", allocator, "--warm-up", "auto", "-o", file, expect=4)
+            self.assertIn("infeasible: ", self.run_isobar("verify", *inputs, file).stdout)
+        self.run_isobar("compare", *inputs, "--allocators", "chain-dp,hybrid", "--warm-up", "auto", expect=4)
+
     def test_have_the_orders_that_the_allocator_made(self):
         inputs = self.gpt_inputs()
         plan = self.plan_and_verify(inputs, "--schedule", "greedy", "--microbatches", 6)
