@@ -319,8 +319,9 @@ std::vector<std::uint64_t> read_numbers(MappingReader& schedule, const std::stri
 {
   const auto items = items_of(schedule, key);
   if (!items) return {schedule.required_count(key, 0, most_repetitions)};
-  if (*items == 0 && has_stages)
+  if (*items == 0 && has_stages) {
     schedule.add_fault(key, "an empty list; a plan has the numbers that were chosen for it");
+  }
   return read_list<std::uint64_t>(schedule, key, faults, [](MappingReader& item, const std::string& name) {
     return item.required_count(name, 0, most_repetitions);
   });

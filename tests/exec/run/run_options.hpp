@@ -25,8 +25,7 @@ inline RunOptions options_for(std::uint64_t steps)
 
 enum class Way { InProcess, Tcp };
 
-/// Each case by one of the two ways, in turn: what a case computes and how its messages travel are tested together in
-/// half of the runs.
+/// Each case by one of the two ways, in turn, so that as many runs as there are cases test all cases and both ways.
 template <typename Case>
 std::vector<std::tuple<Case, Way>> by_one_way_each(const std::vector<Case>& cases)
 {
