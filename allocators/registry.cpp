@@ -476,6 +476,11 @@ void require_property(bool Allocator::*property, const std::string& option, cons
                                        fmt::join(names_with(property), " or "), fmt::join(names, " or ")));
 }
 
+void require_schedule(const std::string& name, const Goal& goal)
+{
+  require_plannable(goal, find_allocator(name), allocators());
+}
+
 bool places_replicas(const std::string& name)
 {
   const Allocator* allocator = find_allocator(name);

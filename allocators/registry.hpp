@@ -24,6 +24,11 @@ std::vector<std::string_view> names_with(bool Allocator::*property);
 /// @throws InputError from `option` otherwise; it names the allocators that do.
 void require_property(bool Allocator::*property, const std::string& option, const std::vector<std::string>& names);
 
+/// Checks that the allocator `name`, or a program of "exec:PROGRAM", plans under the schedule and objective of a goal,
+/// whatever the inputs are.
+/// @throws InputError "schedule: …", "allocator: …" or "objective: …"; it names the alternatives.
+void require_schedule(const std::string& name, const Goal& goal);
+
 /// Whether the plans of a registered allocator may have several replicas of a stage.
 bool places_replicas(const std::string& name);
 

@@ -134,12 +134,13 @@ PlannedRuns::WorkloadSource PlannedRuns::workload_source(std::size_t run) const
           sweep().text(run, "recompute")};
 }
 
-/// Checks that the values of the goal go together, and the numbers of its schedule.
+/// Checks that the values of the goal go together and with the allocator, and the numbers of its schedule.
 void PlannedRuns::check_goal(std::size_t run, FaultsOfRuns& faults) const
 {
   try {
     const Goal goal = goal_of(sweep(), run);
     require_warm_up(goal.schedule, goal.microbatches);
+    allocators::require_schedule(sweep().text(run, "allocator"), goal);
     options_of(sweep(), run).check_search(allocators());
     if (belief_of(sweep(), run) && goal.objective != Objective::Step) {
       throw InputError("objective", fmt::format("{} with `believed`, whose plans get the claims of objective step; "

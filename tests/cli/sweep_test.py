@@ -362,6 +362,13 @@ sweep.yaml:6: schedule: interleaved(chunks=2/3): chunks is one number, at least 
         self.assertEqual(self.fault(grid + "objective: [step, pipeline]\nschedule: [1f1b, zero-bubble-v]\n"),
                          "sweep.yaml:5: schedule: zero-bubble-v does not go with objective pipeline, a formula for "
                          "sequential, gpipe and 1f1b; use objective step")
+        self.assertEqual(self.fault("platform: platforms/sky4.xml\nworkload: workloads/bert10.yaml\n"
+                                    "allocator: [even, amp, exact]\nschedule:\n- 1f1b\n- zero-bubble-v\n"),
+                         "sweep.yaml:3: allocator: exact knows the schedules sequential, gpipe and 1f1b; use chain-dp, even, "
+                         "grid, hybrid, local-search, sky-dynamic, sky-dynamic-fixed, sky-optimal under zero-bubble-v\n"
+                         "sweep.yaml:6: schedule: zero-bubble-v gives a device several stages; allocator amp takes 1f1b, "
+                         "gpipe, sequential, zero-bubble-h1, zero-bubble-h2")
+        self.assertFalse(self.database.exists())
         self.assertEqual(self.fault(grid + "objective: pipeline\ncommunication: played\n"),
                          "sweep.yaml:5: communication: played does not go with objective pipeline; played is for "
                          "objectives step and dtfm")
@@ -480,12 +487,11 @@ class FailedRuns(Sweep):
             self.assertIn("bad.xml:5", row["reason"])
 
     def test_are_printed_with_their_reasons(self):
-        schedules = 'schedule: [1f1b, "1f1b(warm_up=2/1/0)"]'
-        output = self.run_isobar(*self.sweep_command(self.small_sweep("allocator: [even, exact]", schedules))).stdout
-        self.assertIn("4 of 4 runs, 2 failed, 1 feasible, 1 optimal\n", output)
-        failed = r"schedule 1f1b\(warm_up=2/1/0\) failed"
-        self.assertRegex(output, rf"\n\nallocator even, {failed}: schedule: 3 numbers of warm_up, .*\n"
-                                 rf"allocator exact, {failed}: allocator: exact knows .*\n$")
+        schedules = 'schedule: [1f1b, "1f1b(warm_up=2/1/0)", "1f1b(warm_up=3/2/1/0)"]'
+        output = self.run_isobar(*self.sweep_command(self.small_sweep("allocator: even", schedules))).stdout
+        self.assertIn("3 of 3 runs, 2 failed, 1 feasible\n", output)
+        self.assertRegex(output, r"\n\nschedule 1f1b\(warm_up=2/1/0\) failed: schedule: 3 numbers of warm_up, .*\n"
+                                 r"schedule 1f1b\(warm_up=3/2/1/0\) failed: schedule: 4 numbers of warm_up, .*\n$")
 
     def test_are_repeated_only_on_request(self):
         program = self.write("allocator.sh", "#!/bin/sh\nexit 7\n")
