@@ -298,15 +298,15 @@ ReadModel read_model(ConfigReader& config, FaultList& faults)
 double read_dropout(ConfigReader& config, const std::vector<std::string>& keys)
 {
   constexpr double of_transformers = 0.1;
-  double largest = 0;
+  std::vector<double> dropouts;
   for (const auto& key : keys) {
-    const double dropout = config.number(key, of_transformers);
-    if (dropout >= 1) config.add_fault(key, fmt::format("{} is not below 1", dropout));
-    largest = std::max(largest, dropout);
+    dropouts.push_back(config.number(key, of_transformers));
+    if (dropouts.back() >= 1) config.add_fault(key, fmt::format("{} is not below 1", dropouts.back()));
   }
-  for (const auto& key : keys) {
-    const double dropout = config.number(key, of_transformers);
-    if (dropout != largest) config.add_difference(key, fmt::format("{}", dropout), fmt::format("{}", largest));
+  const double largest = *std::max_element(dropouts.begin(), dropouts.end());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (dropouts[i] == largest) continue;
+    config.add_difference(keys[i], fmt::format("{}", dropouts[i]), fmt::format("{}", largest));
   }
   return largest;
 }

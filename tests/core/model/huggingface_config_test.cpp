@@ -434,6 +434,15 @@ TEST(HuggingFaceConfig, TakesTheModelTypeFromTheArchitectures)
       R"(architectures: names no supported model (bert, gpt2, llama, mistral, qwen2, qwen3): "Qwen3MoeForCausalLM")");
 }
 
+TEST(HuggingFaceConfig, NamesEachWrongDropoutOnce)
+{
+  const std::string not_a_number = "\"0.1\" is not a number; write a number, 0 or more, without quotes";
+  EXPECT_EQ(fault_of(with(bert, "hidden_dropout_prob", "0.1")), "hidden_dropout_prob: " + not_a_number);
+  EXPECT_EQ(fault_of(with(with(gpt2, "attn_pdrop", "0.1"), "resid_pdrop", -1)),
+            "attn_pdrop: " + not_a_number +
+                "\nmodel/config.json:15: resid_pdrop: \"-1\" is out of range; write a number, 0 or more");
+}
+
 TEST(HuggingFaceConfig, IsRefusedByTheUnsupportedKey)
 {
   EXPECT_EQ(fault_of(with(bert, "hidden_act", "relu")),
