@@ -90,7 +90,7 @@ void read_inside(MappingReader& inside, SaidInside& said)
   }
   said.is_per_pair = inside.has("bandwidth_per_pair") || inside.has("measured_send_recv");
   said.bandwidth = optional_link(inside, {"bandwidth_per_pair", "bandwidth_per_gpu"});
-  if (!said.bandwidth) {
+  if (!said.is_per_pair && !inside.has("bandwidth_per_gpu")) {
     inside.add_fault("bandwidth_per_gpu",
                      "missing; write it, bandwidth_per_pair or measured_send_recv, such as "
                      "\"300 GB/s\"");

@@ -198,6 +198,15 @@ TEST(MachineFile, NamesEveryFaultWithItsLine)
       "source, unknown");
 }
 
+TEST(MachineFile, DoesNotCallLinksMissingWhoseBandwidthIsWrong)
+{
+  for (const std::string key : {"bandwidth_per_gpu", "bandwidth_per_pair", "measured_send_recv"}) {
+    EXPECT_EQ(faults_of("nodes: 1\ngpus_per_node: 8\ndevice: L4\ninside: {" + key + ": 300}\n"),
+              "InputError m.yaml:4: inside." + key +
+                  ": \"300\" is not a bandwidth; write a number and a unit, such as \"10 Gbit/s\"");
+  }
+}
+
 TEST(MachineFile, NamesLinksThatAreMissing)
 {
   EXPECT_EQ(
