@@ -9,6 +9,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/progress_line.hpp"
+#include "core/base/standard_streams.hpp"
 #include "results/report/mix_report.hpp"
 #include "results/report/schedule_report.hpp"
 #include "results/trace/timeline.hpp"
@@ -252,6 +253,22 @@ std::vector<WhatIfAnswer> questions_on(const Run& run, const Cluster& cluster, c
   return questions;
 }
 
+/// Prints for how many changes the kept plan is better than the new one, and by how much.
+void note_worse_plans(const std::string& file, const std::vector<WhatIfAnswer>& answers)
+{
+  std::size_t worse = 0;
+  const WhatIfAnswer* worst = nullptr;
+  for (const auto& answer : answers) {
+    if (answer.saved_by_keeping() <= 0) continue;
+    ++worse;
+    if (worst == nullptr || answer.saved_by_keeping() > worst->saved_by_keeping()) worst = &answer;
+  }
+  if (worst == nullptr) return;
+  say(fmt::format("{}: for {} of {} the kept plan is better than the new one; its step is up to {:.3g} % shorter ({})",
+                  on_one_line(file), worse, counted(answers.size(), "change"), 100 * worst->saved_by_keeping(),
+                  worst->what_if.text));
+}
+
 const char* describe(Reported kind)
 {
   return kind == Reported::Schedules ? "holds jobs of a schedule"
@@ -352,6 +369,7 @@ std::string make_report(const ReportInputs& inputs)
     }
   }
   simulations.run();
+  for (std::size_t i = 0; i < runs.size(); ++i) note_worse_plans(runs[i].file, answers[i].answers);
   return report_to_json(runs.front().result, ISOBAR_VERSION, answers);
 }
 

@@ -606,13 +606,15 @@ function bounds_section() {
   const relative = time => time === null ? null : time / run.first_step_time_s - 1;
   const replanned = run.what_ifs.some(each => each.planned_anew_step_time_s !== null);
   const cells = time => [[time, seconds(time)], [relative(time), change(relative(time))]];
-  const rows = run.what_ifs.map(each => [each.change, ...cells(each.step_time_s), ...(replanned ? cells(each.planned_anew_step_time_s) : []), each.fault ?? ""]);
+  const rows = run.what_ifs.map(each => [each.change, ...cells(each.step_time_s), ...(replanned ? cells(each.planned_anew_step_time_s) : []), each.fault ?? each.note ?? ""]);
   const best = run.what_ifs.find(each => !each.fault);
   const best_time = best ? Math.min(...[best.step_time_s, best.planned_anew_step_time_s].filter(time => time !== null)) : null;
   const answer = !best || best_time >= run.first_step_time_s * (1 - 5e-5) ? "None of the changes tried makes the step shorter."
     : `Of the changes tried, ${best.change} is worth most: ${change(relative(best_time))}.`;
+  const better_kept = run.what_ifs.filter(each => each.note).length;
+  const warning = better_kept ? ` For ${better_kept} of the ${run.what_ifs.length} changes the kept plan is better than the new one; the table says by how much.` : "";
   const bound = bound_text();
-  return section("bounds", "What bounds the step", bound ? element("p", {}, bound) : null, element("p", {id: "next-change"}, answer),
+  return section("bounds", "What bounds the step", bound ? element("p", {}, bound) : null, element("p", {id: "next-change"}, answer + warning),
     chart("bounds-chart", what_if, "What each change of the platform does to the step time; the table below has the numbers",
       `Each change was simulated with the same plan; it can also lengthen the step, where transfers then share links with others${
         replanned ? "; the lighter bars are new plans by the same allocator with its default seed and limits" : ""}.`),

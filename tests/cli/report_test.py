@@ -146,6 +146,29 @@ class ReportCommand(ResultTest):
             if "memory" in answer["change"]:
                 self.assertIsNone(answer["step_time_s"])
 
+    def test_a_new_plan_that_is_worse_than_the_kept_one_is_reported(self):
+        result = self.result_of(*self.small_inputs(), allocator="exact")
+        content = json.loads(pathlib.Path(result).read_text())
+        content["plan"]["allocator"] = "even"  # which finds a worse plan
+        pathlib.Path(result).write_text(json.dumps(content))
+        done = self.run_isobar("report", result, "--plan-anew", "--json")
+        run, = json.loads(done.stdout)["runs"]
+        worst = {"saved": 0}
+        for answer in run["what_ifs"]:
+            kept, new = answer["step_time_s"], answer["planned_anew_step_time_s"]
+            if kept is None or new is None or kept >= new:
+                self.assertNotIn("note", answer)
+                continue
+            saved = 100 * (1 - kept / new)
+            self.assertEqual(answer["note"], f"the kept plan is better: its step is {saved:.3g} % shorter")
+            worst = max(worst, {"saved": saved, "change": answer["change"]}, key=lambda each: each["saved"])
+        self.assertGreater(worst["saved"], 0)
+        worse = sum("note" in answer for answer in run["what_ifs"])
+        self.assertIn(f"{result}: for {worse} of {len(run['what_ifs'])} changes the kept plan is better than the new one; its "
+                      f"step is up to {worst['saved']:.3g} % shorter ({worst['change']})\n", done.stderr)
+        for answer in self.json_of("report", result)["runs"][0]["what_ifs"]:
+            self.assertNotIn("note", answer)
+
     def test_two_runs_give_the_same_bytes(self):
         result = self.result_of(GEO, GPT)
         pages = []
@@ -468,6 +491,24 @@ class Page(unittest.TestCase):
         for name in ("slow", "fast"):
             self.assertTrue(any(text.startswith(f"{name}wire: busy ") for text in texts), texts)
         self.assertEqual(page.locator("#map summary").inner_text(), "1 link that carried data")
+
+    def test_says_where_the_kept_plan_is_better_than_a_new_one(self):
+        result = self.folder / "kept.json"
+        platform, workload = self.tests.small_inputs()
+        plan = self.tests.make_plan(platform, workload, allocator="exact")
+        self.run_isobar("simulate", platform, workload, "--plan", plan, "-o", result)
+        content = json.loads(result.read_text())
+        content["plan"]["allocator"] = "even"  # which finds a worse plan
+        result.write_text(json.dumps(content))
+        file, report = self.page_of("kept", [result], "--plan-anew")
+        changes = report["runs"][0]["what_ifs"]
+        notes = [each["note"] for each in changes if "note" in each]
+        page = self.open(file)
+        self.assertIn(f"For {len(notes)} of the {len(changes)} changes the kept plan is better than the new one; the table says "
+                      "by how much.", page.locator("#next-change").inner_text())
+        table = page.locator("#bounds table").text_content()
+        for note in notes:
+            self.assertIn(note, table)
 
     def test_every_chart_draws_its_marks(self):
         page = self.open(self.geo[0])
