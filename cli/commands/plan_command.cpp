@@ -21,6 +21,7 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +87,24 @@ std::string memory_of_machines(const Plan& plan, const Cluster& cluster)
   return "\n" + results::table_of({"machine", "memory", "needs", "has"}, rows, 2);
 }
 
+/// "idle: n7, n8 (2 of 64 devices)", a line; "" for a plan that uses every device.
+std::string idle_devices_of(const Plan& plan, const Cluster& cluster)
+{
+  constexpr std::size_t most_shown = 4;
+  const auto used = devices_of(plan);
+  const std::set<std::string> is_used(used.begin(), used.end());
+  std::string list;
+  std::size_t idle = 0;
+  for (const auto& device : cluster.devices) {
+    if (is_used.contains(device.name)) continue;
+    if (idle < most_shown) list += (idle == 0 ? "" : ", ") + shown(device.name);
+    ++idle;
+  }
+  if (idle == 0) return "";
+  return fmt::format("idle: {}{} ({} of {})\n", list, idle > most_shown ? ", …" : "", idle,
+                     counted(cluster.devices.size(), "device"));
+}
+
 /// The plan for people: the outcome, how good it is, and the layers of each device.
 std::string summary_of(const Plan& plan, const Cluster& cluster)
 {
@@ -114,6 +133,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                     simulated.step_time.value, simulated.candidates, simulated.allocator, name_of(simulated.objective));
   }
   text += fmt::format("pipeline formula {:.6g} s, which is not a prediction\n", predicted.pipeline.value().value);
+  text += idle_devices_of(plan, cluster);
   if (plan.sync.sharded != Sharding::None) {
     text += fmt::format("the replicas of a stage divide {}\n",
                         plan.sync.sharded == Sharding::Optimizer   ? "the optimizer's state"

@@ -241,6 +241,17 @@ class Plan(CommandTest):
         self.assertEqual(self.fault_of("plan", *inputs, "--allocator", "even", "--without", "slow,fast"),
                          "--without: leaves out every device of small")
 
+    def test_names_the_devices_that_a_plan_does_not_use(self):
+        _, workload = self.small_inputs()
+        plan = lambda platform, *options: self.run_isobar("plan", platform, workload, "--allocator", "even", *options).stdout
+        for devices, line in ((3, None), (4, "idle: device-3 (1 of 4 devices)"),
+                              (7, "idle: device-3, device-4, device-5, device-6 (4 of 7 devices)"),
+                              (8, "idle: device-3, device-4, device-5, device-6, … (5 of 8 devices)")):
+            platform = self.folder / f"star{devices}.xml"
+            self.run_isobar("platform", "generate", "star", "--devices", devices, "-o", platform)
+            idle = [each for each in plan(platform).splitlines() if each.startswith("idle")]
+            self.assertEqual(idle, [line] if line else [])
+
     def test_skys_memory_model_does_not_model_recomputation(self):
         self.assertEqual(
             self.fault_of("plan", SKY16, BERT24, "--allocator", "even", "--recompute", "all"),
