@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <map>
 #include <set>
+#include <utility>
 
 namespace isobar::cli {
 
@@ -146,6 +147,14 @@ void InputOptions::add_to(CLI::App& command)
            "operators (JSON; isobar profile writes it; default: work over nominal speed)");
 }
 
+void add_without(CLI::App& command, std::vector<std::string>& without)
+{
+  add_list(
+      command, "--without", without,
+      "devices of the platform to leave out, NAME,…; a site leaves out all of its devices; write \\, for a comma in "
+      "a name (default: none)");
+}
+
 void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables, const LeftOut& left_out)
 {
   const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) { inputs.platform.set_speed(type, speed); };
@@ -164,8 +173,13 @@ void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& 
 
 Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const LeftOut& left_out)
 {
-  Inputs inputs = read_inputs(options, options.settings, "--set", left_out,
-                              [&] { return load_with_notes(options, left_out.devices); });
+  LeftOut found = left_out;  // by devices alone once the platform is loaded
+  Inputs inputs = read_inputs(options, options.settings, "--set", found, [&] {
+    sim::Platform platform = load_with_notes(options, left_out.devices);
+    found.devices = devices_named(platform.cluster(), left_out.devices, left_out.source);
+    return platform;
+  });
+  inputs.without = std::move(found.devices);
   recompute_layers(inputs.workload, recomputed);
   return inputs;
 }

@@ -27,6 +27,9 @@ struct InputOptions {
   void add_to(CLI::App& command);
 };
 
+/// Adds option --without, which lists devices and sites.
+void add_without(CLI::App& command, std::vector<std::string>& without);
+
 /// A platform and a workload, read and checked.
 struct Inputs {
   sim::Platform platform;
@@ -37,6 +40,7 @@ struct Inputs {
   std::optional<std::string> devices_file;           ///< where one was named
   std::vector<std::string> notes_of_constants = {};  ///< as compute::notes_of_constants has them
   bool has_measured_layers = false;                  ///< in the profile: for micro-batches of the workload file alone
+  std::vector<std::string> without = {};             ///< the devices that LeftOut names
 
   /// Every file that was read.
   std::vector<std::string> files() const;
@@ -52,14 +56,14 @@ struct RecomputedLayers {
 
 /// Devices that no plan of these inputs may use: they need no routes, types or constants.
 struct LeftOut {
-  std::vector<std::string> devices;
+  std::vector<std::string> devices;  ///< or sites, for all of their devices
   std::string source = "--without";  ///< what names them, for messages
 };
 
 /// Reads the inputs of a command; the micro-batch is that of the workload file. The platform still has the devices that
-/// are left out.
+/// are left out, which Inputs::without lists.
 /// @throws InputError with every fault of the first file that has one, or naming what asks for recomputation or leaves
-/// out an unknown device.
+/// out an unknown device or site.
 Inputs load(const InputOptions& options, const RecomputedLayers& recomputed = {}, const LeftOut& left_out = {});
 /// Reads the inputs of a plan: with the plan's settings, micro-batch and recomputation, without the devices that it
 /// leaves out.

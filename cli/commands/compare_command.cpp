@@ -35,6 +35,7 @@ constexpr auto compare_footer = R"(Example:
 struct CompareOptions {
   InputOptions inputs;
   GoalOptions goal;
+  std::vector<std::string> without;
   std::vector<std::string> allocators = {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp"};
   std::vector<std::string> objectives = {"step"};
   std::string row_time_limit = "30min";
@@ -135,7 +136,8 @@ ExitCode compare(const CompareOptions& options)
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   const std::vector<Question> questions = questions_of(options);
   options.goal.check_search(options.allocators);
-  const Inputs inputs = load(options.inputs);
+  Inputs inputs = load(options.inputs, {}, {options.without});
+  inputs.platform.leave_out(inputs.without, "--without");
   if (options.goal.recompute) {
     Workload checked = inputs.workload;
     recompute_layers(checked, {*options.goal.recompute});
@@ -202,6 +204,7 @@ void add_compare_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("compare", "plan with several allocators and simulate each plan");
   auto options = std::make_shared<CompareOptions>();
   options->inputs.add_to(*command);
+  add_without(*command, options->without);
   command->option_defaults()->group("Goal");
   add_list(*command, "--objective", options->objectives,
            fmt::format("what to minimize, one or more of {}", fmt::join(objective_names(), ", ")));

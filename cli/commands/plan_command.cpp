@@ -242,7 +242,7 @@ ExitCode plan(const PlanOptions& options)
     allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
   }
   Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), {options.without});
-  inputs.platform.leave_out(options.without, "--without");
+  inputs.platform.leave_out(inputs.without, "--without");
   note_approximations(inputs);
   note_long_search(inputs, limits);
   auto read = inputs.files();
@@ -254,7 +254,7 @@ ExitCode plan(const PlanOptions& options)
   OutputFile output(options.output);
   const auto choose = options.simulate ? choose_by_simulation : make_best_plan;
   Plan found = choose(inputs, options.allocator, goal, limits, splits);
-  found.without = options.without;
+  found.without = inputs.without;
   if (interrupted() && found.outcome == Outcome::Feasible) found.outcome = Outcome::TimedOut;
   const std::string json = plan_to_json(found);
   output.write(json);
@@ -271,8 +271,7 @@ void add_plan_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("plan", "place a workload's layers on a platform's devices");
   auto options = std::make_shared<PlanOptions>();
   options->inputs.add_to(*command);
-  add_list(*command, "--without", options->without,
-           "devices of the platform to leave out, NAME,…; write \\, for a comma in a name (default: none)");
+  add_without(*command, options->without);
   command->option_defaults()->group("Goal");
   command
       ->add_option("--objective", options->objective,

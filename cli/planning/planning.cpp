@@ -45,6 +45,7 @@ void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
   plan.platform = inputs.platform_fingerprint;
   plan.workload = inputs.workload_fingerprint;
   plan.profile = inputs.profile_fingerprint;
+  if (!inputs.without.empty()) plan.without = inputs.without;
   if (micro_batch != inputs.workload.micro_batch) plan.micro_batch = micro_batch;
 }
 

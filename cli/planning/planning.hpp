@@ -15,7 +15,8 @@ namespace isobar::cli {
 Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                const allocators::SearchLimits& limits);
 
-/// Records in a plan what it was made for: the inputs, and the micro-batch where it differs from that of the inputs.
+/// Records in a plan what it was made for: the inputs, the devices that they leave out, and the micro-batch where it
+/// differs from that of the inputs.
 void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch);
 
 /// What differs between the inputs that a plan was made for and these, a line each; `file` is the plan's.

@@ -87,20 +87,69 @@ class PartOfNetwork : public Network {
   std::vector<std::size_t> endpoints_;
 };
 
+std::vector<std::string> names_of_devices(const Cluster& cluster)
+{
+  std::vector<std::string> names;
+  for (const auto& device : cluster.devices) names.push_back(device.name);
+  return names;
+}
+
+/// The sites that have devices, in the order of the devices.
+std::vector<std::string> names_of_sites(const Cluster& cluster)
+{
+  std::vector<std::string> names;
+  for (const auto& device : cluster.devices) {
+    const bool is_new = !device.site.empty() && std::ranges::find(names, device.site) == names.end();
+    if (is_new) names.push_back(device.site);
+  }
+  return names;
+}
+
+/// The names as a message lists them.
+std::string first_of(const std::vector<std::string>& names)
+{
+  constexpr std::size_t most_shown = 20;
+  std::string list;
+  for (std::size_t i = 0; i < std::min(names.size(), most_shown); ++i) list += (i == 0 ? "" : ", ") + shown(names[i]);
+  return list + (names.size() > most_shown ? ", …" : "");
+}
+
 }  // namespace
+
+std::vector<std::string> devices_named(const Cluster& cluster, const std::vector<std::string>& names,
+                                       const std::string& where)
+{
+  std::vector<std::string> devices;
+  const auto add = [&devices](const std::string& name) {
+    if (std::ranges::find(devices, name) == devices.end()) devices.push_back(name);
+  };
+  const auto sites = names_of_sites(cluster);
+  for (const auto& name : names) {
+    if (cluster.device_index(name)) {
+      add(name);
+    } else if (std::ranges::find(sites, name) != sites.end()) {
+      for (const auto& device : cluster.devices) {
+        if (device.site == name) add(device.name);
+      }
+    } else if (sites.empty()) {
+      throw InputError(where, fmt::format("{} is not a device of {}; its devices are {}", in_quotes(name),
+                                          on_one_line(cluster.name), first_of(names_of_devices(cluster))));
+    } else {
+      throw InputError(
+          where,
+          fmt::format("{} is neither a device nor a site of {}; its devices are {}; its sites are {}", in_quotes(name),
+                      on_one_line(cluster.name), first_of(names_of_devices(cluster)), first_of(sites)));
+    }
+  }
+  return devices;
+}
 
 Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where)
 {
   for (const auto& name : names) {
     if (cluster.device_index(name)) continue;
-    constexpr std::size_t most_shown = 20;
-    std::string known;
-    for (std::size_t i = 0; i < std::min(cluster.devices.size(), most_shown); ++i) {
-      known += (i == 0 ? "" : ", ") + shown(cluster.devices[i].name);
-    }
-    throw InputError(
-        where, fmt::format("{} is not a device of {}; its devices are {}{}", in_quotes(name), on_one_line(cluster.name),
-                           known, cluster.devices.size() > most_shown ? ", …" : ""));
+    throw InputError(where, fmt::format("{} is not a device of {}; its devices are {}", in_quotes(name),
+                                        on_one_line(cluster.name), first_of(names_of_devices(cluster))));
   }
   Cluster rest = cluster;
   rest.devices.clear();

@@ -135,6 +135,12 @@ struct Cluster {
   std::optional<std::size_t> device_index(const std::string& device_name) const;
 };
 
+/// The devices that names of devices and of sites stand for, each once, in the order of the names: a site's name for
+/// all devices of the site, a name of both for the device. O(devices · names).
+/// @throws InputError, with the place `where`, for a name of neither.
+std::vector<std::string> devices_named(const Cluster& cluster, const std::vector<std::string>& names,
+                                       const std::string& where);
+
 /// The cluster without the named devices. O(devices · names).
 /// @throws InputError, with the place `where`, for a name that no device has, and when no device would be left.
 Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where);

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string>
 #include <unordered_set>
 
 namespace isobar::sim {
@@ -136,8 +137,15 @@ Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string&
 
 Endpoints endpoints_without(Endpoints endpoints, const std::vector<std::string>& left_out)
 {
-  std::erase_if(endpoints.devices, [&left_out](const ScannedHost* device) {
-    return std::find(left_out.begin(), left_out.end(), device->name) != left_out.end();
+  std::unordered_set<std::string> names;
+  for (const auto* device : endpoints.devices) names.insert(device->name);
+  std::unordered_set<std::string> left_out_sites;
+  for (const auto& name : left_out) {
+    if (!names.contains(name)) left_out_sites.insert(name);
+  }
+  std::erase_if(endpoints.devices, [&](const ScannedHost* device) {
+    const bool is_named = std::find(left_out.begin(), left_out.end(), device->name) != left_out.end();
+    return is_named || (device->props.site && left_out_sites.contains(*device->props.site));
   });
   return endpoints;
 }

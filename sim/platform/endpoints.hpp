@@ -25,7 +25,7 @@ struct Endpoints {
 /// for a machine without memory or with speeds that are not those of updates, and for a prop `host` that names none.
 Endpoints endpoints_of(const std::vector<ScannedHost>& hosts, const std::string& file);
 
-/// Removes devices by name; names that no device has are ignored.
+/// Removes devices by their names or those of their sites, as devices_named reads them; other names are ignored.
 Endpoints endpoints_without(Endpoints endpoints, const std::vector<std::string>& left_out);
 
 /// About hosts with `has_foreign_gpus`.

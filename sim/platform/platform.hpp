@@ -27,8 +27,8 @@ class Platform {
  public:
   /// Loads a platform file. Devices are the hosts with a `memory` prop, in the order of the file; `devices_file` adds
   /// props by patterns of names (default: NAME.devices.yaml next to NAME.xml, if it exists). What was measured of
-  /// systems comes from NAME.systems.yaml, if it exists. Routes of the devices in
-  /// `left_out` are not checked: the caller removes these devices with `leave_out`, which refuses unknown names.
+  /// systems comes from NAME.systems.yaml, if it exists. Routes of the devices that `left_out` names, by their names or
+  /// their sites', are not checked: the caller removes these devices with `leave_out`. Unknown names are ignored.
   /// @throws InputError "file:line: …" for every fault; std::logic_error for a second Platform in this process.
   static Platform load(const std::filesystem::path& file, const std::optional<std::filesystem::path>& devices_file = {},
                        const std::vector<std::string>& left_out = {});

@@ -252,6 +252,22 @@ class Plan(CommandTest):
             idle = [each for each in plan(platform).splitlines() if each.startswith("idle")]
             self.assertEqual(idle, [line] if line else [])
 
+    def test_a_site_left_out_is_all_of_its_devices(self):
+        platform, workload = self.small_inputs()
+        path = pathlib.Path(platform)
+        # The site has no route to the other devices.
+        away = "".join(f'<host id="{name}" speed="1Tf"><prop id="memory" value="16 GiB"/><prop id="site" value="away"/></host>'
+                       for name in ("far", "farther"))
+        path.write_text(path.read_text().replace("<link", away + "<link", 1))
+        plan = self.make_plan(platform, workload, "--without", "away,slow")
+        content = json.loads(pathlib.Path(plan).read_text())
+        self.assertEqual(content["without"], ["far", "farther", "slow"])
+        self.assertEqual([stage["devices"][0]["name"] for stage in content["stages"]], ["fast"])
+        self.run_isobar("verify", platform, workload, plan)
+        self.assertEqual(self.fault_of("plan", platform, workload, "--allocator", "even", "--without", "away,home"),
+                         '--without: "home" is neither a device nor a site of small; its devices are slow, fast, far, farther; '
+                         "its sites are away")
+
     def test_skys_memory_model_does_not_model_recomputation(self):
         self.assertEqual(
             self.fault_of("plan", SKY16, BERT24, "--allocator", "even", "--recompute", "all"),

@@ -87,6 +87,20 @@ class ReportCommand(ResultTest):
         self.assertEqual([(run["objective"], run["allocator"], run["step_time_s"]) for run in report["runs"]],
                          sorted((row["objective"], row["allocator"], row["step_time_s"]) for row in rows))
 
+    def test_compare_leaves_devices_out(self):
+        inputs = self.small_inputs()
+        kept = self.folder / "kept"
+        self.run_isobar("compare", *inputs, "--allocators", "even,exact", "--without", "slow", "--keep", kept)
+        for allocator in ("even", "exact"):
+            plan = kept / f"step.{allocator}.plan.json"
+            content = json.loads(plan.read_text())
+            self.assertEqual(content["without"], ["slow"])
+            self.assertEqual([stage["devices"][0]["name"] for stage in content["stages"]], ["fast"])
+            self.run_isobar("verify", *inputs, plan)
+        self.assertEqual(len(self.json_of("report", *sorted(kept.glob("*.result.json")))["runs"]), 2)
+        self.assertEqual(self.fault_of("compare", *inputs, "--without", "quick"),
+                         '--without: "quick" is not a device of small; its devices are slow, fast')
+
     def test_a_row_without_a_placement_keeps_nothing(self):
         kept = self.folder / "kept"
         self.run_isobar("compare", *self.small_inputs(memory="1 GB"), "--keep", kept, expect=4)

@@ -13,6 +13,9 @@
 namespace isobar::cluster_test {
 namespace {
 
+using testing::ElementsAre;
+using testing::IsEmpty;
+using testing::Throws;
 using testing::ThrowsMessage;
 
 TEST(WithoutDevices, KeepsTheOthersWithTheirPaths)
@@ -79,6 +82,41 @@ TEST(ClusterToJson, SaysNothingOfMachinesWhereThereAreNone)
   const auto json = nlohmann::json::parse(cluster_to_json(testing_support::cluster({1, 2})));
   EXPECT_FALSE(json.contains("machines"));
   EXPECT_FALSE(json["devices"][0].contains("machine"));
+}
+
+/// Four devices; d3 has no site, and d2 has the name of another's site.
+Cluster devices_at_sites()
+{
+  auto cluster = testing_support::cluster({1, 2, 3, 4});
+  cluster.devices[0].site = "fra";
+  cluster.devices[1].site = "d2";
+  cluster.devices[2].site = "fra";
+  return cluster;
+}
+
+TEST(DevicesNamed, AreAllDevicesOfASite)
+{
+  const auto cluster = devices_at_sites();
+  EXPECT_THAT(devices_named(cluster, {"d3", "fra"}, "--without"), ElementsAre("d3", "d0", "d2"));
+  EXPECT_THAT(devices_named(cluster, {"d2", "fra", "d0"}, "--without"), ElementsAre("d2", "d0"))
+      << "a name of a device and a site is the device";
+  EXPECT_THAT(devices_named(cluster, {}, "--without"), IsEmpty());
+}
+
+TEST(DevicesNamed, RefuseNamesOfNeitherADeviceNorASite)
+{
+  EXPECT_THAT(
+      [] {
+        devices_named(devices_at_sites(), {"d0", "fran"}, "--without");
+      },
+      ThrowsMessage<InputError>("--without: \"fran\" is neither a device nor a site of cluster; its devices are "
+                                "d0, d1, d2, d3; its sites are fra, d2"));
+  EXPECT_THAT([] { devices_named(devices_at_sites(), {""}, "--without"); }, Throws<InputError>());
+  EXPECT_THAT(
+      [] {
+        devices_named(testing_support::cluster({1, 2}), {"fra"}, "--without");
+      },
+      ThrowsMessage<InputError>("--without: \"fra\" is not a device of cluster; its devices are d0, d1"));
 }
 
 TEST(WithoutDevices, NamesTheExistingDevices)
