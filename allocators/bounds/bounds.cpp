@@ -186,7 +186,7 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
 
 Bound played_bound(const CostModel& cost, const Goal& goal, bool shares_stages)
 {
-  const ParameterBytes bytes = parameter_bytes(cost.workload().dtype, cost.workload().optimizer);
+  const ParameterBytes bytes = parameter_bytes(cost.workload());
   const auto most_replicas = std::min<std::uint64_t>(cost.devices(), goal.microbatches);
   const double per_parameter = shares_stages ? held_bytes(bytes, Sharding::Parameters, most_replicas) : bytes.all();
   const Knapsack knapsack(cost, per_parameter, shares_stages ? 1 : least_in_flight(goal));
@@ -204,7 +204,7 @@ Bound played_bound(const CostModel& cost, const Goal& goal, bool shares_stages)
 Bound objective_bound(const CostModel& cost, const Goal& goal)
 {
   if (goal.objective == Objective::Step && !chain_schedule(goal.schedule)) return played_bound(cost, goal, false);
-  const double per_parameter = bytes_per_parameter(cost.workload().dtype, cost.workload().optimizer);
+  const double per_parameter = bytes_per_parameter(cost.workload());
   const Knapsack knapsack(cost, per_parameter, least_in_flight(goal));
   const auto capacities = fastest_first(cost);
   double memory = 0;

@@ -246,7 +246,7 @@ class LoadRelaxation {
     const std::uint64_t most_replicas = std::min<std::uint64_t>(cost_.devices(), goal_.microbatches);
     const bool is_done = rooms[0].held == goal_.microbatches || most_replicas < 2;
     if (is_done || !scope_.shares_stages || cost_.memory_ignores_schedule()) return rooms;
-    const ParameterBytes bytes = parameter_bytes(cost_.workload().dtype, cost_.workload().optimizer);
+    const ParameterBytes bytes = parameter_bytes(cost_.workload());
     const double parameters = parameters_[run.end] - parameters_[run.first];
     const Layer& layer = cost_.workload().layers[largest];
     const auto room = [&](double divided, double gathered) {
@@ -281,7 +281,7 @@ class LoadRelaxation {
   {
     const double memory = kinds_[run.kind].memory * (1 + memory_tolerance);
     if (cost_.memory_ignores_schedule()) return cost_.memory(run.first, run.end - 1, 0).value > memory;
-    const double all = bytes_per_parameter(cost_.workload().dtype, cost_.workload().optimizer);
+    const double all = bytes_per_parameter(cost_.workload());
     const double parts = scope_.shares_stages ? std::min(static_cast<double>(cost_.devices()), all_) : 1;
     return (parameters_[run.end] - parameters_[run.first]) * all / parts + activations_[run.end] -
                activations_[run.first] >

@@ -22,7 +22,7 @@ class OneDevice {
   {
     const Workload& workload = cost.workload();
     const auto microbatches = static_cast<double>(plan.goal.microbatches);
-    const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+    const ParameterBytes bytes = parameter_bytes(workload);
     Bytes pass;  // of the layer that needs most
     for (const auto& layer : workload.layers) {
       const auto parameters = static_cast<double>(layer.parameters);

@@ -129,7 +129,7 @@ class Step {
   bool fits() const
   {
     const Workload& workload = cost_.workload();
-    const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+    const ParameterBytes bytes = parameter_bytes(workload);
     const bool divides = sharded_ != Sharding::None && !cost_.memory_ignores_schedule();
     const double divided = divides ? bytes.all() - held_bytes(bytes, sharded_, replicas_) : 0;
     for (std::size_t r = 0; r < replicas_; ++r) {

@@ -136,7 +136,7 @@ std::size_t copies_of(const std::vector<Shape>& shapes)
 ShapeCosts::ShapeCosts(const HybridProblem& problem, std::size_t most_tensor, Links links)
     : problem_(problem),
       links_(links),
-      bytes_(parameter_bytes(problem.workload.dtype, problem.workload.optimizer)),
+      bytes_(parameter_bytes(problem.workload)),
       schedule_(chain_schedule(problem.goal.schedule)),
       keeps_few_(schedule_ != ChainSchedule::GPipe && !chooses_warm_up(problem.goal)),
       kinds_(kinds_of(CostModel(problem.view.workload, problem.cluster)))

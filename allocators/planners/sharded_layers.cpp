@@ -48,7 +48,7 @@ ShardedLayers::ShardedLayers(const CostModel& cost, std::uint64_t shards, const 
   const auto append = [](std::vector<double>& sums, double value) { sums.push_back(sums.back() + value); };
   const Workload& workload = cost.workload();
   const Boundaries boundaries = boundaries_of(workload);
-  const double bytes_per = bytes_per_parameter(workload.dtype, workload.optimizer);
+  const double bytes_per = bytes_per_parameter(workload);
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& whole = workload.layers[i];
     // Units that are left over go to the first shards.

@@ -125,7 +125,7 @@ Load DividedGraph::load(std::size_t index, const Signature& signature, std::size
     const Bytes element = graph_.tensors[tensor].size / parameters_of(graph_, its);
     const double parameters = pieces_.size(tensor, signature.outputs[0], device) / element;
     const Flops update(parameters * update_flops_per_parameter(workload_->optimizer));
-    const Bytes memory(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer));
+    const Bytes memory(parameters * bytes_per_parameter(*workload_));
     const Seconds time = update_time(update, Bytes(parameters * bytes_of_update(*workload_)), rates);
     const Seconds across = devices_->across ? parameters * element / devices_->across->bandwidth : Seconds();
     return {{}, {}, time / static_cast<double>(run_.waves), memory, across};
@@ -153,7 +153,7 @@ DividedGraph::LinearLoad DividedGraph::linear_load(std::size_t node, const Signa
     load.update = update_time(Flops(parameters * update_flops_per_parameter(workload_->optimizer)),
                               Bytes(parameters * bytes_of_update(*workload_)), rates) /
                   static_cast<double>(run_.waves);
-    load.memory = Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer));
+    load.memory = Bytes(parameters * bytes_per_parameter(*workload_));
     return linear;
   }
   const double even = 1 / static_cast<double>(devices_->count());

@@ -52,7 +52,7 @@ WindowCosts::WindowCosts(const Workload& workload, const Cluster& cluster, std::
   const Plan plan = plan_of_system(system, cluster);
   measured_ = measured_system(plan, cluster);
   rates_ = machine_rates(plan, device_, cluster);
-  const ParameterBytes bytes = isobar::parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = isobar::parameter_bytes(workload);
   const FlopsPerSecond speed = device_.speed_at(workload.dtype);
   for (const auto& layer : workload.layers) {
     const auto count = static_cast<double>(layer.parameters);

@@ -57,7 +57,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
 {
   // Replicas may divide parameters, gradients and optimizers. No stage has more of them than devices or micro-batches.
   const auto most_parts = static_cast<double>(std::min<std::uint64_t>(devices, goal.microbatches));
-  const double per_parameter = bytes_per_parameter(chain.dtype, chain.optimizer) / (divides_layers ? most_parts : 1);
+  const double per_parameter = bytes_per_parameter(chain) / (divides_layers ? most_parts : 1);
   work = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value + layer.backward.value; });
   forward = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value; });
   update = sums_before_cuts(chain, [&](const Layer& layer) { return update_work(chain, layer).value; });

@@ -196,7 +196,7 @@ class Loads {
     }
     // Chain counts the least bytes of a parameter that any plan needs; here it depends on who divides it.
     const double parameters = parameters_[end] - parameters_[first];
-    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    const ParameterBytes bytes = parameter_bytes(workload_);
     const double rest =
         sums_.is_sky ? sums_.need(first, end, 0) : sums_.buffer(first) + sums_.buffer(end) + sums_.workspace;
     const double activations = sums_.is_sky ? 0 : sums_.activations[end] - sums_.activations[first];

@@ -39,7 +39,7 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
   double densest = 0;     // FLOP of updates for each byte that stays
   double parameters = 0;  // count
   double pass = 0;        // bytes, of the layer that needs most
-  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload);
   for (const auto& layer : workload.layers) {
     const auto count = static_cast<double>(layer.parameters);
     const double update = count * update_flops_per_parameter(workload.optimizer);

@@ -153,12 +153,12 @@ void OperatorNeeds::add_work(std::size_t rank)
       work.update += part * update.value;
     } else {
       OperatorNeeds::add_timed_work(work, i, part, place, rates->second);
-      const ParameterBytes held = parameter_bytes(workload_.dtype, workload_.optimizer);
+      const ParameterBytes held = parameter_bytes(workload_);
       const double moved = parameters * (held.all() + held.parameter + held.optimizer);
       const double seconds = rates->second.memory_bandwidth ? moved / rates->second.memory_bandwidth->value : 0;
       work.update += std::max(part * update.value, seconds * rates->second.flops.value);
     }
-    resident += parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer);
+    resident += parameters * bytes_per_parameter(workload_);
   }
   resident_.push_back(resident);
 }

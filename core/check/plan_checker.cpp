@@ -475,7 +475,7 @@ class Checker {
         if (schedule_ == ChainSchedule::OneForwardOneBackward) {
           held = std::min(microbatches, static_cast<double>(stages - i));
         }
-        facts.peak_bytes = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + activations * held +
+        facts.peak_bytes = parameters * bytes_per_parameter(workload_) + activations * held +
                            cuts.output[stage.first_layer].value + cuts.gradient[stage.first_layer].value +
                            cuts.output[end].value + cuts.gradient[end].value + workload_.workspace.value;
       }

@@ -92,7 +92,7 @@ class OrderBound {
     }
     const Bytes buffers = cuts_.output[placed.first_layer] + cuts_.gradient[placed.first_layer] + cuts_.output[end] +
                           cuts_.gradient[end] + workload_.workspace;
-    const double resident = parameters * bytes_per_parameter(workload_.dtype, workload_.optimizer) + buffers.value;
+    const double resident = parameters * bytes_per_parameter(workload_) + buffers.value;
     const bool is_limited = workload_.memory_model == MemoryModel::Training && activations > 0;
     const double room = device.memory.value * (1 + claim_tolerance) - resident;
     result.held = is_limited ? std::clamp(std::floor(room / activations), 1.0, microbatches_) : microbatches_;

@@ -88,8 +88,7 @@ Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_fl
   if (!held_.empty() && in_flight > 0) in_flight = held_[std::min<std::uint64_t>(in_flight, held_.size()) - 1];
   const double parameters = parameters_[last + 1] - parameters_[first];
   const double activations = activations_[last + 1] - activations_[first];
-  return Bytes(parameters * bytes_per_parameter(workload_->dtype, workload_->optimizer) +
-               activations * static_cast<double>(in_flight)) +
+  return Bytes(parameters * bytes_per_parameter(*workload_) + activations * static_cast<double>(in_flight)) +
          (buffers(first) + buffers(last + 1)) + workspace();
 }
 

@@ -187,9 +187,14 @@ ParameterBytes parameter_bytes(DType dtype, Optimizer optimizer)
   return {size_of(dtype), size_of(dtype), master_copy + state};
 }
 
-double bytes_per_parameter(DType dtype, Optimizer optimizer)
+ParameterBytes parameter_bytes(const Workload& workload)
 {
-  return parameter_bytes(dtype, optimizer).all();
+  return workload.state ? *workload.state : parameter_bytes(workload.dtype, workload.optimizer);
+}
+
+double bytes_per_parameter(const Workload& workload)
+{
+  return parameter_bytes(workload).all();
 }
 
 Flops default_backward_weight(const Layer& layer)

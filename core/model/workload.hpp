@@ -22,10 +22,26 @@ namespace isobar {
 /// The optimizers that an update can use.
 enum class Optimizer { Sgd, Momentum, Adam, AdamW };
 
+/// What a parameter needs on its device between steps, in bytes.
+struct ParameterBytes {
+  double parameter = 0;
+  double gradient = 0;
+  double optimizer = 0;  ///< the optimizer's state, with the float32 master copy where there is one
+  /// Of a parameter that replicas divide, while it is there for a pass; none: what the replica lacks of `parameter`.
+  std::optional<double> gathered = {};
+
+  double all() const { return parameter + gradient + optimizer; }
+};
+
+/// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 and the
+/// same state in float32; for adam 16 in total (Rajbhandari et al., ZeRO, 2020, section 3.1).
+ParameterBytes parameter_bytes(DType dtype, Optimizer optimizer);
+
 /// How the memory of a stage is counted.
 enum class MemoryModel {
   Training,  ///< parameters, gradients, optimizer state, activations x micro-batches in flight, buffers
-  Sky        ///< Sky Computing's published estimator per unit; ignores schedule and micro-batches
+  Sky,       ///< Sky Computing's published estimator per unit; ignores schedule and micro-batches
+  System     ///< that of a plan's training system (core/compute/as_trained.hpp); no file names it
 };
 
 std::string_view name_of(Optimizer optimizer);
@@ -58,6 +74,7 @@ struct Split {
   std::uint64_t units = 1;       ///< heads, …; all work and `parameters` belong to them in equal parts
   std::uint64_t parameters = 0;  ///< the part of the layer's that is divided; each device has all others
   Bytes activations = {};        ///< the part of the layer's that is divided; each device keeps all others
+  Bytes workspace = {};          ///< likewise
   /// What each device gathers from every other instead of the sum of the outputs: of a head, which divides the
   /// vocabulary, what the loss needs to know of its part.
   std::optional<Bytes> gathered = {};
@@ -131,7 +148,11 @@ struct Workload {
   /// Layers that recompute their activations in the backward pass (activation checkpointing), ascending; see
   /// with_recomputation.
   std::vector<std::size_t> recompute;
-  Bytes workspace;  ///< of each device whose stages live on it, once: the largest of a layer, measured or recomputed
+  /// Each device whose stages live on it has it once: the largest of a layer, measured or recomputed. Under
+  /// MemoryModel::System the largest of the device's own layers comes in addition.
+  Bytes workspace;
+  /// What training software holds of a parameter; none: by dtype and optimizer.
+  std::optional<ParameterBytes> state = {};
   /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
   std::map<std::string, spmd::DeviceRates> operator_rates = {};
   /// The prices of ComputeModel::Operators; null: FLOPs count. Other micro-batches and recomputation keep it.
@@ -188,20 +209,10 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
 /// with the same recomputation. Not for listed layers, and not for measured layers, whose times would be lost.
 Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch);
 
-/// What a parameter needs on its device between steps, in bytes.
-struct ParameterBytes {
-  double parameter = 0;
-  double gradient = 0;
-  double optimizer = 0;  ///< the optimizer's state, with the float32 master copy where there is one
-
-  double all() const { return parameter + gradient + optimizer; }
-};
-
-/// float32: 4 + 4 + (sgd 0, momentum 4, adam and adamw 8). bf16 and fp16: 2 + 2 + a float32 master copy of 4 and the
-/// same state in float32; for adam 16 in total (Rajbhandari et al., ZeRO, 2020, section 3.1).
-ParameterBytes parameter_bytes(DType dtype, Optimizer optimizer);
-/// The sum of `parameter_bytes`.
-double bytes_per_parameter(DType dtype, Optimizer optimizer);
+/// Workload::state, or what its dtype and optimizer need.
+ParameterBytes parameter_bytes(const Workload& workload);
+/// Its sum.
+double bytes_per_parameter(const Workload& workload);
 
 /// The part of a layer's backward work that computes the gradients of parameters, if it is not known: half, as of a
 /// matrix product with parameters, or none without parameters.

@@ -188,7 +188,7 @@ spmd::DeviceRates operator_rates_of(const Workload& workload, const Device& devi
 
 double bytes_of_update(const Workload& workload)
 {
-  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload);
   return 2 * bytes.parameter + bytes.gradient + 2 * bytes.optimizer;
 }
 

@@ -195,6 +195,10 @@ Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica
   }
   const Bytes not_divided = (layer.activations - split.activations) / static_cast<double>(stage.grid.blocks());
   part.activations = fraction * split.activations + not_divided;
+  if (layer.workspace > Bytes(0)) {
+    part.workspace =
+        fraction * split.workspace + (layer.workspace - split.workspace) / static_cast<double>(stage.grid.blocks());
+  }
   return part;
 }
 

@@ -50,7 +50,8 @@ double unsummed_gradient_bytes(const ParameterBytes& bytes, Sharding sharding, s
 
 double gathered_parameter_bytes(const ParameterBytes& bytes, Sharding sharding, std::size_t replicas)
 {
-  return sharding >= Sharding::Parameters ? of_others(bytes.parameter, replicas) : 0;
+  if (sharding < Sharding::Parameters) return 0;
+  return bytes.gathered.value_or(of_others(bytes.parameter, replicas));
 }
 
 }  // namespace isobar

@@ -461,7 +461,7 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
       work.update += spmd::update_time(update, touched, *rates) * rates->flops;
     }
     if (node.kind == spmd::OperatorKind::Parameter) {
-      table.resident += Bytes(fraction * parameters * bytes_per_parameter(workload.dtype, workload.optimizer));
+      table.resident += Bytes(fraction * parameters * bytes_per_parameter(workload));
       continue;
     }
     for (std::size_t k = 0; k < node.outputs.size(); ++k) {

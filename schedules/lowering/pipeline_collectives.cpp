@@ -21,7 +21,7 @@ namespace isobar::schedules {
 
 void PipelineProgram::divide_memory(const Workload& workload)
 {
-  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload);
   for (auto& work : works_) {
     const std::size_t replicas = replicas_of(work.index);
     if (replicas == 1) continue;

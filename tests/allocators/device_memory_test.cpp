@@ -109,7 +109,7 @@ TEST(MemoryOfADevice, HasOneWorkspaceForAllItsChunks)
   const Workload workload = with_recomputation(chain({1, 1, 1, 1}, 10, 1000, 100), {0, 1, 2, 3});
   EXPECT_EQ(workload.workspace, Bytes(1000));
   const Cluster devices = cluster({1, 1});
-  const double layer = 10 * bytes_per_parameter(workload.dtype, workload.optimizer);
+  const double layer = 10 * bytes_per_parameter(workload);
   const double buffer = 2 * 100;  // of a cut
   const auto need_on = [&](const std::vector<std::string>& names, const std::string& schedule) {
     Plan plan;

@@ -173,10 +173,10 @@ TEST(MicrobatchesInFlight, FollowsTheSchedule)
 
 TEST(BytesPerParameter, IsSixteenForMixedPrecisionAdam)
 {
-  EXPECT_EQ(bytes_per_parameter(DType::BFloat16, Optimizer::Adam), 16);
-  EXPECT_EQ(bytes_per_parameter(DType::Float32, Optimizer::Adam), 16);
-  EXPECT_EQ(bytes_per_parameter(DType::Float32, Optimizer::Sgd), 8);
-  EXPECT_EQ(bytes_per_parameter(DType::Float32, Optimizer::Momentum), 12);
+  EXPECT_EQ(parameter_bytes(DType::BFloat16, Optimizer::Adam).all(), 16);
+  EXPECT_EQ(parameter_bytes(DType::Float32, Optimizer::Adam).all(), 16);
+  EXPECT_EQ(parameter_bytes(DType::Float32, Optimizer::Sgd).all(), 8);
+  EXPECT_EQ(parameter_bytes(DType::Float32, Optimizer::Momentum).all(), 12);
 }
 
 TEST(CostModel, SpeedingUpEveryDeviceDividesComputeTime)

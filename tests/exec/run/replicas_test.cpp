@@ -288,7 +288,7 @@ TEST(Executor, HoldsOnlyThePartOfAReplicaBetweenSteps)
     return held;
   };
   const std::vector<double> whole = held_after_steps(Sharding::None);
-  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload);
   for (const Sharding sharded : {Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters}) {
     const std::vector<double> held = held_after_steps(sharded);
     const double each = bytes.optimizer + (sharded == Sharding::Parameters ? bytes.parameter : 0);

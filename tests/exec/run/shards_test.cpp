@@ -370,7 +370,7 @@ TEST(Executor, HoldsAShardsPartOfTheParametersAndTheOptimizer)
   const Plan plan = plan_of(workload, {"1f1b"}, {{{5}, {0.5, 0.2, 0.3}}});
   const double whole = held_after_steps(even_split(workload, 1, {"1f1b"}, microbatches)).front();
   const std::vector<double> held = held_after_steps(plan);
-  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload);
   for (std::size_t shard = 0; shard < 3; ++shard) {
     std::uint64_t elsewhere = 0;
     for (const auto& layer : workload.layers) {

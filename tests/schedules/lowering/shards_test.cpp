@@ -368,7 +368,7 @@ TEST(Shards, HoldTheirPartOfTheParametersAndAllOfWhatIsNotDivided)
   const double shared = 2 * 6 * 48 + 16 * 48 + 2 * 48;
   double all = 0;
   for (const auto& layer : workload.layers) all += static_cast<double>(layer.parameters);
-  const double bytes = bytes_per_parameter(workload.dtype, workload.optimizer);
+  const double bytes = bytes_per_parameter(workload);
   EXPECT_DOUBLE_EQ(resident(2) - resident(4), (all - shared) * (1.0 / 2 - 1.0 / 4) * bytes);
 }
 
