@@ -3,9 +3,9 @@
 #include "core/check/residence_checker.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file.hpp"
+#include "core/plan/transfer_rules.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/tiers.hpp"
-#include "schedules/lowering/transfer_rules.hpp"
 
 #include <fmt/format.h>
 

@@ -6,8 +6,8 @@
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/plan/transfer_rules.hpp"
 #include "schedules/lowering/schedule.hpp"
-#include "schedules/lowering/transfer_rules.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
@@ -97,7 +97,7 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
       if (is_chain(plan)) continue;
       plan.transfers.sliced = random() % 2 == 0;
       plan.transfers.blocking = random() % 2 == 0;
-      if (schedules::fault_of_transfers(plan)) plan.transfers.blocking = false;
+      if (fault_of_transfers(plan)) plan.transfers.blocking = false;
       price_by_playing(plan, workload, cluster);
       ++(has_shards(plan) ? priced_with_shards : priced);
       const double step = plan.predicted->step_time.value;

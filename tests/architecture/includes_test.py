@@ -38,7 +38,8 @@ ROOMS = {
     "core/costs": ({"core", "core/model", "core/cluster", "core/plan", "core/program"}, ("fmt/",), ()),
     "core/program": ({"core"}, ("fmt/",), ("nlohmann/",)),
     "core/compute": (
-        {"core", "core/base", "core/model", "core/cluster", "core/plan", "core/program", "core/text", "core/order"},
+        {"core", "core/base", "core/model", "core/cluster", "core/plan", "core/program", "core/text", "core/order",
+         "core/costs"},
         ("fmt/",), ("nlohmann/",)),
     "core/check": (CORE - {"core/check", "core/certificates"}, ("fmt/",), ()),
     "core/certificates": (CORE - {"core/certificates"}, ("fmt/",), ()),

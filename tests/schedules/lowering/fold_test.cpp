@@ -1,12 +1,12 @@
 #include "schedules/lowering/fold.hpp"
 
 #include "core/costs/nominal_rates.hpp"
+#include "core/costs/shard_collective_times.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
-#include "schedules/lowering/merged_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/shards.hpp"

@@ -4,9 +4,9 @@
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/transfer_rules.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
-#include "schedules/lowering/transfer_rules.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/editable_program.hpp"
 

@@ -1,4 +1,4 @@
-#include "schedules/lowering/transfer_rules.hpp"
+#include "core/plan/transfer_rules.hpp"
 
 #include "core/plan/placed_shards.hpp"
 
@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace isobar::schedules {
+namespace isobar {
 
 std::optional<std::string> fault_of_transfers(const Plan& plan)
 {
@@ -43,4 +43,4 @@ std::optional<std::string> fault_of_transfers(const Plan& plan)
   return std::nullopt;
 }
 
-}  // namespace isobar::schedules
+}  // namespace isobar
