@@ -6,7 +6,7 @@
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/cluster/device_types.hpp"
-#include "core/compute/operator_table.hpp"
+#include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/model/differences.hpp"
@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -25,12 +26,13 @@ namespace isobar::cli {
 
 namespace {
 
-/// Refuses a table of operators that does not go with the workload and the platform.
-void require_table_of(const Inputs& inputs, const compute::OperatorTable& table, const std::string& file)
+/// Refuses measurements of operators and layers that do not go with the workload and the platform.
+void require_measurements_of(const Inputs& inputs, const compute::Measurements& measurements,
+                             const std::vector<std::string>& files)
 {
   const Workload& workload = inputs.workload;
   if (workload.compute != ComputeModel::Operators) {
-    throw InputError(file,
+    throw InputError(files.front(),
                      fmt::format("is a table of operators, and workload {} has compute: {}; write compute: operators "
                                  "and a framework in it, or --set compute=operators --set framework=NAME",
                                  shown(workload.name), name_of(workload.compute)));
@@ -38,21 +40,30 @@ void require_table_of(const Inputs& inputs, const compute::OperatorTable& table,
   const auto precision = [](DType dtype, bool tf32) {
     return fmt::format("{}{}", name_of(dtype), tf32 ? " with TF32" : "");
   };
-  const std::string measured = precision(table.dtype, table.tf32);
   const std::string needed = precision(workload.dtype, workload.has_tf32_products);
-  if (measured != needed) {
+  for (const auto& [file, table] : measurements.tables()) {
+    const std::string measured = precision(table.dtype, table.tf32);
+    if (measured == needed) continue;
     throw InputError(file, fmt::format("dtype: measured in {}; the workload is in {}; measure it with isobar profile "
                                        "--operators",
                                        measured, needed));
   }
-  const auto& devices = inputs.platform.cluster().devices;
-  const auto is_measured = [&](const Device& device) { return is_same_device_type(device.type, table.device); };
-  if (std::ranges::none_of(devices, is_measured)) {
-    std::set<std::string> types;
-    for (const auto& device : devices) types.insert(in_quotes(device.type));
-    throw InputError(file, fmt::format("device: measured on {}; the platform has devices {}; write one of them",
-                                       in_quotes(table.device), fmt::join(types, ", ")));
-  }
+  std::set<std::string> types;
+  for (const auto& device : inputs.platform.cluster().devices) types.insert(device.type);
+  const auto others = measurements.of_others({types.begin(), types.end()});
+  if (others.empty()) return;
+  std::vector<std::string> known;
+  std::ranges::transform(types, std::back_inserter(known), [](const auto& type) { return in_quotes(type); });
+  throw InputError(others.front().file,
+                   fmt::format("device: measured on {}; the platform has devices {}; write one of them",
+                               in_quotes(others.front().device), fmt::join(known, ", ")));
+}
+
+constexpr std::string_view between_files = " + ";
+
+bool is_layer_profile(const std::string& file)
+{
+  return read_file(file).find("\"isobar-profile/") != std::string::npos;
 }
 
 /// Reads all but the platform, which `load` loads after the workload. `place` precedes the keys of settings in
@@ -71,24 +82,26 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                 {options.workload, workload_fingerprint(workload_text, settings), settings},
                 {},
                 options.devices.empty() ? std::nullopt : std::optional(options.devices)};
-  const std::string measured = options.profile.empty() ? "" : read_file(options.profile);
-  if (compute::is_operator_table(measured)) {
-    const auto table = compute::operator_table_from_json(measured, options.profile);
-    require_table_of(inputs, table, options.profile);
-    price(inputs, {table}, left_out);
-    inputs.profile_fingerprint = Fingerprint{options.profile, fingerprint(measured)};
+  const auto& profiles = options.profiles;
+  const bool has_layers = std::ranges::any_of(profiles, is_layer_profile);
+  if (!profiles.empty() && !has_layers) {
+    const compute::Measurements measurements(profiles);
+    require_measurements_of(inputs, measurements, profiles);
+    price(inputs, measurements, left_out);
+    inputs.profile_fingerprint = fingerprint_of(profiles);
     return inputs;
   }
   price(inputs, {}, left_out);
-  if (options.profile.empty()) return inputs;
+  if (profiles.empty()) return inputs;
   if (inputs.workload.compute == ComputeModel::Operators) {
-    throw InputError(options.profile,
+    throw InputError(profiles.front(),
                      "has no table of operators, which compute: operators takes; write one with isobar profile "
                      "--operators, or --set compute=rate");
   }
-  const DeviceProfile profile = profile_from_json(measured, options.profile);
-  apply_profile(profile, options.profile, inputs.workload);
-  take_speeds(profile, options.profile, inputs);
+  if (profiles.size() > 1) throw InputError("--profile", "is given twice; layers have times of one device type");
+  const DeviceProfile profile = read_profile(profiles.front());
+  apply_profile(profile, profiles.front(), inputs.workload);
+  take_speeds(profile, profiles.front(), inputs);
   return inputs;
 }
 
@@ -142,9 +155,11 @@ void InputOptions::add_to(CLI::App& command)
   add_settings(command, settings);
   add_file(command, "--devices", devices,
            "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
-  add_file(command, "--profile", profile,
-           "measured times of the workload's layers, rates of its operators, or with compute: operators a table of "
-           "operators (JSON; isobar profile writes it; default: work over nominal speed)");
+  add_file(command, "--profile", profiles,
+           "measured times of the workload's layers, rates of its operators, or with compute: operators tables of "
+           "operators or Sailor's profiles, a file for each device type (JSON; isobar profile writes it; default: "
+           "work over nominal speed)")
+      ->allow_extra_args(false);
 }
 
 void add_without(CLI::App& command, std::vector<std::string>& without)
@@ -155,12 +170,32 @@ void add_without(CLI::App& command, std::vector<std::string>& without)
       "a name (default: none)");
 }
 
-void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables, const LeftOut& left_out)
+Fingerprint fingerprint_of(const std::vector<std::string>& profiles)
+{
+  if (profiles.size() == 1) return {profiles.front(), fingerprint(read_file(profiles.front()))};
+  std::string hashes;
+  for (const auto& file : profiles) hashes += fingerprint(read_file(file));
+  return {fmt::format("{}", fmt::join(profiles, between_files)), fingerprint(hashes)};
+}
+
+std::vector<std::string> files_of(const Fingerprint& profiles)
+{
+  std::vector<std::string> files;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t end = profiles.name.find(between_files, begin);
+    files.push_back(profiles.name.substr(begin, end - begin));
+    if (end == std::string::npos) return files;
+    begin = end + between_files.size();
+  }
+}
+
+void price(Inputs& inputs, const compute::Measurements& measurements, const LeftOut& left_out)
 {
   const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) { inputs.platform.set_speed(type, speed); };
   const Cluster used = without_devices(inputs.platform.cluster(), left_out.devices, left_out.source);
-  compute::price(inputs.workload, used, set_speed, tables);
-  inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, used, tables);
+  compute::price(inputs.workload, used, set_speed, measurements);
+  inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, used, measurements);
 }
 
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs)
@@ -211,7 +246,9 @@ std::vector<std::string> Inputs::files() const
 {
   std::vector<std::string> files = platform.files();
   files.push_back(workload_fingerprint.name);
-  if (profile_fingerprint) files.push_back(profile_fingerprint->name);
+  if (profile_fingerprint) {
+    for (auto& file : files_of(*profile_fingerprint)) files.push_back(std::move(file));
+  }
   return files;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/compute/operator_table.hpp"
+#include "core/compute/measurements.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
@@ -22,7 +22,7 @@ struct InputOptions {
   std::string workload;
   WorkloadSettings settings;
   std::string devices;
-  std::string profile;
+  std::vector<std::string> profiles;
 
   void add_to(CLI::App& command);
 };
@@ -45,6 +45,10 @@ struct Inputs {
   /// Every file that was read.
   std::vector<std::string> files() const;
 };
+/// Profiles as one: their names, and the hash of all.
+Fingerprint fingerprint_of(const std::vector<std::string>& profiles);
+/// The files of a fingerprint that stands for several profiles.
+std::vector<std::string> files_of(const Fingerprint& profiles);
 /// Stands for the profile when layer times are work divided by nominal speed.
 inline const Fingerprint unmeasured{"no profile", "none"};
 
@@ -74,7 +78,7 @@ Inputs load(const InputOptions& options, const sim::Platform& platform, const Pl
 
 /// Gives the layers of a workload with compute: operators their work, and the platform's devices but those left out
 /// their speeds; does nothing for other workloads.
-void price(Inputs& inputs, const std::vector<compute::OperatorTable>& tables = {}, const LeftOut& left_out = {});
+void price(Inputs& inputs, const compute::Measurements& measurements = {}, const LeftOut& left_out = {});
 /// Gives the platform the speeds of a profile that the workload has (apply_profile), and the inputs its name.
 void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& inputs);
 

@@ -270,7 +270,7 @@ ExitCode fit(const FitOptions& options)
   if (options.inputs.settings.contains(options.vary)) {
     throw InputError("--vary", fmt::format("{} is what --set fixes; leave one of them out", shown(options.vary)));
   }
-  if (!options.inputs.profile.empty()) {
+  if (!options.inputs.profiles.empty()) {
     throw InputError("--vary", "measured times are of one model; leave --profile out");
   }
   const Inputs inputs = load(options.inputs);

@@ -123,8 +123,11 @@ ExitCode simulate_jobs(const SimulateOptions& options)
   if (options.rounds < 1 || options.rounds > most_rounds) {
     throw InputError("--rounds", fmt::format("{} is not in 1 to {}", options.rounds, most_rounds));
   }
-  const MixInputs inputs = load_mix(options.inputs.platform, options.inputs.devices, options.inputs.profile,
-                                    read_mix(options.mix), options.mix);
+  const auto& profiles = options.inputs.profiles;
+  if (profiles.size() > 1) throw InputError("--profile", "is given twice; a mix takes one");
+  const std::string profile = profiles.empty() ? "" : profiles.front();
+  const MixInputs inputs =
+      load_mix(options.inputs.platform, options.inputs.devices, profile, read_mix(options.mix), options.mix);
   auto read = inputs.files();
   read.push_back(options.mix);
   refuse_overwriting(read, {options.output, options.trace});

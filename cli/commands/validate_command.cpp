@@ -219,7 +219,7 @@ ExitCode validate(const ValidateOptions& options)
   files.platform = options.file(".xml");
   files.workload = options.workload;
   files.settings = options.settings;
-  files.profile = options.file(".profile.json");
+  files.profiles = {options.file(".profile.json")};
   const Inputs inputs = load(files);
 
   const auto trials = trials_of(options);

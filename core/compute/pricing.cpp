@@ -3,8 +3,8 @@
 #include "core/cluster/device_types.hpp"
 #include "core/compute/device_constants.hpp"
 #include "core/compute/framework.hpp"
+#include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
-#include "core/compute/measured_operators.hpp"
 #include "core/errors.hpp"
 
 #include <fmt/format.h>
@@ -36,35 +36,49 @@ const Framework& framework_of(const Workload& workload)
   return *framework_named(workload.framework).framework;
 }
 
-/// What layer times of a type of device follow from.
-struct PricedType {
-  DeviceConstants constants;
-  std::optional<OperatorTable> table;
-
-  const OperatorTable* measured() const { return table ? &*table : nullptr; }
-};
-
-/// With the table of the type, else with what Isobar has measured operators of.
-PricedType priced_type(const std::string& type, DType dtype, const std::vector<OperatorTable>& tables)
-{
-  const auto found =
-      std::ranges::find_if(tables, [&](const auto& table) { return is_same_device_type(table.device, type); });
-  if (found != tables.end()) return {constants_of(*found), *found};
-  PricedType own{device_constants(type), {}};
-  if (const auto* known = measured_operators(own.constants.type, dtype)) own.table = *known;
-  return own;
-}
-
-/// The time of a micro-batch in all layers.
-Seconds time_of_all(const Workload& workload, const PricedType& device, const Framework& framework)
-{
-  Seconds sum;
-  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-    const LayerTime time = layer_time(workload, layer, device.constants, framework, {}, device.measured());
-    sum += time.forward.total() + time.backward.total();
+/// What layers take on a type of device.
+class TypeTimes {
+ public:
+  TypeTimes(const std::string& type, DType dtype, const Measurements& measurements)
+      : constants_(measurements.constants_of(type)),
+        layers_(measurements.layers_of(type)),
+        table_(layers_ == nullptr ? measurements.operators_of(type, dtype) : nullptr)
+  {
   }
-  return sum;
-}
+
+  const DeviceConstants& constants() const { return constants_; }
+
+  ShardWork work(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
+                 FlopsPerSecond speed) const
+  {
+    if (layers_ != nullptr) return measured(workload, layer, shards, framework, speed);
+    const auto time = layer_time(workload, layer, constants_, framework, {shards}, table_);
+    return {time.forward.total() * speed, time.backward.total() * speed, time.backward_weight * speed};
+  }
+
+ private:
+  /// By the nearest number of shards that was measured.
+  ShardWork measured(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
+                     FlopsPerSecond speed) const
+  {
+    const auto of_size = layers_->runs.find(workload.micro_batch);
+    if (of_size == layers_->runs.end()) layers_->run(workload.micro_batch, shards);  // throws
+    auto nearest = of_size->second.lower_bound(shards);
+    if (nearest == of_size->second.end()) --nearest;
+    const auto run = in_training(*layers_, workload.micro_batch, nearest->first, framework);
+    const auto [forward, backward] = times_of_layer(*layers_, run, workload, layer);
+    const auto scaled = [&](Seconds time) {
+      return time * (static_cast<double>(nearest->first) / static_cast<double>(shards)) * speed;
+    };
+    ShardWork work{scaled(forward), scaled(backward), scaled(0.5 * backward)};
+    if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer)) work.backward += work.forward;
+    return work;
+  }
+
+  DeviceConstants constants_;
+  const SailorProfile* layers_;
+  const OperatorTable* table_;
+};
 
 /// A type of device and training software, to whose runs constants were fitted (tools/fit_compute.py).
 struct FittedPair {
@@ -87,49 +101,74 @@ bool is_fitted(const DeviceConstants& device, const Framework& framework)
 
 class OperatorPrices : public LayerPrices {
  public:
-  OperatorPrices(const Framework& framework, PricedType device, FlopsPerSecond speed)
-      : framework_(framework), device_(std::move(device)), speed_(speed)
+  OperatorPrices(const Framework& framework, std::string type, Measurements measurements)
+      : framework_(framework), type_(std::move(type)), measurements_(std::move(measurements))
   {
   }
+
+  const Measurements& measurements() const { return measurements_; }
+  void set_speed(FlopsPerSecond speed) { speed_ = speed; }
 
   void apply(Workload& workload) const override
   {
+    const TypeTimes times(type_, workload.dtype, measurements_);
+    workload.workspace = Bytes(0);
     for (std::size_t index = 0; index < workload.layers.size(); ++index) {
       Layer& layer = workload.layers[index];
-      const ShardWork whole = work_in(workload, index, {});
+      const auto work = [&](std::size_t shards) { return times.work(workload, index, shards, framework_, speed_); };
+      const ShardWork whole = work(1);
       layer.forward = whole.forward;
       layer.backward = whole.backward;
       layer.backward_weight = whole.backward_weight;
-      layer.update = update_time(static_cast<double>(layer.parameters), device_.constants, framework_) * speed_;
+      layer.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_) * speed_;
       const std::size_t units = layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
-      for (std::size_t shards = 2; shards <= units; shards *= 2) {
-        layer.work_of_shards[shards] = work_in(workload, index, {shards});
-      }
+      for (std::size_t shards = 2; shards <= units; shards *= 2) layer.work_of_shards[shards] = work(shards);
+      set_memory(workload, index);
     }
+    workload.workspace += framework_.memory.context;
+    workload.state = state_of(framework_, workload.dtype);
   }
 
  private:
-  ShardWork work_in(const Workload& workload, std::size_t layer, const LayerDivision& division) const
+  void set_memory(Workload& workload, std::size_t index) const
   {
-    const auto time = layer_time(workload, layer, device_.constants, framework_, division, device_.measured());
-    return {time.forward.total() * speed_, time.backward.total() * speed_, time.backward_weight * speed_};
+    Layer& layer = workload.layers[index];
+    const LayerMemory whole = layer_memory(workload, index, framework_);
+    layer.activations = whole.kept * framework_.memory.reserved;
+    layer.workspace = whole.workspace * framework_.memory.reserved;
+    workload.workspace = std::max(workload.workspace, layer.workspace);
+    if (!layer.split) return;
+    // Of a + b / n for n shards, b.
+    const LayerMemory half = layer_memory(workload, index, framework_, {2});
+    layer.split->activations = (whole.kept - half.kept) * 2 * framework_.memory.reserved;
+    layer.split->workspace = (whole.workspace - half.workspace) * 2 * framework_.memory.reserved;
   }
 
   const Framework& framework_;
-  PricedType device_;
-  FlopsPerSecond speed_;
+  std::string type_;
+  Measurements measurements_;
+  FlopsPerSecond speed_{1};
 };
 
 }  // namespace
 
 void price(Workload& workload, const Cluster& cluster,
            const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
-           const std::vector<OperatorTable>& tables)
+           const Measurements& measurements)
 {
   if (workload.compute == ComputeModel::Rate) return;
   const Framework& framework = framework_of(workload);
   Flops all;
   for (const auto& layer : workload.layers) all += layer.forward + layer.backward;
+  const auto time_on = [&](const std::string& type) {
+    const TypeTimes times(type, workload.dtype, measurements);
+    Seconds sum;
+    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+      const ShardWork work = times.work(workload, layer, 1, framework, FlopsPerSecond(1));
+      sum += (work.forward + work.backward) / FlopsPerSecond(1);
+    }
+    return sum;
+  };
   std::map<std::string, FlopsPerSecond> speeds;  // by type
   for (const auto& device : cluster.devices) {
     if (device.type.empty()) {
@@ -138,18 +177,25 @@ void price(Workload& workload, const Cluster& cluster,
                                    "a prop device, or write compute: rate",
                                    shown(device.name)));
     }
-    if (speeds.contains(device.type)) continue;
-    speeds[device.type] = all / time_of_all(workload, priced_type(device.type, workload.dtype, tables), framework);
+    if (!speeds.contains(device.type)) speeds[device.type] = all / time_on(device.type);
   }
   const std::string& reference = cluster.devices.front().type;
-  workload.prices =
-      std::make_shared<OperatorPrices>(framework, priced_type(reference, workload.dtype, tables), speeds.at(reference));
-  workload.prices->apply(workload);
+  const auto prices = std::make_shared<OperatorPrices>(framework, reference, measurements);
+  prices->set_speed(speeds.at(reference));
+  workload.prices = prices;
+  prices->apply(workload);
   for (const auto& [type, speed] : speeds) set_speed(type, speed);
 }
 
+const Measurements& measurements_of(const Workload& workload)
+{
+  static const Measurements none;
+  const auto* prices = dynamic_cast<const OperatorPrices*>(workload.prices.get());
+  return prices != nullptr ? prices->measurements() : none;
+}
+
 std::vector<std::string> notes_of_constants(const Workload& workload, const Cluster& cluster,
-                                            const std::vector<OperatorTable>& tables)
+                                            const Measurements& measurements)
 {
   std::vector<std::string> notes;
   if (workload.compute == ComputeModel::Rate) return notes;
@@ -158,8 +204,9 @@ std::vector<std::string> notes_of_constants(const Workload& workload, const Clus
   std::set<std::string> types;
   for (const auto& device : cluster.devices) {
     const bool is_new = types.insert(device.type).second;
-    const auto is_of_type = [&](const OperatorTable& table) { return table.device == device.type; };
-    if (!is_new || std::any_of(tables.begin(), tables.end(), is_of_type)) continue;
+    const bool is_measured =
+        measurements.table_of(device.type) != nullptr || measurements.layers_of(device.type) != nullptr;
+    if (!is_new || is_measured) continue;
     const DeviceConstants& constants = device_constants(device.type);
     if (is_fitted(constants, *framework)) continue;
     const std::string of =

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
-#include "core/compute/operator_table.hpp"
+#include "core/compute/measurements.hpp"
 #include "core/model/workload.hpp"
 #include "core/units.hpp"
 
@@ -21,20 +21,26 @@ namespace isobar::compute {
 ///
 /// Numbers of shards are the powers of two up to 64; a layer among any other number takes its part of the whole.
 ///
-/// Devices of the type of a table take the times that it measured (layer_time).
+/// Devices of a measured type take the times that were measured of it: of operators (layer_time), or of layers.
+/// Where layers were measured among other numbers of shards, a shard takes its part of what the nearest ones take.
+///
+/// Layers also have the memory of the training software (layer_memory), with its context as workspace.
 ///
 /// Does nothing for ComputeModel::Rate. Call it last: with_recomputation and with_micro_batch make other layers.
 /// `set_speed` is called once for each device type. O(layers x types), and x products for the type of a table.
 /// @throws InputError naming the key framework if it is missing or unknown, and for a device type without constants
-/// and without a table; as layer_time does for a table of another dtype.
+/// that was not measured; as layer_time does for a table of another dtype, and for measured layers of another model.
 void price(Workload& workload, const Cluster& cluster,
            const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
-           const std::vector<OperatorTable>& tables = {});
+           const Measurements& measurements = {});
+
+/// What was measured of the devices of a workload that `price` has taken; nothing: of any other one.
+const Measurements& measurements_of(const Workload& workload);
 
 /// Where the constants of ComputeModel::Operators only stand for those of the workload's software, or of a device type
 /// under it, by which training runs were fitted: a sentence each. None for types with a table, and for other workloads.
 /// Requires a workload that `price` takes.
 std::vector<std::string> notes_of_constants(const Workload& workload, const Cluster& cluster,
-                                            const std::vector<OperatorTable>& tables = {});
+                                            const Measurements& measurements = {});
 
 }  // namespace isobar::compute

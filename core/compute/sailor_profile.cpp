@@ -1,6 +1,7 @@
 #include "core/compute/sailor_profile.hpp"
 
 #include "core/base/files.hpp"
+#include "core/compute/transformer.hpp"
 #include "core/errors.hpp"
 #include "core/text/document.hpp"
 
@@ -228,6 +229,45 @@ SailorSizes sailor_sizes_from_json(const std::string& text, const std::string& n
 SailorSizes read_sailor_sizes(const std::filesystem::path& file)
 {
   return sailor_sizes_from_json(read_file(file), file.string());
+}
+
+namespace {
+
+/// A measured layer that stands for one of a workload: which one, and the part of it.
+struct MeasuredPart {
+  std::size_t layer = 0;
+  double part = 1;
+};
+
+/// @throws InputError unless `measured` layers, of which the first and the last are no blocks, are the workload's.
+MeasuredPart measured_part(const Workload& workload, std::size_t layer, std::size_t measured, const std::string& name)
+{
+  const std::size_t last = workload.layers.size() - 1;
+  const bool is_block = layer > 0 && layer < last;
+  const auto block = block_of(workload, is_block ? layer : std::min<std::size_t>(1, last));
+  const std::size_t parts = block.last - block.first + 1;
+  const std::size_t layers = last == 0 ? 1 : (last - 1) / parts + 2;
+  if (layers != measured) {
+    throw InputError(name, fmt::format("has {} layers, and the workload has {}", measured, layers));
+  }
+  if (layer == 0) return {};
+  return is_block ? MeasuredPart{(layer - 1) / parts + 1, 1 / static_cast<double>(parts)} : MeasuredPart{measured - 1};
+}
+
+}  // namespace
+
+SailorTimes times_of_layer(const SailorProfile& profile, const SailorRun& run, const Workload& workload,
+                           std::size_t layer)
+{
+  const auto [measured, part] = measured_part(workload, layer, run.layers.size(), profile.name);
+  return {part * run.layers[measured].forward, part * run.layers[measured].backward};
+}
+
+SailorSize SailorSizes::of_layer(const Workload& workload, std::size_t layer, std::uint64_t shards) const
+{
+  const auto& sizes = of_shards(shards);
+  const auto [measured, part] = measured_part(workload, layer, sizes.size(), name);
+  return {part * sizes[measured].parameters, part * sizes[measured].activations};
 }
 
 }  // namespace isobar::compute

@@ -1,8 +1,10 @@
 #pragma once
 
 #include "core/compute/framework.hpp"
+#include "core/model/workload.hpp"
 #include "core/units.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -46,6 +48,11 @@ SailorProfile sailor_profile_from_json(const std::string& text, const std::strin
 SailorRun in_training(const SailorProfile& profile, std::uint64_t micro_batch, std::uint64_t shards,
                       const Framework& framework);
 
+/// What a layer of the workload takes in a run of the profile. Its block may be several layers, of which each takes as
+/// long. @throws InputError when the profile has other layers.
+SailorTimes times_of_layer(const SailorProfile& profile, const SailorRun& run, const Workload& workload,
+                           std::size_t layer);
+
 /// Sizes of a layer on one shard, for one sample.
 struct SailorSize {
   double parameters = 0;
@@ -58,6 +65,9 @@ struct SailorSizes {
 
   /// @throws InputError that lists what was measured.
   const std::vector<SailorSize>& of_shards(std::uint64_t shards) const;
+  /// That of a layer of the workload, whose block may be several layers. @throws InputError likewise, and for a
+  /// workload with other layers.
+  SailorSize of_layer(const Workload& workload, std::size_t layer, std::uint64_t shards) const;
 };
 /// Parses sizes; `name` stands for the file in messages. @throws InputError naming file, line and key of every fault.
 SailorSizes sailor_sizes_from_json(const std::string& text, const std::string& name);

@@ -5,8 +5,10 @@
 #include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
+#include "tests/support/temporary_folder.hpp"
 #include "tests/support/thrown_message.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -78,13 +80,25 @@ Cluster cluster_of(const std::vector<std::string>& types)
   return cluster;
 }
 
+/// What files with these tables say.
+Measurements measured(const std::vector<OperatorTable>& tables)
+{
+  const testing_support::TemporaryFolder folder;
+  std::vector<std::string> files;
+  for (const auto& table : tables) {
+    files.push_back(folder.write(fmt::format("{}.json", files.size()), operator_table_to_json(table)).string());
+  }
+  return Measurements(files);
+}
+
 /// Prices the workload; returns the speeds by type.
 std::map<std::string, FlopsPerSecond> priced(Workload& workload, const Cluster& cluster,
                                              const std::vector<OperatorTable>& tables)
 {
   std::map<std::string, FlopsPerSecond> speeds;
   price(
-      workload, cluster, [&](const std::string& type, FlopsPerSecond speed) { speeds[type] = speed; }, tables);
+      workload, cluster, [&](const std::string& type, FlopsPerSecond speed) { speeds[type] = speed; },
+      measured(tables));
   return speeds;
 }
 
@@ -214,7 +228,7 @@ TEST(ConstantsOfOperators, AreNotedWhereNoTrainingRunOfDeviceAndSoftwareWasFitte
                         const std::vector<OperatorTable>& tables = {}) {
     Workload workload = gpt();
     workload.framework = framework;
-    return notes_of_constants(workload, cluster_of(types), tables);
+    return notes_of_constants(workload, cluster_of(types), measured(tables));
   };
   using testing::ElementsAre;
   using testing::IsEmpty;
