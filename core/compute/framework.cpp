@@ -60,10 +60,11 @@ std::vector<Framework> make_framework_table()
   sequence_parallel.name = "megatron-lm-2022";
   sequence_parallel.product_speed = 1.058;
   sequence_parallel.hides_shard_sums = true;
+  sequence_parallel.most_divided = Sharding::Optimizer;
   sequence_parallel.source =
       "of megatron-lm-2021; products fitted on calibration rows of megatron_seqsel; all-reduces beside weights' "
       "gradients without sequence parallelism (Megatron-LM's option "
-      "async-tensor-model-parallel-allreduce, the default since 2022)";
+      "async-tensor-model-parallel-allreduce, the default since 2022); its distributed optimizer is of that year";
 
   Framework megatron_core = megatron;
   megatron_core.name = "megatron-core-0.8";
@@ -75,6 +76,7 @@ std::vector<Framework> make_framework_table()
   megatron_core.hides_shard_collectives = true;
   megatron_core.gradient_sums = DType::Float32;
   megatron_core.gathered = DType::BFloat16;
+  megatron_core.most_divided = Sharding::Optimizer;
   megatron_core.source =
       "of megatron-lm-2021 (host); fused loss; attention 2 x that of 2023 (arXiv 2307.08691 and 2407.08608: 0.6 of the "
       "peak of A100, 0.4 of H100); gradients in float32 beside backward passes, and "
@@ -91,10 +93,12 @@ std::vector<Framework> make_framework_table()
   composer.update = adam_update;
   composer.overlaps_gradient_sums = true;
   composer.gathered = DType::BFloat16;
-  composer.memory = {.state16 = {4, 4, 8}, .state32 = plain32, .logit = 8, .reserved = 1.05, .context = Bytes(2e9)};
+  composer.most_divided = Sharding::Parameters;
+  composer.memory = {.state16 = {4, 4, 8}, .state32 = plain32, .logit = 4, .reserved = 1.05, .context = Bytes(2e9)};
   composer.source =
       "llm-foundry (checkpoints that are not reentrant and stop early; float32 state divided by FSDP, parameters "
-      "gathered in bf16); host of megatron-lm-2021";
+      "gathered in bf16; fused_crossentropy, its default loss_fn, keeps logits and their gradient in 16 bits); host of "
+      "megatron-lm-2021";
 
   Framework deepspeed = megatron;
   deepspeed.name = "megatron-deepspeed-2023";
@@ -103,6 +107,7 @@ std::vector<Framework> make_framework_table()
   deepspeed.serial_transfers = true;
   deepspeed.pipeline_host = Seconds(1.87e-3);
   deepspeed.overlaps_gradient_sums = false;
+  deepspeed.most_divided = Sharding::Parameters;
   deepspeed.memory.state16 = deepspeed16;
   deepspeed.memory.state32 = deepspeed32;
   deepspeed.source =
@@ -162,11 +167,16 @@ bool has_word(const std::string& name, std::string_view word)
 
 }  // namespace
 
-FrameworkChoice framework_named(const std::string& name)
+const Framework* find_framework(const std::string& name)
 {
   const auto found = std::find_if(framework_table().begin(), framework_table().end(),
                                   [&](const auto& known) { return known.name == name; });
-  if (found != framework_table().end()) return {&*found, ""};
+  return found == framework_table().end() ? nullptr : &*found;
+}
+
+FrameworkChoice framework_named(const std::string& name)
+{
+  if (const auto* known = find_framework(name)) return {known, ""};
   for (const auto& [word, family] : family_words) {
     if (!has_word(name, word)) continue;
     const auto latest = std::find_if(framework_table().rbegin(), framework_table().rend(),

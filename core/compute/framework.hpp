@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/dtype.hpp"
+#include "core/plan/sharding.hpp"
 #include "core/units.hpp"
 
 #include <string>
@@ -56,12 +57,13 @@ struct Framework {
   bool blocking_transfers = false;       ///< computation waits for transfers between stages
   /// A device receives nothing while it computes or sends, as if receiving were its work.
   bool serial_transfers = false;
-  Seconds pipeline_host = {};            ///< of the host for each micro-batch in a stage of a pipeline
-  bool sliced_transfers = false;         ///< each shard sends its part of an activation; otherwise all of it
-  bool overlaps_gradient_sums = false;   ///< without a pipeline, replicas add up gradients beside backward passes
-  bool overlaps_in_pipelines = false;    ///< with a pipeline, too
-  DType gradient_sums = DType::Float32;  ///< the type in which gradients of 16-bit models travel (others in float32)
-  DType gathered = DType::Float32;       ///< the type in which divided parameters travel
+  Seconds pipeline_host = {};              ///< of the host for each micro-batch in a stage of a pipeline
+  bool sliced_transfers = false;           ///< each shard sends its part of an activation; otherwise all of it
+  bool overlaps_gradient_sums = false;     ///< without a pipeline, replicas add up gradients beside backward passes
+  bool overlaps_in_pipelines = false;      ///< with a pipeline, too
+  DType gradient_sums = DType::Float32;    ///< the type in which gradients of 16-bit models travel (others in float32)
+  DType gathered = DType::Float32;         ///< the type in which divided parameters travel
+  Sharding most_divided = Sharding::None;  ///< the most that replicas of its models can divide
   MemoryConstants memory;
   std::string source;  ///< where the constants come from
 };
@@ -75,6 +77,8 @@ struct FrameworkChoice {
 /// family, or a system that trains with one, that family's.
 /// @throws InputError "framework NAME: is unknown; …" that lists the known names.
 FrameworkChoice framework_named(const std::string& name);
+/// The constants of exactly this name; null: it has none of its own.
+const Framework* find_framework(const std::string& name);
 /// All names with constants of their own, ascending.
 std::vector<std::string> framework_names();
 
