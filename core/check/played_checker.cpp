@@ -294,7 +294,7 @@ class PlayedChecker {
     std::vector<double> found(devices_.size(), 0);
     const Boundaries cuts = boundaries_of(workload_);
     for (const auto& holder : holders_) add_resident(holder, cuts, found);
-    if (workload_.memory_model == MemoryModel::Training) add_workspaces(found);
+    if (workload_.memory_model != MemoryModel::Sky) add_workspaces(found);
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       std::array<double, tier_count> needed{};
       needed[static_cast<std::size_t>(Tier::Device)] = found[rank];
@@ -325,7 +325,7 @@ class PlayedChecker {
     constexpr double waiting_gradients = 3;
     constexpr double staged_states = 3;
     const Boundaries cuts = boundaries_of(workload_);
-    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    const ParameterBytes bytes = parameter_bytes(workload_);
     double device = 0;
     double host = 0;
     double disk = 0;
@@ -412,7 +412,7 @@ class PlayedChecker {
   /// Adds what the parts of a holder hold on their devices throughout.
   void add_resident(const Holder& holder, const Boundaries& cuts, std::vector<double>& found) const
   {
-    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    const ParameterBytes bytes = parameter_bytes(workload_);
     const Stage& stage = plan_.stages[holder.stage];
     const auto replicas = static_cast<double>(stage.replicas.size());
     const bool divides_parameters = plan_.sync.sharded == Sharding::Parameters;
@@ -422,12 +422,13 @@ class PlayedChecker {
                         bytes.gradient / (divides_gradients ? replicas : 1) +
                         bytes.optimizer / (divides_optimizer ? replicas : 1);
     const bool is_sky = workload_.memory_model == MemoryModel::Sky;
+    const bool has_buffers = workload_.memory_model == MemoryModel::Training;
     for (const auto& part : holder.parts) {
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];
         found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(holder, part, layer) * each;
       }
-      if (!is_sky) found[part.rank] += buffers_of(holder.stage, part, cuts, true) / blocks_of(holder);
+      if (has_buffers) found[part.rank] += buffers_of(holder.stage, part, cuts, true) / blocks_of(holder);
     }
   }
 
@@ -442,16 +443,31 @@ class PlayedChecker {
     return bytes;
   }
 
-  /// Adds what the passes of each device need besides, whatever the number of its stages.
+  /// Adds what the passes of each device need besides, whatever the number of its stages. Under a training system it is
+  /// that of the device's largest layer, beside what the device needs for itself.
   void add_workspaces(std::vector<double>& found) const
   {
     std::vector<double> most(found.size(), 0);
     for (const auto& holder : holders_) {
       for (const auto& part : holder.parts) {
-        most[part.rank] = std::max(most[part.rank], workload_.workspace.value / blocks_of(holder));
+        most[part.rank] = std::max(most[part.rank], workspace_of(holder, part));
       }
     }
     for (std::size_t rank = 0; rank < found.size(); ++rank) found[rank] += most[rank];
+  }
+
+  double workspace_of(const Holder& holder, const Part& part) const
+  {
+    if (workload_.memory_model == MemoryModel::Training) return workload_.workspace.value / blocks_of(holder);
+    const Stage& stage = plan_.stages[holder.stage];
+    double most = 0;
+    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+      const Layer& layer = workload_.layers[k];
+      const double divided = holder.parts.size() > 1 ? layer.split->workspace.value : 0;
+      most = std::max(
+          most, (layer.workspace.value - divided) / blocks_of(holder) + fraction_of(holder, part, layer) * divided);
+    }
+    return workload_.workspace.value + most;
   }
 
   /// The time of a collective in which the parts of a holder pass messages around their ring.
@@ -752,7 +768,7 @@ class PlayedChecker {
   double earliest_by_machines() const
   {
     if (!uses_machines(plan_)) return 0;
-    const ParameterBytes bytes = parameter_bytes(workload_.dtype, workload_.optimizer);
+    const ParameterBytes bytes = parameter_bytes(workload_);
     double earliest = 0;
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
       double parameters = 0;

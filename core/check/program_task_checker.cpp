@@ -35,7 +35,7 @@ class TaskChecker {
     }
     for (const auto& [stage, holdings] : holdings_of_stage) {
       // Ranks of a grid have gradients of other parameters each.
-      if (!tasks_.grid_of[holdings.front()->rank]) {
+      if (!tasks_.grid_of[holdings.front()->rank] && program_.shares_parameters(stage)) {
         check_meet(
             stage, holdings, &Holding::channels, [](const Holding& holding) { return !holding.backwards.empty(); },
             "its parameter gradients");

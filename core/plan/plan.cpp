@@ -195,6 +195,9 @@ CountedStep counted_step(const Plan& plan)
     const CountedStep counted = counted_step(stage.residence.overlap);
     if (stage.residence.optimizer != Tier::Device && counted.overlaps()) return counted;
   }
+  // What training software gathers after an update meets the next step.
+  const bool gathers_after = plan.sync.sharded == Sharding::Optimizer || plan.sync.sharded == Sharding::Gradients;
+  if (plan.system && gathers_after) return {.before = 1};
   return {};
 }
 

@@ -227,9 +227,12 @@ struct Plan {
   Sync sync;                  ///< of stages with several replicas
   TransferRules transfers = {};
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
-  /// The training system that the plan imitates, if its measured constants count where a platform has them
-  /// (Cluster::systems).
+  /// The training system that the plan imitates: training software, whose times and memory its layers then have
+  /// (compute::AsTrained), or one whose measured constants count where a platform has them (Cluster::systems).
   std::optional<std::string> system;
+  /// Samples of a step, if the last micro-batch of a replica is smaller than others. All are then played a little
+  /// smaller. At most those of all micro-batches.
+  std::optional<std::uint64_t> samples;
   /// Samples of a micro-batch, if not those of the workload file; see with_micro_batch.
   std::optional<std::uint64_t> micro_batch;
   /// How tokens come to their experts, if not as in the workload file; see with_routing.

@@ -457,6 +457,7 @@ Json lasting_part_of(const Plan& plan)
   if (plan.transfers != TransferRules{}) document["transfers"] = to_json(plan.transfers);
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.system) document["system"] = *plan.system;
+  if (plan.samples) document["samples"] = *plan.samples;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
   if (plan.routing) {
     document["routing"] = {{"capacity_samples", plan.routing->capacity_samples}, {"by_index", plan.routing->by_index}};
@@ -578,6 +579,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
     }
   }
   plan.system = reader.optional_text("system");
+  plan.samples = reader.optional_count("samples", 1, largest_micro_batch * most_microbatches_by_recurrence);
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
   if (!is_1 && reader.optional("routing") != nullptr) {
     plan.routing = read_mapping<spmd::Routing>(reader, "routing", faults, read_routing);

@@ -219,6 +219,8 @@ class Program {
   /// Groups of ranks that compute each micro-batch of their stages together and have blocks of the parameters each
   /// (ShardGrid), so that not all of them meet. A rank is in one at most.
   virtual const std::vector<std::vector<std::size_t>>& grids() const;
+  /// Whether ranks that compute a stage together have parameters in common, whose gradients they add up.
+  virtual bool shares_parameters(std::uint32_t /*stage*/) const { return true; }
   /// Memory of a tier that the rank holds throughout: parameters, gradients, optimizer state, buffers.
   virtual Bytes resident(std::size_t rank, Tier tier) const = 0;
   /// The number of instructions of a lane.

@@ -4,8 +4,8 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
+#include "core/plan/transfer_rules.hpp"
 #include "schedules/lowering/replicas.hpp"
-#include "schedules/lowering/transfer_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -63,7 +63,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
   const Boundaries boundaries = boundaries_of(workload);
   find_shard_lanes(workload, boundaries);
   const auto hops = hops_of(boundaries, plan.data_server.has_value());
-  if (workload.memory_model == MemoryModel::Training) add_shared_memory(workload, boundaries);
+  add_shared_memory(workload, boundaries);
   channels_.resize(hops.size());
   add_lanes("send activation", Payload::Activation, true, hops);
   add_lanes("send gradient", Payload::Gradient, true, hops);
@@ -136,7 +136,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
 {
   const Cluster nowhere;  // what a stage needs is the same on every device
   const CostModel costs(workload, nowhere);
-  const double bytes = bytes_per_parameter(workload.dtype, workload.optimizer);
+  const double bytes = bytes_per_parameter(workload);
   for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
     if (replica == 0 && shard == 0) {
       first_of_stage_.push_back(works_.size());
@@ -178,6 +178,14 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
     works_.push_back(std::move(work));
   }
   first_of_stage_.push_back(works_.size());
+}
+
+bool PipelineProgram::shares_parameters(std::uint32_t stage) const
+{
+  const auto begin = works_.begin() + static_cast<std::ptrdiff_t>(first_of_stage_.at(stage));
+  const auto end = works_.begin() + static_cast<std::ptrdiff_t>(first_of_stage_.at(stage + 1));
+  // Without shards, replicas have all parameters in common.
+  return std::any_of(begin, end, [](const StageWork& work) { return work.shards == 1 || work.shared_parameters > 0; });
 }
 
 void PipelineProgram::find_tasks()
@@ -245,7 +253,12 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
 
 void PipelineProgram::add_shared_memory(const Workload& workload, const Boundaries& boundaries)
 {
+  if (workload.memory_model == MemoryModel::Sky) return;
   for (auto& work : works_) {
+    if (workload.memory_model == MemoryModel::System) {
+      workspaces_[work.rank] = std::max(workspaces_[work.rank], workload.workspace + work.workspace);
+      continue;
+    }
     const auto blocks = static_cast<double>(grids_[work.index].blocks());
     work.resident += buffers_of(work, boundaries, true) / blocks;
     workspaces_[work.rank] = workload.workspace / blocks;  // the parts of a rank are in equal grids
@@ -458,7 +471,7 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
   tiers_.resize(orders_.size());
   tier_memory_.resize(orders_.size());
   const Boundaries boundaries = boundaries_of(workload);
-  const ParameterBytes bytes = parameter_bytes(workload.dtype, workload.optimizer);
+  const ParameterBytes bytes = parameter_bytes(workload);
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
     TieredRank tiered;
     bool is_tiered = false;

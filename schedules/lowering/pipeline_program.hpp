@@ -192,6 +192,8 @@ class PipelineProgram : public Program {
   const std::vector<Channel>& channels() const override { return channels_; }
   const std::vector<std::vector<std::size_t>>& grids() const override { return grid_ranks_; }
 
+  bool shares_parameters(std::uint32_t stage) const override;
+
   Bytes resident(std::size_t rank, Tier tier) const override;
 
   std::uint64_t length(std::size_t rank, LaneId lane) const override { return record_of(rank, lane).length; }

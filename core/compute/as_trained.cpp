@@ -1,0 +1,354 @@
+#include "core/compute/as_trained.hpp"
+
+#include "core/compute/layer_memory.hpp"
+#include "core/compute/layer_time.hpp"
+#include "core/compute/measurements.hpp"
+#include "core/compute/pricing.hpp"
+#include "core/compute/transformer.hpp"
+#include "core/costs/shard_collective_times.hpp"
+#include "core/errors.hpp"
+#include "core/plan/operator_plan.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "core/plan/transfer_rules.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+namespace isobar::compute {
+
+namespace {
+
+/// How many times longer products take beside gathers inside a node: both together take 1.21 times the longer of them
+/// on an A100 (results/fidelity/collectives/README.md), and a fifth of the gather is lost.
+constexpr double beside_gathers = 1.25;
+
+/// What a layer takes on a device of its stage, for one micro-batch.
+struct LayerCost {
+  Seconds forward;
+  Seconds backward;
+  Seconds backward_weight;
+  Seconds update;
+  PassParts parts;
+
+  Seconds both() const { return forward + backward; }
+};
+
+/// How the blocks of a model of gpt or llama have attention.
+Attention attention_of(const Workload& workload)
+{
+  if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) return sizes->attention;
+  const auto* sizes = std::get_if<LlamaSizes>(&workload.model);
+  return sizes != nullptr ? sizes->attention : Attention::Unfused;
+}
+
+class Training {
+ public:
+  Training(const Plan& plan, const Workload& workload, const Cluster& cluster, const Framework& framework,
+           Workload& own, Cluster& own_cluster)
+      : plan_(plan),
+        given_(workload),
+        cluster_(cluster),
+        framework_(framework),
+        measurements_(measurements_of(workload)),
+        own_(own),
+        own_cluster_(own_cluster),
+        pipeline_stage_(pipeline_stages(plan)),
+        fill_(plan.samples ? static_cast<double>(*plan.samples) /
+                                 static_cast<double>(plan.goal.microbatches * workload.micro_batch)
+                           : 1)
+  {
+    for (std::size_t i = 0; i < cluster.devices.size(); ++i) index_of_.emplace(cluster.devices[i].name, i);
+  }
+
+  std::vector<PassParts> apply()
+  {
+    std::vector<PassParts> parts(plan_.stages.size());
+    std::map<std::size_t, Seconds> time_of_device;  // of its layers, forward and backward
+    std::map<std::size_t, Flops> work_of_device;    // likewise
+    for (std::size_t index = 0; index < plan_.stages.size(); ++index) {
+      const Stage& stage = plan_.stages[index];
+      const FlopsPerSecond speed = cluster_.devices[first_device_of(index)].speed_at(given_.dtype);
+      for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+        std::map<std::string, const LayerCost*> costs;  // by type of device
+        for_each_device(stage, [&](std::size_t device) {
+          const std::string& type = cluster_.devices[device].type;
+          if (!costs.contains(type)) costs.emplace(type, &known_cost(index, layer, type));
+        });
+        const LayerCost& first = *costs.at(cluster_.devices[first_device_of(index)].type);
+        set_work(layer, stage, first, speed);
+        for_each_device(stage, [&](std::size_t device) {
+          time_of_device[device] += costs.at(cluster_.devices[device].type)->both();
+          work_of_device[device] += first.both() * speed;
+        });
+        const auto slowest =
+            std::ranges::max_element(costs, {}, [](const auto& entry) { return entry.second->both(); });
+        parts[index] += slowest->second->parts;
+        set_memory(index, layer);
+      }
+      add_transfers(index, speed, parts[index]);
+    }
+    const bool gathers = plan_.sync.sharded == Sharding::Parameters && has_replicas(plan_);
+    for (const auto& [device, time] : time_of_device) {
+      Device& own = own_cluster_.devices[device];
+      if (gathers) own.interference = beside_gathers;
+      if (time <= Seconds(0)) continue;
+      own.speed = work_of_device[device] / time;
+      own.speed_in.clear();
+    }
+    own_.memory_model = MemoryModel::System;
+    own_.state = state_of(framework_, own_.dtype);
+    own_.workspace = framework_.memory.context;
+    own_.prices = nullptr;
+    return parts;
+  }
+
+ private:
+  template <typename Visit>
+  void for_each_device(const Stage& stage, Visit visit) const
+  {
+    for (const auto& replica : stage.replicas) {
+      for (const auto& shard : replica.shards) visit(index_of_.at(shard.device));
+    }
+  }
+
+  std::size_t first_device_of(std::size_t stage) const
+  {
+    return index_of_.at(plan_.stages[stage].replicas.front().shards.front().device);
+  }
+
+  LayerDivision division_of(const Stage& stage) const
+  {
+    return {stage.replicas.front().shards.size(), stage.grid.form == ShardGrid::Form::Sequence};
+  }
+
+  /// What the software of a pipeline adds to the passes of a stage of the plan: the host's time, and receiving where
+  /// that is a device's work.
+  void add_transfers(std::size_t index, FlopsPerSecond speed, PassParts& parts)
+  {
+    if (pipeline_stage_.back() == 0) return;
+    const auto& stages = plan_.stages;
+    const bool is_first = index == 0 || pipeline_stage_[index] != pipeline_stage_[index - 1];
+    const bool is_last = index + 1 == stages.size() || pipeline_stage_[index] != pipeline_stage_[index + 1];
+    const auto receive = [&](std::size_t other, Bytes size) {
+      return cluster_.path(first_device_of(other), first_device_of(index)).transfer_time(size);
+    };
+    if (is_first) {
+      Seconds time = framework_.pipeline_host;
+      parts.launch += time;
+      if (framework_.serial_transfers && index > 0) {
+        const Seconds arrival = receive(index - 1, given_.layers[stages[index].first_layer - 1].output);
+        parts.pipeline += arrival;
+        time += arrival;
+      }
+      add_to(stages[index].first_layer, &ShardWork::forward, &Layer::forward, time * speed);
+    }
+    if (is_last && framework_.serial_transfers && index + 1 < stages.size()) {
+      const Seconds arrival = receive(index + 1, given_.layers[stages[index].last_layer].gradient);
+      parts.pipeline += arrival;
+      add_to(stages[index].last_layer, &ShardWork::backward, &Layer::backward, arrival * speed);
+    }
+  }
+
+  void add_to(std::size_t layer, Flops ShardWork::*pass, Flops Layer::*whole, Flops more)
+  {
+    Layer& own = own_.layers[layer];
+    for (auto& [shards, work] : own.work_of_shards) {
+      work.*pass += more;
+      own.*whole += static_cast<double>(shards) * more;
+    }
+  }
+
+  /// Layers of a kind take the same in all stages on the same devices.
+  const LayerCost& known_cost(std::size_t stage, std::size_t layer, const std::string& type)
+  {
+    const Layer& given = given_.layers[layer];
+    const Key key{first_device_of(stage),
+                  plan_.stages[stage].replicas.front().shards.size(),
+                  given.forward.value,
+                  given.backward.value,
+                  given.parameters,
+                  given.gradient.value,
+                  is_recomputed(given_, layer),
+                  type};
+    const auto found = costs_.find(key);
+    return found != costs_.end() ? found->second : costs_.emplace(key, cost_of(stage, layer, type)).first->second;
+  }
+
+  LayerCost cost_of(std::size_t stage, std::size_t layer, const std::string& type) const
+  {
+    LayerDivision division = division_of(plan_.stages[stage]);
+    ShardCollectiveTimes collectives;
+    if (division.shards > 1) collectives = shard_collective_times(plan_, stage, layer, given_, cluster_);
+    division.forward_collectives = collectives.forward;
+    division.backward_collectives = collectives.backward;
+    if (const auto* profile = measurements_.layers_of(type)) return measured_cost(*profile, layer, division);
+    const DeviceConstants device = measurements_.constants_of(type);
+    const auto time =
+        layer_time(given_, layer, device, framework_, division, measurements_.operators_of(type, given_.dtype));
+    LayerCost cost;
+    cost.forward = fill_ * time.forward.total();
+    cost.backward = fill_ * time.backward.total();
+    cost.backward_weight = fill_ * time.backward_weight;
+    for (const auto* pass : {&time.forward, &time.backward}) {
+      cost.parts.products += fill_ * pass->products;
+      cost.parts.attention += fill_ * pass->attention;
+      cost.parts.memory_bound += fill_ * pass->memory_bound;
+      cost.parts.launch += fill_ * pass->launch;
+    }
+    // Collectives are played after the passes that hide them.
+    cost.forward = std::max(cost.forward - time.hidden_forward, Seconds(0));
+    cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
+    cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
+    if (is_recomputed(given_, layer)) add_repeated_collectives(collectives.forward, cost);
+    cost.update = update_time(parameters_of_shard(given_, layer, division.shards, framework_), device, framework_);
+    return cost;
+  }
+
+  /// Recomputation repeats collectives of the forward pass, of which a block has two.
+  void add_repeated_collectives(Seconds forward, LayerCost& cost) const
+  {
+    const Seconds again = framework_.recomputed_collectives / 2.0 * forward;
+    cost.backward += again;
+    cost.parts.tensor += again;
+  }
+
+  /// The collectives among shards are in measured times, and the plan plays them again.
+  LayerCost measured_cost(const SailorProfile& profile, std::size_t layer, const LayerDivision& division) const
+  {
+    const auto run = in_training(profile, given_.micro_batch, division.shards, framework_);
+    const SailorTimes measured = times_of_layer(profile, run, given_, layer);
+    const std::size_t last = given_.layers.size() - 1;
+    if (layer > 0 && layer < last && attention_of(given_) == Attention::Recomputed) {
+      throw InputError(profile.name, "has times of whole blocks, and attention: recomputed repeats a part of them");
+    }
+    LayerCost cost;
+    const auto without = [](Seconds all, Seconds collectives) { return std::max(all - collectives, Seconds(0)); };
+    cost.forward = fill_ * without(measured.forward, division.forward_collectives);
+    cost.backward = fill_ * without(measured.backward, division.backward_collectives);
+    cost.backward_weight = 0.5 * cost.backward;
+    if (is_recomputed(given_, layer)) cost.backward += cost.forward;
+    cost.parts.products = cost.both();
+    cost.parts.tensor = division.forward_collectives + division.backward_collectives;
+    if (is_recomputed(given_, layer)) add_repeated_collectives(division.forward_collectives, cost);
+    double all = 0;
+    for (std::size_t i = 0; i <= last; ++i) all += parameters_of_shard(given_, i, division.shards, framework_);
+    cost.update = parameters_of_shard(given_, layer, division.shards, framework_) / all * run.update;
+    return cost;
+  }
+
+  void set_work(std::size_t index, const Stage& stage, const LayerCost& cost, FlopsPerSecond speed)
+  {
+    Layer& layer = own_.layers[index];
+    const std::size_t shards = stage.replicas.front().shards.size();
+    const ShardWork work{cost.forward * speed, cost.backward * speed, cost.backward_weight * speed};
+    const auto count = static_cast<double>(shards);
+    layer.forward = count * work.forward;
+    layer.backward = count * work.backward;
+    layer.backward_weight = count * work.backward_weight;
+    layer.work_of_shards = {{shards, work}};
+    layer.update = count * cost.update * speed;
+    // Training software computes gradients of what all shards have in each of them alike, and adds up nothing, unless
+    // shards divide the sequence.
+    if (shards > 1 && stage.grid.form == ShardGrid::Form::OneD) {
+      const std::uint64_t all = layer.parameters + (shards - 1) * shared_parameters(layer);
+      layer.parameters = all / layer.split->units * layer.split->units;  // equal parts
+      layer.split->parameters = layer.parameters;
+    }
+  }
+
+  /// Shards have equal parts of what one of them needs, as often as there are shards.
+  void set_memory(std::size_t stage, std::size_t layer)
+  {
+    const LayerDivision division = division_of(plan_.stages[stage]);
+    const bool begins_stage = plan_.stages[stage].first_layer == layer &&
+                              (stage == 0 || pipeline_stage_[stage] != pipeline_stage_[stage - 1]);
+    const auto memory = layer_memory(given_, layer, framework_, division, measurements_.sizes(), begins_stage);
+    const double factor = framework_.memory.reserved * static_cast<double>(division.shards);
+    Layer& own = own_.layers[layer];
+    own.activations = memory.kept * factor;
+    own.workspace = memory.workspace * factor;
+    if (!own.split) return;
+    own.split->activations = own.activations;
+    own.split->workspace = own.workspace;
+  }
+
+  /// Device, shards, work of both passes, parameters, gradient, recomputes, device type.
+  using Key = std::tuple<std::size_t, std::size_t, double, double, std::uint64_t, double, bool, std::string>;
+
+  const Plan& plan_;
+  const Workload& given_;
+  const Cluster& cluster_;
+  const Framework& framework_;
+  const Measurements& measurements_;
+  Workload& own_;
+  Cluster& own_cluster_;
+  std::vector<std::size_t> pipeline_stage_;
+  double fill_;  // samples of a step over those of its micro-batches, of which the last may be smaller
+  std::unordered_map<std::string_view, std::size_t> index_of_;
+  std::map<Key, LayerCost> costs_;
+};
+
+}  // namespace
+
+PassParts& PassParts::operator+=(const PassParts& more)
+{
+  products += more.products;
+  attention += more.attention;
+  memory_bound += more.memory_bound;
+  launch += more.launch;
+  tensor += more.tensor;
+  pipeline += more.pipeline;
+  return *this;
+}
+
+const Framework* framework_of(const Plan& plan)
+{
+  return plan.system ? find_framework(*plan.system) : nullptr;
+}
+
+AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& cluster)
+    : workload_(&workload), cluster_(&cluster)
+{
+  const Framework* const framework = framework_of(plan);
+  const bool has_grid = std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.grid.is_grid(); });
+  if (framework == nullptr || plan.stages.empty() || uses_machines(plan) || divides_operators(plan) || has_grid) return;
+  own_ = std::make_unique<Own>(Own{workload, cluster});
+  parts_ = Training(plan, workload, cluster, *framework, own_->workload, own_->cluster).apply();
+}
+
+Sharding most_divided(const Workload& workload)
+{
+  if (workload.compute != ComputeModel::Operators) return Sharding::Parameters;
+  return framework_named(workload.framework).framework->most_divided;
+}
+
+void take_system(Plan& plan, const Workload& workload)
+{
+  if (workload.compute != ComputeModel::Operators || plan.stages.empty()) return;
+  if (uses_machines(plan) || divides_operators(plan)) return;
+  const Framework& framework = *framework_named(workload.framework).framework;
+  plan.system = framework.name;
+  const bool is_pipeline = pipeline_stages(plan).back() > 0;
+  const bool has_parts = has_shards(plan);
+  plan.transfers.blocking = framework.blocking_transfers && (is_pipeline || has_parts);
+  // Between stages of other numbers of replicas, devices compute while they send.
+  if (fault_of_transfers(plan)) plan.transfers.blocking = false;
+  plan.transfers.sliced = framework.sliced_transfers && is_pipeline && has_parts;
+  if (!has_replicas(plan)) return;
+  plan.sync.summed = workload.dtype != DType::Float32 ? framework.gradient_sums : DType::Float32;
+  const bool overlaps = framework.overlaps_gradient_sums && (!is_pipeline || framework.overlaps_in_pipelines);
+  if (plan.sync.sharded == Sharding::None && !overlaps) plan.sync.bucket = one_bucket;
+  if (plan.sync.sharded == Sharding::Parameters) {
+    plan.sync.gathered = framework.gathered;
+    plan.sync.each_microbatch = true;
+  }
+}
+
+}  // namespace isobar::compute

@@ -1,0 +1,170 @@
+#include "core/compute/as_trained.hpp"
+
+#include "core/compute/layer_memory.hpp"
+#include "core/compute/layer_time.hpp"
+#include "core/compute/pricing.hpp"
+#include "core/plan/placed_shards.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+namespace isobar::compute::as_trained_test {
+namespace {
+
+/// Devices of these types, all connected alike.
+Cluster cluster_of(const std::vector<std::string>& types)
+{
+  Cluster cluster;
+  cluster.name = "c";
+  for (const auto& type : types) {
+    Device& device = cluster.devices.emplace_back();
+    device.name = std::string(1, static_cast<char>('a' + cluster.devices.size() - 1));
+    device.type = type;
+    device.speed = FlopsPerSecond(1e14);
+    device.memory = Bytes(80e9);
+  }
+  cluster.network = MatrixNetwork::uniform(types.size(), {Seconds(1e-6), BytesPerSecond(1e11)});
+  return cluster;
+}
+
+/// A gpt of 2 blocks, whose layers are halves of them: embedding, 4 halves, head.
+Workload gpt(const std::string& framework, Cluster& cluster, const std::string& more = "")
+{
+  Workload workload = workload_from_text(
+      "model: gpt\nlayers: 2\nhidden: 1024\nheads: 16\nvocabulary: 1024\nsequence: 512\nmicro_batch: 2\ndtype: fp16\n"
+      "optimizer: adam\nunit: operator\ncompute: operators\nframework: " +
+          framework + "\n" + more,
+      "gpt.yaml");
+  price(workload, cluster, [&](const std::string& type, FlopsPerSecond speed) {
+    for (auto& device : cluster.devices) {
+      if (device.type == type) device.speed = speed;
+    }
+  });
+  return workload;
+}
+
+Plan plan_of(std::vector<Stage> stages, const Workload& workload)
+{
+  Plan plan;
+  plan.goal.microbatches = 4;
+  plan.stages = std::move(stages);
+  take_system(plan, workload);
+  return plan;
+}
+
+Seconds time_of(const Layer& layer, const Device& device)
+{
+  return (layer.forward + layer.backward) / device.speed;
+}
+
+TEST(AsTrained, GivesEachDeviceTheTimesOfItsOwnLayers)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "V100-SXM2-32GB"});
+  const Workload workload = gpt("composer-fsdp-2023", cluster);
+  const Plan plan = plan_of({stage_on("a", 0, 1), stage_on("b", 2, 5)}, workload);
+  const AsTrained trained(plan, workload, cluster);
+  const Framework& framework = *framework_named("composer-fsdp-2023").framework;
+  for (const auto& [device, first, last] : {std::tuple(0, 0, 1), std::tuple(1, 2, 5)}) {
+    Seconds expected;
+    Seconds found;
+    const auto& own = trained.cluster().devices[static_cast<std::size_t>(device)];
+    for (std::size_t layer = static_cast<std::size_t>(first); layer <= static_cast<std::size_t>(last); ++layer) {
+      const auto time = layer_time(workload, layer, device_constants(own.type), framework);
+      expected += time.forward.total() + time.backward.total();
+      found += time_of(trained.workload().layers[layer], own);
+    }
+    EXPECT_NEAR(found.value, expected.value, 1e-12 * expected.value) << own.type;
+  }
+  const double by_all = time_of(workload.layers[2], cluster.devices[1]).value;
+  EXPECT_GT(std::abs(by_all / time_of(trained.workload().layers[2], trained.cluster().devices[1]).value - 1), 1e-3)
+      << "in proportion, the type's layers would take another part of their sum";
+}
+
+TEST(AsTrained, AddsTheHostAndSerialReceivesOfAPipeline)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "A100-SXM4-80GB"});
+  const Workload workload = gpt("megatron-deepspeed-2023", cluster);
+  const Framework& framework = *framework_named("megatron-deepspeed-2023").framework;
+  const Plan one = plan_of({stage_on("a", 0, 5)}, workload);
+  const Plan two = plan_of({stage_on("a", 0, 2), stage_on("b", 3, 5)}, workload);
+  const AsTrained alone(one, workload, cluster);
+  const AsTrained apart(two, workload, cluster);
+  const auto more = [&](std::size_t layer, Flops Layer::*pass) {
+    return ((apart.workload().layers[layer].*pass - alone.workload().layers[layer].*pass) / cluster.devices[0].speed)
+        .value;
+  };
+  const double arrival = cluster.path(0, 1).transfer_time(workload.layers[2].output).value;
+  EXPECT_NEAR(more(0, &Layer::forward), framework.pipeline_host.value, 1e-12);
+  EXPECT_NEAR(more(3, &Layer::forward), framework.pipeline_host.value + arrival, 1e-12);
+  EXPECT_NEAR(more(2, &Layer::backward), arrival, 1e-12);
+  EXPECT_NEAR(apart.parts()[1].pipeline.value, arrival, 1e-12);
+}
+
+TEST(AsTrained, CountsMemoryByTheSystemOnce)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB"});
+  const Workload workload = gpt("megatron-lm-2022", cluster);
+  const Plan plan = plan_of({stage_on("a", 0, 5)}, workload);
+  const AsTrained trained(plan, workload, cluster);
+  const Framework& framework = *framework_named("megatron-lm-2022").framework;
+  EXPECT_EQ(trained.workload().memory_model, MemoryModel::System);
+  EXPECT_EQ(trained.workload().workspace, framework.memory.context);
+  EXPECT_EQ(bytes_per_parameter(trained.workload()), 18 * framework.memory.reserved);
+  const auto head = layer_memory(workload, 5, framework);
+  EXPECT_EQ(trained.workload().layers[5].workspace, head.workspace * framework.memory.reserved);
+}
+
+TEST(AsTrained, LeavesPlansWithoutASystemAsTheyAre)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB"});
+  const Workload workload = gpt("megatron-lm-2022", cluster);
+  Plan plan = plan_of({stage_on("a", 0, 5)}, workload);
+  plan.system.reset();
+  const AsTrained trained(plan, workload, cluster);
+  EXPECT_EQ(&trained.workload(), &workload);
+  EXPECT_EQ(&trained.cluster(), &cluster);
+  EXPECT_TRUE(trained.parts().empty());
+}
+
+TEST(AsTrained, ScalesPassesToTheSamplesOfAStep)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB"});
+  const Workload workload = gpt("composer-fsdp-2023", cluster);
+  Plan plan = plan_of({stage_on("a", 0, 5)}, workload);
+  const AsTrained whole(plan, workload, cluster);
+  plan.samples = 6;  // of 4 micro-batches of 2
+  const AsTrained smaller(plan, workload, cluster);
+  for (std::size_t layer = 0; layer < 6; ++layer) {
+    EXPECT_NEAR(smaller.workload().layers[layer].forward.value, 0.75 * whole.workload().layers[layer].forward.value,
+                1e-6 * whole.workload().layers[layer].forward.value);
+  }
+}
+
+TEST(TakeSystem, SetsTheRulesOfTheSoftware)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "A100-SXM4-80GB", "A100-SXM4-80GB", "A100-SXM4-80GB"});
+  Stage replicated = stage_on("a", 0, 5);
+  replicated.replicas = {{2, {Shard{.device = "a"}}}, {2, {Shard{.device = "b"}}}};
+  const Plan megatron = plan_of({replicated}, gpt("megatron-lm-2021", cluster));
+  EXPECT_EQ(megatron.system, "megatron-lm-2021");
+  EXPECT_EQ(megatron.sync.summed, DType::Float16);
+  EXPECT_EQ(megatron.sync.bucket, Bytes(0)) << "sums go beside the backward pass where there is no pipeline";
+  EXPECT_FALSE(megatron.transfers.blocking);
+  EXPECT_EQ(plan_of({replicated}, gpt("megatron-deepspeed-2023", cluster)).sync.bucket, one_bucket);
+
+  const Plan pipeline = plan_of({stage_on("a", 0, 2), stage_on("b", 3, 5)}, gpt("megatron-lm-2021", cluster));
+  EXPECT_TRUE(pipeline.transfers.blocking);
+  EXPECT_FALSE(pipeline.transfers.sliced) << "there is one shard";
+
+  replicated.replicas = {{4, {Shard{.device = "a"}}}};
+  Plan fsdp = plan_of({replicated}, gpt("composer-fsdp-2023", cluster));
+  EXPECT_EQ(fsdp.sync, Sync()) << "one replica adds up nothing";
+  EXPECT_EQ(most_divided(gpt("composer-fsdp-2023", cluster)), Sharding::Parameters);
+  EXPECT_EQ(most_divided(gpt("megatron-lm-2021", cluster)), Sharding::None);
+}
+
+}  // namespace
+}  // namespace isobar::compute::as_trained_test
