@@ -9,6 +9,7 @@
 #include "allocators/replica_costs.hpp"
 #include "allocators/schedule_numbers.hpp"
 #include "core/check/tier_memory.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/costs/cost_model.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
@@ -46,7 +47,7 @@ Seconds least_step_of_orders(const Plan& plan, const CostModel& cost)
 Seconds least_step_of_machines(const Plan& plan, const CostModel& cost)
 {
   if (!uses_machines(plan)) return {};
-  const ParameterBytes bytes = parameter_bytes(cost.workload().dtype, cost.workload().optimizer);
+  const ParameterBytes bytes = parameter_bytes(cost.workload());
   const PlayerRates rates = nominal_rates(plan, cost.workload(), cost.cluster());
   std::vector<Seconds> updates(rates.machines.size()), in(rates.machines.size()), out(rates.machines.size());
   for (const auto& [index, replica, shard, rank] : placed_shards(plan)) {
@@ -101,11 +102,12 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
 {
   ensure(plan.goal.objective == Objective::Step && !is_chain(plan), "a step is played where it has no recurrence");
   if (divides_operators(plan)) return price_operators(plan, workload, cluster);
-  const CostModel cost(workload, cluster);
+  const compute::AsTrained trained(plan, workload, cluster);
+  const CostModel cost(trained.workload(), trained.cluster());
   const auto orders = schedules::orders_of(plan);
-  const auto program = schedules::make_program(plan, workload, orders);
+  const auto program = schedules::make_program(plan, trained.workload(), orders);
   const PlayedProgram played =
-      play_program(*program, nominal_rates(plan, workload, cluster), counted_step(plan).played());
+      play_program(*program, nominal_rates(plan, trained.workload(), trained.cluster()), counted_step(plan).played());
   const ReplicaCosts costs(plan, orders, cost);
 
   plan.predicted = costs.formulas();
@@ -120,8 +122,9 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   if (schedules::require_schedule(plan.goal.schedule.name).allocator_makes_orders) {
     plan.schedule_bound = least_step_of_orders(plan, cost) / cluster.profile_speedup;
   }
+  const CostModel of_all(workload, cluster);  // of any placement
   const Bound bound =
-      uses_machines(plan) ? window_bound(plan, cost) : played_bound(cost, plan.goal, has_shared_stages(plan));
+      uses_machines(plan) ? window_bound(plan, of_all) : played_bound(of_all, plan.goal, has_shared_stages(plan));
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;

@@ -29,6 +29,7 @@
 #include "allocators/tiers/window.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/costs/step_recurrence.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -138,7 +139,9 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   }
   auto faults = faults_of(plan, workload, cluster);
   if (faults.empty() && !plan.stages.empty() && !is_chain(plan)) {
-    faults = faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
+    const compute::AsTrained trained(plan, workload, cluster);
+    faults = faults_of_played(plan, trained.workload(), trained.cluster(),
+                              *schedules::make_program(plan, trained.workload()));
   }
   if (faults.empty()) return;
   for (auto& fault : faults) fault = fmt::format("{}: {}", plan.allocator, fault);
@@ -170,6 +173,8 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     }
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
+    plan.sync.sharded = std::min(plan.sync.sharded, compute::most_divided(problem.workload));
+    compute::take_system(plan, problem.workload);
     std::optional<Excess> excess;
     const Plan proposed = plan;
     plan.goal.objective = Objective::Step;  // also what plans for other objectives predict
@@ -267,6 +272,13 @@ void require_unit(const Workload& workload, const std::string& name, const Alloc
                                              fmt::join(names_with(&Allocator::divides_operators), ", "), shown(name)));
 }
 
+/// Whether plans have the times, memory and rules of training software, which a chain's recurrence does not know.
+bool has_training_system(const Workload& workload, const Goal& goal, const Allocator* allocator)
+{
+  const bool is_other = allocator != nullptr && (allocator->uses_machines || allocator->divides_operators);
+  return workload.compute == ComputeModel::Operators && goal.objective == Objective::Step && !is_other;
+}
+
 /// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
 std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
                            const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
@@ -338,6 +350,23 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   }
   Placement placement = place(problem);
   const Seconds search_time = clock.elapsed();
+  if (has_training_system(workload, goal, allocator) && !placement.stages.empty()) {
+    Proposals proposals;
+    proposals.is_cut_short = placement.outcome == Outcome::TimedOut;
+    placement.alternatives.insert(placement.alternatives.begin(), placement.stages);
+    for (const auto& stages : placement.alternatives) {
+      Plan& plan = proposals.plans.emplace_back();
+      plan.goal = goal;
+      plan.stages = plan_stages(CostModel(workload, cluster), over_layers_of(view, stages));
+    }
+    plans = priced_plans(std::move(proposals), hybrid, clock);
+    for (auto& plan : plans) {
+      plan.allocator = name;
+      plan.search_time = search_time;
+      check(plan, workload, cluster);
+    }
+    return plans;
+  }
 
   const auto add = [&](const Placement& one) {
     Plan plan;
@@ -558,7 +587,9 @@ Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& clust
   proposed.goal = plan.goal;
   proposed.stages = plan.stages;
   proposed.sync = plan.sync;
+  proposed.transfers = plan.transfers;
   proposed.system = plan.system;
+  proposed.samples = plan.samples;
   for (auto& stage : proposed.stages) {
     for (auto& replica : stage.replicas) {
       for (auto& shard : replica.shards) {

@@ -147,7 +147,8 @@ void GoalOptions::add_other_goal_options_to(CLI::App& command)
             "machine, else 8)");
   command.add_option("--recompute", recompute,
                      "layers that recompute their activations in the backward pass: none, all, inner (all but the "
-                     "first and the last), or a list such as 3-10,12 (default: inner with --offload auto and for "
+                     "first and the last; under compute: operators also all), or a list such as 3-10,12 (default: "
+                     "inner with --offload auto and for "
                      "allocators that use a device's machine, else none)");
 }
 

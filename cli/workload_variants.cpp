@@ -31,7 +31,8 @@ void require_layer(const std::string& where, std::size_t layer, const Workload& 
       where, fmt::format("layer {}; workload {} has layers 0 to {}", layer, workload.name, workload.layers.size() - 1));
 }
 
-/// "none", "all", "inner", or layers and ranges of them in order, such as "3-10,12".
+/// "none", "all", "inner", or layers and ranges of them in order, such as "3-10,12". Training software recomputes
+/// blocks, so there all are the inner ones.
 std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const Workload& workload)
 {
   const std::string& text = recomputed.layers;
@@ -40,7 +41,7 @@ std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const W
   if (text == "all" || text == "inner") {
     layers.resize(workload.layers.size());
     std::iota(layers.begin(), layers.end(), std::size_t{0});
-    if (text == "all") return layers;
+    if (text == "all" && workload.compute == ComputeModel::Rate) return layers;
     layers.pop_back();
     if (!layers.empty()) layers.erase(layers.begin());
     return layers;

@@ -3,6 +3,7 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/planners/grid_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -208,6 +209,7 @@ class Grids {
     }
     for (const Algorithm algorithm : algorithms) {
       for (const auto& [sharded, parts] : divisions) {
+        if (sharded > compute::most_divided(problem_.workload)) continue;
         plan.sync = {algorithm, sharded};
         plan.stages = stages_in_parts(parts);
         if (can_divide(plan)) add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));

@@ -9,6 +9,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/comparison.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -107,7 +108,9 @@ void prepare_folder(const CompareOptions& options, const std::vector<ComparisonR
 results::Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   if (is_chain(plan)) return results::explain(plan, workload, cluster);
-  return results::explain_by_playing(plan, *schedules::make_program(plan, workload), workload, cluster);
+  const compute::AsTrained trained(plan, workload, cluster);
+  return results::explain_by_playing(plan, *schedules::make_program(plan, trained.workload()), trained.workload(),
+                                     trained.cluster());
 }
 
 /// What a row answers.

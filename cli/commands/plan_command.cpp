@@ -11,6 +11,7 @@
 #include "core/base/interrupt.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/tier_memory.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/text/quantity_text.hpp"
@@ -140,7 +141,9 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                         : plan.sync.sharded == Sharding::Gradients ? "the optimizer's state and the gradients"
                                                                    : "the optimizer's state, gradients and parameters");
   }
-  if (plan.sync.bucket > Bytes(0)) {
+  if (plan.sync.bucket >= compute::one_bucket) {
+    text += "the replicas of a stage add up their gradients after its last backward pass\n";
+  } else if (plan.sync.bucket > Bytes(0)) {
     text += fmt::format("the replicas of a stage add up their gradients in buckets of {:.6g} MiB\n",
                         plan.sync.bucket.value / 0x1p20);
   }

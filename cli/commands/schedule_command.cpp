@@ -7,6 +7,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
@@ -103,8 +104,9 @@ ExitCode show(const ShowOptions& options)
 /// The step of a plan as played, whether it is a chain or not.
 Seconds played_step(const Plan& plan, const Inputs& inputs)
 {
-  const auto program = schedules::make_program(plan, inputs.workload);
-  const auto rates = nominal_rates(plan, inputs.workload, inputs.platform.cluster());
+  const compute::AsTrained trained(plan, inputs.workload, inputs.platform.cluster());
+  const auto program = schedules::make_program(plan, trained.workload());
+  const auto rates = nominal_rates(plan, trained.workload(), trained.cluster());
   return play_program(*program, rates).periods.front().end;
 }
 

@@ -5,6 +5,7 @@
 #include "cli/platform_files.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/files.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "core/text/quantity_text.hpp"
@@ -189,8 +190,9 @@ class JobSink : public TraceSink {
 std::map<std::string, Seconds> compute_of(const MixInputs& inputs, std::size_t job)
 {
   const auto& [plan, workload] = inputs.jobs[job];
-  const auto program = schedules::make_program(plan, workload);
-  const auto ranks = sim::rank_hosts(plan, workload, inputs.platform.cluster());
+  const compute::AsTrained trained(plan, workload, inputs.platform.cluster());
+  const auto program = schedules::make_program(plan, trained.workload());
+  const auto ranks = sim::rank_hosts(plan, trained.workload(), trained.cluster());
   std::map<std::string, Seconds> compute;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     Flops work;
@@ -206,8 +208,9 @@ std::map<std::string, Seconds> compute_of(const MixInputs& inputs, std::size_t j
 std::string simulate_one_alone(const MixInputs& inputs, std::size_t job, std::uint64_t rounds)
 {
   const auto& [plan, workload] = inputs.jobs[job];
-  const auto program = schedules::make_program(plan, workload);
-  const auto ranks = sim::rank_hosts(plan, workload, inputs.platform.cluster());
+  const compute::AsTrained trained(plan, workload, inputs.platform.cluster());
+  const auto program = schedules::make_program(plan, trained.workload());
+  const auto ranks = sim::rank_hosts(plan, trained.workload(), trained.cluster());
   const std::uint64_t steps = simulated_steps(inputs.mix, job, rounds);
   const auto report = sim::simulate(inputs.platform, *program, ranks, steps, nullptr);
 
@@ -251,7 +254,7 @@ Inputs load_job(const MixInputs& inputs, const MixJob& job, const Plan& plan)
   options.platform = inputs.platform_fingerprint.name;
   options.devices = inputs.devices_file.value_or("");
   options.workload = job.workload;
-  options.profile = inputs.profile ? inputs.profile->name : "";
+  if (inputs.profile) options.profiles = {inputs.profile->name};
   Inputs own = load(options, inputs.platform, plan, job.plan);
   if (own.workload.prices != nullptr) {
     throw InputError(options.workload,
@@ -326,7 +329,8 @@ std::vector<std::string> memory_faults_of(const MixInputs& inputs)
   std::map<std::string, Need> needs;  // of devices and machines
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
     const auto& [plan, workload] = inputs.jobs[job];
-    const auto program = schedules::make_program(plan, workload);
+    const compute::AsTrained trained(plan, workload, cluster);
+    const auto program = schedules::make_program(plan, trained.workload());
     std::map<std::string, Bytes> residents;
     const auto devices = devices_of(plan);
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
@@ -414,9 +418,13 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
   const Cluster& cluster = inputs.platform.cluster();
   const Mix& mix = inputs.mix;
   std::vector<std::unique_ptr<Program>> programs;
+  std::vector<std::vector<sim::RankHost>> ranks;
   std::vector<TracedProgram> traced;
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
-    programs.push_back(schedules::make_program(inputs.jobs[job].plan, inputs.jobs[job].workload));
+    const auto& [plan, workload] = inputs.jobs[job];
+    const compute::AsTrained trained(plan, workload, cluster);
+    programs.push_back(schedules::make_program(plan, trained.workload()));
+    ranks.push_back(sim::rank_hosts(plan, trained.workload(), trained.cluster()));
     traced.push_back({programs.back().get(), {}, {}});
     for (const auto& host : hosts_of(inputs, job)) {
       const auto device = cluster.device_index(host);
@@ -436,10 +444,8 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
   std::vector<std::unique_ptr<JobSink>> sinks;
   std::vector<sim::SimulatedJob> jobs;
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
-    const auto& [plan, workload] = inputs.jobs[job];
     sinks.push_back(std::make_unique<JobSink>(meter, job, hosts_of(inputs, job), writer ? &*writer : nullptr));
-    jobs.push_back({*programs[job], sim::rank_hosts(plan, workload, cluster), simulated_steps(mix, job, rounds),
-                    sinks.back().get()});
+    jobs.push_back({*programs[job], ranks[job], simulated_steps(mix, job, rounds), sinks.back().get()});
   }
   const sim::MixReport report = [&] {
     try {

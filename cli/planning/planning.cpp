@@ -6,6 +6,7 @@
 #include "core/check/played_checker.hpp"
 #include "core/check/program_checker.hpp"
 #include "core/check/residence_checker.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -68,13 +69,14 @@ std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workloa
 {
   auto faults = faults_of(plan, workload, cluster);
   if (!faults.empty() || plan.stages.empty() || is_chain(plan)) return faults;
-  const auto program = schedules::make_program(plan, workload);
+  const compute::AsTrained trained(plan, workload, cluster);
+  const auto program = schedules::make_program(plan, trained.workload());
   faults = faults_of(*program);
   for (auto& fault : faults) {
     const auto key = fault.starts_with("deadlock") ? key_of_circle(plan) : std::nullopt;
     if (key) fault = fmt::format("{}: {}", *key, fault);
   }
-  return faults.empty() ? faults_of_played(plan, workload, cluster, *program) : faults;
+  return faults.empty() ? faults_of_played(plan, trained.workload(), trained.cluster(), *program) : faults;
 }
 
 void check_plan(const Plan& plan, const std::string& file, const Inputs& inputs)

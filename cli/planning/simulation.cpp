@@ -1,6 +1,7 @@
 #include "cli/planning/simulation.hpp"
 
 #include "cli/workload_variants.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "results/result.hpp"
@@ -49,7 +50,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
 {
   const Cluster& cluster = inputs.platform.cluster();
   const Workload workload = as_planned(inputs, plan);
-  const auto program = schedules::make_program(plan, workload);
+  const compute::AsTrained trained(plan, workload, cluster);
+  const auto program = schedules::make_program(plan, trained.workload());
   const auto devices = devices_of(plan);
   std::vector<std::string> hosts = devices;
   std::vector<std::string> sites;
@@ -73,7 +75,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   Tee tee(sinks);
   const CountedStep counted = counted_step(plan);
   const std::uint64_t all = counted.before + iterations + counted.after;
-  const auto report = sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, workload, cluster), all, &tee);
+  const auto report =
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, trained.workload(), trained.cluster()), all, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError("the timeline cannot be written; is the disk full?");

@@ -10,6 +10,7 @@
 #include "core/base/files.hpp"
 #include "core/base/progress_line.hpp"
 #include "core/base/standard_streams.hpp"
+#include "core/compute/as_trained.hpp"
 #include "results/report/mix_report.hpp"
 #include "results/report/schedule_report.hpp"
 #include "results/trace/timeline.hpp"
@@ -85,7 +86,9 @@ Inputs inputs_of(const Run& run)
   files.devices = find_input(run.file, "devices", named.devices.value_or(""));
   files.workload = find_input(run.file, "workload", named.workload.name);
   files.settings = named.workload.set;
-  files.profile = find_input(run.file, "profile", named.profile ? named.profile->name : "");
+  if (named.profile) {
+    for (const auto& file : files_of(*named.profile)) files.profiles.push_back(find_input(run.file, "profile", file));
+  }
   // On a platform without routes of these devices, the other results leave them out, too.
   Inputs inputs = load(files, {}, {run.result.plan.without, run.file + ": plan.without"});
   require_unchanged(run.file, "platform", named.platform, inputs.platform_fingerprint);
@@ -123,10 +126,10 @@ void check_plan(Run& run, const Inputs& inputs)
 }
 
 /// Simulates a plan's program in this process. @returns the time of the first step that counts.
-Seconds play(const sim::Platform& platform, const Plan& plan, const Workload& workload, const Program& program,
+Seconds play(const sim::Platform& platform, const Plan& plan, const compute::AsTrained& trained, const Program& program,
              TraceSink* sink)
 {
-  const auto hosts = sim::rank_hosts(plan, workload, platform.cluster());
+  const auto hosts = sim::rank_hosts(plan, trained.workload(), trained.cluster());
   const CountedStep counted = counted_step(plan);
   return sim::simulate(platform, program, hosts, counted.played(), sink).step_times.at(counted.before);
 }
@@ -156,9 +159,10 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
   if (result.network != sim::network_settings()) {
     throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
   }
-  const auto program = schedules::make_program(result.plan, run.workload);
+  const compute::AsTrained trained(result.plan, run.workload, platform.cluster());
+  const auto program = schedules::make_program(result.plan, trained.workload());
   results::StepRecorder recorder(*program, results::most_drawn, counted_step(result.plan).before);
-  const Seconds again = play(platform, result.plan, run.workload, *program, &recorder);
+  const Seconds again = play(platform, result.plan, trained, *program, &recorder);
   const Seconds recorded = result.step_times.front();
   if (std::abs(again.value - recorded.value) > 1e-9 * recorded.value) {
     throw InputError(run.file,
@@ -201,8 +205,9 @@ std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_i
     plan = allocators::allocate(plan.allocator, run.workload, platform.cluster(), plan.goal, {});
     if (plan.stages.empty()) throw InputError(reason_of(plan));
   }
-  const auto program = schedules::make_program(plan, run.workload);
-  return nlohmann::json(play(platform, plan, run.workload, *program, nullptr).value).dump();
+  const compute::AsTrained trained(plan, run.workload, platform.cluster());
+  const auto program = schedules::make_program(plan, trained.workload());
+  return nlohmann::json(play(platform, plan, trained, *program, nullptr).value).dump();
 }
 
 /// The simulations of a report: work for child processes, and functions that take their answers.

@@ -67,7 +67,8 @@ Profiles profiles_of(const ShareOptions& options)
   const auto alone = simulate_alone(jobs.inputs(), options.rounds, std::max(1u, std::thread::hardware_concurrency()));
   std::vector<JobProfile> profiles;
   for (std::size_t i = 0; i < alone.size(); ++i) {
-    profiles.push_back(profile_of(jobs.inputs().mix.jobs[i], jobs.inputs().jobs[i], alone[i]));
+    profiles.push_back(
+        profile_of(jobs.inputs().mix.jobs[i], jobs.inputs().jobs[i], alone[i], jobs.inputs().platform.cluster()));
   }
   return on_devices(std::move(profiles), jobs.inputs().platform.cluster());
 }

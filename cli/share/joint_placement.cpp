@@ -1,6 +1,7 @@
 #include "cli/share/joint_placement.hpp"
 
 #include "allocators/mix/placements.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -60,7 +61,7 @@ struct JobChoice {
 /// Numbers for devices, links and memories.
 class Resources {
  public:
-  explicit Resources(const Cluster& cluster)
+  explicit Resources(const Cluster& cluster) : cluster_(cluster)
   {
     for (const auto& device : cluster.devices) {
       devices_.emplace(device.name, devices_.size());
@@ -85,7 +86,8 @@ class Resources {
     for (const auto& [link, time] : choice.alone.transfer) step.busy.emplace_back(other("link " + link), time);
     const Plan& plan = choice.inputs.plan;
     if (!plan.predicted) return step;
-    const auto program = schedules::make_program(plan, choice.inputs.workload);
+    const compute::AsTrained trained(plan, choice.inputs.workload, cluster_);
+    const auto program = schedules::make_program(plan, trained.workload());
     const auto devices = devices_of(plan);
     std::map<std::string, Bytes> residents;
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
@@ -110,6 +112,7 @@ class Resources {
     return others_.emplace(name, devices_.size() + others_.size()).first->second;
   }
 
+  const Cluster& cluster_;
   std::map<std::string, std::size_t> devices_;
   std::map<std::string, std::size_t> others_;
   std::map<std::string, std::size_t> places_;

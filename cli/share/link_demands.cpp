@@ -1,6 +1,7 @@
 #include "cli/share/link_demands.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/program/trace.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
@@ -42,10 +43,11 @@ class LinkMeter : public TraceSink {
 /// The last step of a job alone: its time, and the spans in which links carry its data, from the step's begin.
 std::string demand_of(const MixInputs& inputs, const MixJobInputs& job)
 {
-  const auto program = schedules::make_program(job.plan, job.workload);
+  const compute::AsTrained trained(job.plan, job.workload, inputs.platform.cluster());
+  const auto program = schedules::make_program(job.plan, trained.workload());
   LinkMeter meter;
   const auto report =
-      sim::simulate(inputs.platform, *program, sim::rank_hosts(job.plan, job.workload, inputs.platform.cluster()),
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(job.plan, trained.workload(), trained.cluster()),
                     played_steps, &meter);
   const double period = report.step_times.back().value;
   const double end = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0)).value;

@@ -75,7 +75,7 @@ std::vector<JobStepTimes> steps_of(const MixInputs& inputs, const std::vector<So
 {
   std::vector<JobStepTimes> steps;
   for (std::size_t i = 0; i < alone.size(); ++i) {
-    steps.push_back(profile_of(inputs.mix.jobs[i], inputs.jobs[i], alone[i]).step);
+    steps.push_back(profile_of(inputs.mix.jobs[i], inputs.jobs[i], alone[i], inputs.platform.cluster()).step);
   }
   return steps;
 }
@@ -311,7 +311,7 @@ Swap swap_of(const MixInputs& inputs, const std::vector<SoloRun>& alone)
   const Cluster& cluster = inputs.platform.cluster();
   std::vector<JobProfile> profiles;
   for (std::size_t i = 0; i < inputs.jobs.size(); ++i) {
-    profiles.push_back(profile_of(inputs.mix.jobs[i], inputs.jobs[i], alone[i]));
+    profiles.push_back(profile_of(inputs.mix.jobs[i], inputs.jobs[i], alone[i], inputs.platform.cluster()));
   }
   Swap swap{"host", "", {}, {}};
   std::vector<JobStepTimes> steps;

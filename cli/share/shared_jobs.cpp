@@ -9,6 +9,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/progress_line.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/schedule.hpp"
 
@@ -232,7 +233,7 @@ Mix SharedJobs::as_written(Mix mix) const
   return mix;
 }
 
-JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloRun& alone)
+JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloRun& alone, const Cluster& cluster)
 {
   const auto largest = [&](const std::map<std::string, Seconds>& times) {
     Seconds most;
@@ -245,7 +246,8 @@ JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloR
   profile.step = {alone.step_time, {Seconds(0), largest(alone.compute), largest(alone.transfer)}};
   const auto devices = devices_of(inputs.plan);
   profile.devices = devices.size();
-  const auto program = schedules::make_program(inputs.plan, inputs.workload);
+  const compute::AsTrained trained(inputs.plan, inputs.workload, cluster);
+  const auto program = schedules::make_program(inputs.plan, trained.workload());
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     const Bytes resident = program->resident(rank, Tier::Device);
     profile.resident = std::max(profile.resident, resident);

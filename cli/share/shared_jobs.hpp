@@ -59,6 +59,6 @@ class SharedJobs {
 };
 
 /// A job as a row of a table of profiles has it, from its run alone: one step.
-JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloRun& alone);
+JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloRun& alone, const Cluster& cluster);
 
 }  // namespace isobar::cli
