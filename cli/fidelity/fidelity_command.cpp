@@ -47,6 +47,7 @@ struct FidelityOptions {
   std::string row_time_limit = "10min";
   std::string explain;
   std::string limits;
+  std::string folder;
   std::string csv;
   std::string markdown;
   TableOptions table;
@@ -150,7 +151,8 @@ void fill(PredictedRow& row, const ChildResult& result)
 
 /// Predicts each row in a child process, since a process simulates once. Rows whose child did not end have failed.
 /// @throws Interrupted, without any row.
-std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, bool unfolded, Seconds row_time_limit)
+std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, const FidelityOptions& options,
+                                    Seconds row_time_limit)
 {
   std::vector<PredictedRow> all;
   std::vector<std::size_t> places;  // in `all`, of each piece of work
@@ -159,7 +161,10 @@ std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, bool u
     all.push_back({row, {}, ""});
     if (row.role == results::RowRole::Excluded) continue;
     places.push_back(all.size() - 1);
-    work.emplace_back([&row, unfolded] { return prediction_to_json(predict(row, unfolded)); });
+    work.emplace_back([&row, &options] {
+      const auto folder = std::filesystem::path(options.folder) / row.set / row.name;
+      return prediction_to_json(predict(row, options.unfolded, options.folder.empty() ? "" : folder.string()));
+    });
   }
   ProgressLine progress("fidelity", work.size());
   std::size_t ended = 0;
@@ -183,7 +188,7 @@ ExitCode exit_code_of_predictions(const std::vector<PredictedRow>& rows)
 
 ExitCode explain(const FidelityOptions& options, const std::vector<MeasuredRow>& rows, Seconds row_time_limit)
 {
-  const auto row = predicted({explained_row(options.explain, rows)}, options.unfolded, row_time_limit);
+  const auto row = predicted({explained_row(options.explain, rows)}, options, row_time_limit);
   print(options.json ? explanation_to_json(row.front()) : explanation_to_text(row.front()));
   return exit_code_of_predictions(row);
 }
@@ -201,7 +206,7 @@ ExitCode fidelity(const FidelityOptions& options)
   OutputFile csv(options.csv);
   OutputFile markdown(options.markdown);
 
-  std::vector<PredictedRow> rows = predicted(measured, options.unfolded, row_time_limit);
+  std::vector<PredictedRow> rows = predicted(measured, options, row_time_limit);
   add_floors(rows);
   const auto figures = fidelity_figures(rows);
   const auto beyond = limits ? beyond_limits(*limits, figures) : std::vector<std::string>();
@@ -231,6 +236,9 @@ void add_fidelity_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Output");
   auto* limits = add_file(*command, "--limits", options->limits,
                           "worst figures of sets (YAML or JSON); exit with 5 if a figure is beyond its limit");
+  add_file(
+      *command, "--export", options->folder,
+      "folder for the rows as platform.xml, workload.yaml and plan.json, in SET/ROW, which verify and simulate take");
   auto* csv = add_output(*command, "--csv", options->csv, "write a line for each row, with its parts (CSV)");
   auto* markdown = add_output(*command, "--markdown", options->markdown, "write the tables in Markdown");
   command

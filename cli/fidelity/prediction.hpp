@@ -3,6 +3,8 @@
 #include "results/fidelity/measured_row.hpp"
 #include "results/fidelity/prediction.hpp"
 
+#include <string>
+
 namespace isobar::cli {
 
 /// Predicts a measured run: as platform, workload and plan, which are simulated like any others. Equal replicas and the
@@ -10,6 +12,10 @@ namespace isobar::cli {
 /// all. What the row leaves open is chosen so that the step is least, among what fits into the devices.
 ///
 /// A row that cannot be expressed is unsupported, with its reason. Can be called once per process.
-results::RowPrediction predict(const results::MeasuredRow& row, bool unfolded);
+///
+/// `folder`: where to write the row's platform.xml, workload.yaml and plan.json, which `isobar verify` and `isobar
+/// simulate` take; "": nowhere. It is made. Rows whose step has more than most_played_instructions are unsupported
+/// then, since their plans have no claims.
+results::RowPrediction predict(const results::MeasuredRow& row, bool unfolded, const std::string& folder = "");
 
 }  // namespace isobar::cli

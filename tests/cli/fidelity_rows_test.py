@@ -323,12 +323,12 @@ class Machines(Rows):
         shown = self.run_isobar("platform", "show", platform).stdout
         self.assertIn(" 79.2 GiB ", shown)
         full = {"platform": str(platform), "overrides": "hidden=16384"}
-        self.assertRegex("\n".join(self.notes(**full)), r"device n0g0 of stage 0 needs \S+ [GT]iB and has 79\.2 GiB")
+        self.assertRegex("\n".join(self.notes(**full)), r"device n0g0 needs \S+ [GT]iB and has 79\.2 GiB")
         xml = platform.read_text()
         self.assertEqual(xml.count('value="81051 MiB"'), 8)
         platform.write_text(xml.replace('value="81051 MiB"', 'value="2 GiB"'))
         self.assertRegex("\n".join(self.notes(platform=str(platform))),
-                         r"device n0g0 of stage 0 needs \S+ GiB and has 2\.00 GiB")
+                         r"device n0g0 needs \S+ GiB and has 2\.00 GiB")
 
     def test_overrides_change_the_machine(self):
         cells = {"dp": 16, "platform_overrides": "nodes=4", "global_batch": 64}
@@ -353,7 +353,7 @@ class Machines(Rows):
         self.assertAlmostEqual(t4, 16 * (8 * 0.12 + 0.008) + 0.01, delta=0.01)
         self.assertNotAlmostEqual(other, t4, places=2)
         self.assert_unsupported((cells | {"devices": "T4-16GB", "overrides": "layers=6"},
-                                 "profiles: MODEL_T4.json has 10 layers; the model has 8"))
+                                 "MODEL_T4.json: has 10 layers, and the workload has 8"))
 
 
 class Workloads(Rows):

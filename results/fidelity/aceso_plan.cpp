@@ -1,4 +1,4 @@
-#include "cli/fidelity/aceso_plan.hpp"
+#include "results/fidelity/aceso_plan.hpp"
 
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
@@ -10,7 +10,7 @@
 #include <cmath>
 #include <map>
 
-namespace isobar::cli {
+namespace isobar::results {
 
 namespace {
 
@@ -140,4 +140,4 @@ AcesoPlan read_aceso_plan(const std::string& file, double blocks)
   return plan;
 }
 
-}  // namespace isobar::cli
+}  // namespace isobar::results

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace isobar::cli {
+namespace isobar::results {
 
 /// A plan of Aceso (Liu et al., EuroSys 2024), as its search writes it, for a model of transformer blocks: an
 /// embedding, 13 operators a block, the last normalisation and the head.
@@ -21,4 +21,4 @@ struct AcesoPlan {
 /// @throws InputError naming file and key of every fault, among them a plan for another number of blocks.
 AcesoPlan read_aceso_plan(const std::string& file, double blocks);
 
-}  // namespace isobar::cli
+}  // namespace isobar::results

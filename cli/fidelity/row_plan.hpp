@@ -1,0 +1,44 @@
+#pragma once
+
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+#include "core/units.hpp"
+#include "results/fidelity/measured_row.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// Why a row cannot be expressed as platform, workload and plan.
+class Unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// What a row may leave open.
+struct RowChoice {
+  std::uint64_t micro_batch = 1;
+  std::size_t virtual_stages = 1;
+  results::Recomputation recompute = results::Recomputation::None;
+};
+
+/// The choices for a row: one, unless it does not say all of them.
+std::vector<RowChoice> choices_of(const results::MeasuredRow& row);
+
+/// A row as what all other commands take.
+struct RowPlan {
+  std::string workload_text;
+  WorkloadSettings settings;  ///< of the workload
+  Workload workload;          ///< with the times of its software, and with recomputation as the plan says
+  std::vector<Flops> work;    ///< of each layer, both passes
+  Plan plan;                  ///< without claims
+};
+/// @throws Unsupported, and InputError for a workload or profile that is wrong.
+RowPlan plan_of(const results::MeasuredRow& row, const RowChoice& choice, const Cluster& cluster);
+
+}  // namespace isobar::cli
