@@ -22,6 +22,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 namespace isobar::cli {
 
@@ -107,6 +108,18 @@ std::optional<FidelityLimits> limits_of(const FidelityOptions& options, const st
     if (std::ranges::count(sets, row.set) == 0) sets.push_back(row.set);
   }
   return results::read_fidelity_limits(options.limits, sets);
+}
+
+/// Refuses rows that no folder of --export can be named after.
+void require_folder_names(const std::vector<MeasuredRow>& rows)
+{
+  for (const auto& row : rows) {
+    for (const auto& [column, name] : {std::pair("set", row.set), std::pair("row", row.name)}) {
+      if (name != "." && name != ".." && name.find('/') == std::string::npos) continue;
+      throw InputError(fmt::format("{}:{}", row.file, row.line),
+                       fmt::format("{}: {} cannot name a folder of --export; leave / out", column, in_quotes(name)));
+    }
+  }
 }
 
 /// The row that --explain names: ROW, or SET/ROW.
@@ -197,6 +210,7 @@ ExitCode fidelity(const FidelityOptions& options)
 {
   const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
   const std::vector<MeasuredRow> measured = rows_of(options.files);
+  if (!options.folder.empty()) require_folder_names(measured);
   if (!options.explain.empty()) return explain(options, measured, row_time_limit);
   const auto limits = limits_of(options, measured);
   refuse_overwriting(inputs_of(options, measured), {options.csv, options.markdown});

@@ -189,7 +189,7 @@ void export_row(const MeasuredRow& row, const RowPlan& row_plan, const sim::Plat
 {
   std::filesystem::create_directories(folder);
   const auto write = [&](const char* name, const std::string& text) {
-    const std::string file = (folder / name).string();
+    std::string file = (folder / name).string();
     write_file_atomically(file, text);
     return file;
   };

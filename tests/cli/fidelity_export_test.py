@@ -84,3 +84,11 @@ class ExportedRows(CommandTest):
         self.assertAlmostEqual(predicted["step_time_s"] / row["predicted_s"], 1, delta=1e-3)
         self.assertAlmostEqual(max(predicted["peak_memory_bytes"].values()) / row["predicted_memory_bytes"], 1, delta=1e-3)
         self.assertAlmostEqual(row["predicted_memory_bytes"] / 2**30, 53.6, delta=0.1)
+
+    def test_a_row_that_cannot_name_a_folder_is_refused(self):
+        table = self.table("sailor_gh200_opt350", ["N1-D1-P1-G1"])
+        text = (self.folder / "sailor_gh200_opt350.csv").read_text().replace("N1-D1-P1-G1,", "../N1,", 1)
+        self.write("sailor_gh200_opt350.csv", text)
+        self.assertIn('sailor_gh200_opt350.csv:2: row: "../N1" cannot name a folder of --export; leave / out',
+                      self.fault_of("fidelity", table, "--export", self.folder / "rows"))
+        self.assertFalse((self.folder / "N1").exists())
