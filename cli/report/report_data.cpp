@@ -11,6 +11,7 @@
 #include "core/base/progress_line.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/compute/as_trained.hpp"
+#include "core/text/quantity_text.hpp"
 #include "results/report/mix_report.hpp"
 #include "results/report/schedule_report.hpp"
 #include "results/trace/timeline.hpp"
