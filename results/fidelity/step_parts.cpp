@@ -60,12 +60,13 @@ RowParts parts_of(const Plan& plan, const std::vector<PipelineStage>& stages, co
   const RankTimes& times = times_of(stage);
   const auto microbatches = static_cast<double>(plan.goal.microbatches) / static_cast<double>(stage.replicas);
   const auto& [products, attention, memory_bound, launch, tensor, pipeline] = stage.passes;
-  RowParts parts = {.products = microbatches * products,
-                    .attention = microbatches * attention,
-                    .memory_bound = microbatches * memory_bound,
-                    .launch = microbatches * launch,
-                    .tensor = microbatches * tensor,
-                    .pipeline = microbatches * pipeline};
+  RowParts parts;
+  parts.products = microbatches * products;
+  parts.attention = microbatches * attention;
+  parts.memory_bound = microbatches * memory_bound;
+  parts.launch = microbatches * launch;
+  parts.tensor = microbatches * tensor;
+  parts.pipeline = microbatches * pipeline;
   const Seconds last_backward = times.last_backward - begin;
   parts.update = times.updates;
   // What follows the last backward pass are sums of gradients, and other stages' passes.
