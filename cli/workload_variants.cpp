@@ -2,11 +2,11 @@
 
 #include "core/model/routing.hpp"
 #include "core/text/quantity_text.hpp"
+#include "core/text/separated.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <optional>
 #include <string_view>
@@ -16,13 +16,6 @@
 namespace isobar::cli {
 
 namespace {
-
-std::optional<std::uint64_t> whole_number(std::string_view text)
-{
-  std::uint64_t number = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return fault == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
-}
 
 void require_layer(const std::string& where, std::size_t layer, const Workload& workload)
 {
@@ -46,12 +39,10 @@ std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const W
     if (!layers.empty()) layers.erase(layers.begin());
     return layers;
   }
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string_view item(text.data() + begin, end - begin);
+  for (const auto item : texts_between(text, ',')) {
     const std::size_t dash = item.find('-');
-    const auto first = whole_number(item.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : whole_number(item.substr(dash + 1));
+    const auto first = count_from_text(item.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : count_from_text(item.substr(dash + 1));
     if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
       throw InputError(
           recomputed.source,
@@ -59,7 +50,6 @@ std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const W
     }
     require_layer(recomputed.source, *last, workload);
     for (std::size_t layer = *first; layer <= *last; ++layer) layers.push_back(layer);
-    begin = end + 1;
   }
   return layers;
 }

@@ -10,6 +10,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/program/collective.hpp"
 #include "core/text/document.hpp"
+#include "core/text/separated.hpp"
 #include "results/fidelity/aceso_plan.hpp"
 #include "schedules/orders/schedule.hpp"
 
@@ -18,7 +19,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <numeric>
 #include <optional>
@@ -41,24 +41,6 @@ std::size_t of_stage(const std::vector<std::size_t>& degrees, std::size_t stage)
   return degrees.size() == 1 ? degrees.front() : degrees.at(stage);
 }
 
-std::vector<std::string_view> split(std::string_view text, char separator)
-{
-  std::vector<std::string_view> pieces;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    pieces.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return pieces;
-}
-
-std::optional<std::size_t> number_in(std::string_view text)
-{
-  std::size_t number = 0;
-  const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return fault == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
-}
-
 /// Hands out the devices of a machine, each once.
 class DevicePool {
  public:
@@ -78,8 +60,8 @@ class DevicePool {
   std::vector<const Device*> named(std::string_view name, std::size_t count)
   {
     const std::size_t dash = name.find('-');
-    const auto first = number_in(name.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : number_in(name.substr(dash + 1));
+    const auto first = count_from_text(name.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : count_from_text(name.substr(dash + 1));
     return first && last ? range(*first, *last, count) : of_type(name, count);
   }
 
@@ -174,20 +156,20 @@ std::vector<Places> places_of(const MeasuredRow& row, const Degrees& degrees, co
 {
   DevicePool pool(devices);
   std::vector<Places> places(degrees.tensor.size());
-  const auto stages = split(row.devices, '|');
+  const auto stages = texts_between(row.devices, '|');
   if (!row.devices.empty() && stages.size() != places.size()) {
     throw Unsupported(fmt::format("devices: of {} stages; the pipeline has {}", stages.size(), places.size()));
   }
   for (std::size_t stage = 0; stage < places.size(); ++stage) {
     const std::size_t shards = degrees.tensor[stage];
     std::vector<std::string_view> names;
-    if (!row.devices.empty()) names = split(stages[stage], ',');
+    if (!row.devices.empty()) names = texts_between(stages[stage], ',');
     if (names.size() > 1 && names.size() != degrees.data[stage]) {
       throw Unsupported(
           fmt::format("devices: {} replicas of stage {}; it has {}", names.size(), stage, degrees.data[stage]));
     }
     // One range for all replicas of a stage has the devices of each in order.
-    const bool is_whole = names.size() == 1 && number_in(names.front().substr(0, names.front().find('-')));
+    const bool is_whole = names.size() == 1 && count_from_text(names.front().substr(0, names.front().find('-')));
     std::vector<const Device*> all;
     if (is_whole) all = pool.named(names.front(), shards * degrees.data[stage]);
     for (std::size_t replica = 0; replica < degrees.data[stage]; ++replica) {
@@ -225,7 +207,7 @@ bool has_fused_attention(const std::string& text, const std::string& name, const
 void leave_out_dropout(std::string& text, WorkloadSettings& settings)
 {
   std::string others;
-  for (const auto line : split(text, '\n')) {
+  for (const auto line : texts_between(text, '\n')) {
     if (!line.starts_with("dropout:")) others += line;
     others += '\n';
   }

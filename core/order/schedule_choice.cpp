@@ -2,12 +2,12 @@
 
 #include "core/errors.hpp"
 #include "core/names.hpp"
+#include "core/text/separated.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <system_error>
 
 namespace isobar {
@@ -19,18 +19,6 @@ constexpr NameTable<ChainSchedule, 3> chain_schedules = {{{ChainSchedule::Sequen
                                                           {ChainSchedule::OneForwardOneBackward, "1f1b"}}};
 constexpr std::string_view chosen_by_allocator = "auto";
 
-/// The parts of a text between separators.
-std::vector<std::string_view> parts_of(std::string_view text, char separator)
-{
-  std::vector<std::string_view> parts;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(separator, begin), text.size());
-    parts.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return parts;
-}
-
 /// Parses "auto" or numbers such as "3/2/1/0". @throws InputError.
 std::vector<std::uint64_t> numbers_from(std::string_view key, std::string_view text)
 {
@@ -39,14 +27,13 @@ std::vector<std::uint64_t> numbers_from(std::string_view key, std::string_view t
   if (text.empty()) {
     throw InputError("schedule", fmt::format("{} has no value; write auto, or numbers as in 3/2/1/0", shown(key)));
   }
-  for (const auto part : parts_of(text, '/')) {
-    std::uint64_t number = 0;
-    const auto [end, fault] = std::from_chars(part.data(), part.data() + part.size(), number);
-    if (fault != std::errc{} || end != part.data() + part.size()) {
+  for (const auto piece : texts_between(text, '/')) {
+    const auto number = count_from_text(piece);
+    if (!number) {
       throw InputError("schedule", fmt::format("{}: {} is neither auto nor numbers; write them as in 3/2/1/0",
                                                shown(key), in_quotes(text)));
     }
-    numbers.push_back(number);
+    numbers.push_back(*number);
   }
   return numbers;
 }
@@ -96,7 +83,7 @@ ScheduleChoice schedule_from_text(std::string_view text)
         "schedule",
         fmt::format("{} has a comma; write / between numbers, as in 3/2/1/0, and ; between keys", in_quotes(text)));
   }
-  for (const auto part : parts_of(inside, ';')) {
+  for (const auto part : texts_between(inside, ';')) {
     const std::size_t equals = part.find('=');
     const std::string_view key = part.substr(0, equals);
     if (equals == std::string_view::npos || !is_schedule_word(key)) {

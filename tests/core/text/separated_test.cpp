@@ -1,0 +1,28 @@
+#include "core/text/separated.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace isobar::separated_test {
+namespace {
+
+using testing::ElementsAre;
+
+TEST(TextsBetween, AreOneMoreThanTheSeparators)
+{
+  EXPECT_THAT(texts_between("", ','), ElementsAre(""));
+  EXPECT_THAT(texts_between("a", ','), ElementsAre("a"));
+  EXPECT_THAT(texts_between(",a,,b,", ','), ElementsAre("", "a", "", "b", ""));
+}
+
+TEST(CountFromText, TakesDigitsAlone)
+{
+  EXPECT_EQ(count_from_text("0042"), 42);
+  EXPECT_EQ(count_from_text("18446744073709551615"), 18446744073709551615U);
+  for (const auto* text : {"", "-1", "+1", " 1", "1 ", "1.0", "0x1", "18446744073709551616"}) {
+    EXPECT_EQ(count_from_text(text), std::nullopt) << text;
+  }
+}
+
+}  // namespace
+}  // namespace isobar::separated_test
