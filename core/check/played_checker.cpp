@@ -4,7 +4,9 @@
 
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
+#include "core/check/holders.hpp"
 #include "core/check/operator_checker.hpp"
+#include "core/check/resident_memory.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
 #include "core/check/tier_memory.hpp"
@@ -35,43 +37,6 @@
 namespace isobar {
 
 namespace {
-
-/// What a device computes for one micro-batch, in seconds.
-struct Times {
-  double forward = 0;
-  double backward = 0;
-  double next_backward = 0;  // the part of the backward pass that the stage before waits for, if it is split
-  double last_weight = 0;    // the rest of it, if it is split for every micro-batch
-
-  double compute() const { return forward + backward; }
-};
-
-/// A shard of a replica.
-struct Part {
-  std::size_t rank = 0;
-  double share = 1;
-  std::uint64_t forwards = 0;  // by the program
-  bool meets_before = false;   // exchanges data with another device over the cut before its stage
-  bool meets_after = false;
-  Times times;
-  std::array<std::optional<double>, static_cast<std::size_t>(Opcode::Update)> seconds;  // by computation
-};
-
-/// A replica of a stage. Its times are those of its slowest shard; in a grid, where not all meet, of its quickest one.
-struct Holder : Times {
-  double slowest = 0;  // forward and backward of the slowest shard
-  std::size_t stage = 0;
-  std::uint64_t microbatches = 0;  // that it takes by the plan
-  std::vector<Part> parts;
-  PlayedTransfer input;    // of the first stage, to the part that has it first
-  double forward_sum = 0;  // over the parts, after each forward
-  double backward_sum = 0;
-
-  bool is_on(std::size_t rank) const
-  {
-    return std::any_of(parts.begin(), parts.end(), [rank](const Part& part) { return part.rank == rank; });
-  }
-};
 
 /// The micro-batches that go from one replica to another of the next stage, and their transfers.
 struct Passage {
@@ -154,7 +119,7 @@ class PlayedChecker {
       }
     }
     for (auto& holder : holders_) {
-      const bool is_grid = grid_of(holder).is_grid();
+      const bool is_grid = grid_of(plan_, holder).is_grid();
       for (auto& part : holder.parts) compare_work(holder, part);
       const auto extreme = [&](bool least, double Times::*time) {
         double found = holder.parts.front().times.*time;
@@ -191,59 +156,6 @@ class PlayedChecker {
     for (std::size_t k = 0; k < from.parts.size(); ++k) meet(from.parts[k], to.parts[k % to.parts.size()]);
   }
 
-  /// The part of a layer that is divided by units, and that a shard has.
-  double fraction_of(const Holder& holder, const Part& part, const Layer& layer) const
-  {
-    if (holder.parts.size() == 1) return 1;
-    if (grid_of(holder).is_grid()) return 1 / static_cast<double>(holder.parts.size());
-    // Whole units, at least one each; those that are left go to the shards that lack most of their share.
-    const auto units = static_cast<double>(layer.split->units);
-    std::vector<double> taken;
-    double left = units;
-    for (std::size_t k = 0; k < holder.parts.size(); ++k) {
-      const auto others = static_cast<double>(holder.parts.size() - 1 - k);
-      taken.push_back(std::min(std::max(1.0, std::floor(units * holder.parts[k].share)), left - others));
-      left -= taken.back();
-    }
-    std::vector<bool> is_served(holder.parts.size(), false);
-    for (; left > 0; --left) {
-      std::optional<std::size_t> neediest;
-      const auto lack = [&](std::size_t k) { return units * holder.parts[k].share - taken[k]; };
-      if (std::all_of(is_served.begin(), is_served.end(), [](bool served) { return served; })) {
-        is_served.assign(is_served.size(), false);
-      }
-      for (std::size_t k = 0; k < taken.size(); ++k) {
-        if (!is_served[k] && (!neediest || lack(k) > lack(*neediest))) neediest = k;
-      }
-      ++taken[*neediest];
-      is_served[*neediest] = true;
-    }
-    return taken[static_cast<std::size_t>(&part - holder.parts.data())] / units;
-  }
-
-  const ShardGrid& grid_of(const Holder& holder) const { return plan_.stages[holder.stage].grid; }
-
-  /// Of what crosses a cut, each shard of a grid or of a sequence has one block.
-  double blocks_of(const Holder& holder) const
-  {
-    return grid_of(holder).form == ShardGrid::Form::OneD ? 1 : static_cast<double>(holder.parts.size());
-  }
-
-  /// The parameters of a layer that a shard has. Those of a grid have a block each, rounded up; in 2.5d those of each
-  /// layer of the depth.
-  double parameters_of(const Holder& holder, const Part& part, const Layer& layer) const
-  {
-    const auto all = static_cast<double>(layer.parameters);
-    const auto shards = static_cast<double>(holder.parts.size());
-    const ShardGrid& grid = grid_of(holder);
-    if (grid.is_grid()) {
-      const bool has_copies = grid.form == ShardGrid::Form::TwoAndAHalfD;
-      return std::ceil(all / (has_copies ? shards / static_cast<double>(grid.depth) : shards));
-    }
-    const double divided = layer.split ? static_cast<double>(layer.split->parameters) : 0;
-    return all - (1 - fraction_of(holder, part, layer)) * divided;
-  }
-
   static bool has_equal_shares(const Holder& holder)
   {
     const double share = holder.parts.front().share;
@@ -263,8 +175,8 @@ class PlayedChecker {
       const Layer& layer = workload_.layers[k];
       const auto known = layer.work_of_shards.find(holder.parts.size());
       const bool is_known =
-          known != layer.work_of_shards.end() && !grid_of(holder).is_grid() && has_equal_shares(holder);
-      const double fraction = is_known ? 1 : fraction_of(holder, part, layer);
+          known != layer.work_of_shards.end() && !grid_of(plan_, holder).is_grid() && has_equal_shares(holder);
+      const double fraction = is_known ? 1 : fraction_of(plan_, holder, part, layer);
       times.forward += fraction * (is_known ? known->second.forward : layer.forward).value / speed(part.rank);
       times.backward += fraction * (is_known ? known->second.backward : layer.backward).value / speed(part.rank);
     }
@@ -291,183 +203,17 @@ class PlayedChecker {
   /// optimizers and buffers, of which the replicas of a stage may divide some.
   void check_resident()
   {
-    std::vector<double> found(devices_.size(), 0);
-    const Boundaries cuts = boundaries_of(workload_);
-    for (const auto& holder : holders_) add_resident(holder, cuts, found);
-    if (workload_.memory_model != MemoryModel::Sky) add_workspaces(found);
+    const auto needed = resident_memory(plan_, workload_, devices_.size(), holders_, holder_of_);
     for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      std::array<double, tier_count> needed{};
-      needed[static_cast<std::size_t>(Tier::Device)] = found[rank];
-      if (uses_machine(rank)) needed = memory_of_tiers(rank);
       for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
         const double held = program_.resident(rank, tier).value;
-        const double need = needed[static_cast<std::size_t>(tier)];
+        const double need = needed[rank][static_cast<std::size_t>(tier)];
         if (held == need || agree(held, need)) continue;
         const auto [is, should_be] = distinct_texts(held, need);
         claims_.fault("device {}: its program holds {} B of {} memory throughout; its stages need {} B",
                       shown(devices_[rank]), is, name_of(tier), should_be);
       }
     }
-  }
-
-  bool uses_machine(std::size_t rank) const
-  {
-    return std::any_of(holders_.begin(), holders_.end(), [&](const Holder& holder) {
-      return holder.is_on(rank) && !plan_.stages[holder.stage].residence.is_on_device();
-    });
-  }
-
-  /// What a device and its machine hold throughout for stages that do not all live on the device. On the device: what
-  /// stays there, places for what passes, and what crosses the cuts to other devices. On the host: what the machine
-  /// updates, gradients that wait for that, and optimizer states on their way from and to the disk.
-  std::array<double, tier_count> memory_of_tiers(std::size_t rank) const
-  {
-    constexpr double waiting_gradients = 3;
-    constexpr double staged_states = 3;
-    const Boundaries cuts = boundaries_of(workload_);
-    const ParameterBytes bytes = parameter_bytes(workload_);
-    double device = 0;
-    double host = 0;
-    double disk = 0;
-    double passing_parameters = 0;  // of the largest part
-    double passing_gradients = 0;
-    double updated_gradients = 0;  // of the largest part that the machine updates
-    double all_updated_gradients = 0;
-    double staged = 0;
-    double updated = 0;  // parts, by the machine
-    double spilled = 0;  // parts, with their state on the disk
-    Residence common;
-    for (std::size_t i = 0; i < plan_.stages.size(); ++i) {
-      const auto here = holder_of_[i].find(rank);
-      if (here == holder_of_[i].end()) continue;
-      const Stage& stage = plan_.stages[i];
-      device +=
-          buffers_of(i, holders_[here->second.first].parts[here->second.second], cuts, plan_.data_server.has_value());
-      double count = 0;
-      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-        count += static_cast<double>(workload_.layers[k].parameters);
-      }
-      const Residence& residence = stage.residence;
-      const double parameters = count * bytes.parameter;
-      const double gradients = count * bytes.gradient;
-      const double state = count * bytes.optimizer;
-      if (residence.parameters == Tier::Device) {
-        device += parameters;
-      } else {
-        common.parameter_slots = residence.parameter_slots;
-        common.copies = residence.copies;
-        passing_parameters = std::max(passing_parameters, parameters + tied_parameters(stage) * bytes.parameter);
-      }
-      if (residence.gradients == Tier::Device) {
-        device += gradients;
-      } else {
-        common.gradient_slots = residence.gradient_slots;
-        passing_gradients = std::max(passing_gradients, gradients);
-      }
-      if (residence.optimizer == Tier::Device) {
-        device += state;
-        continue;
-      }
-      common.overlap = residence.overlap;
-      ++updated;
-      host += parameters;
-      updated_gradients = std::max(updated_gradients, gradients);
-      all_updated_gradients += gradients;
-      if (residence.optimizer == Tier::Host) {
-        host += state;
-      } else {
-        disk += state;
-        staged = std::max(staged, state);
-        ++spilled;
-      }
-    }
-    const bool agrees_first = needs_gradient_sync(workload_) && common.copies != Copies::Redundant;
-    const bool keeps_all =
-        agrees_first || common.overlap == UpdateOverlap::None || common.overlap == UpdateOverlap::Delayed;
-    device += static_cast<double>(common.parameter_slots) * passing_parameters;
-    device += static_cast<double>(common.gradient_slots) * passing_gradients;
-    const bool has_place_each = keeps_all || updated <= waiting_gradients;
-    host += has_place_each ? all_updated_gradients : updated_gradients * waiting_gradients;
-    host += staged * std::min(spilled, staged_states);
-    return {device, host, disk};
-  }
-
-  /// The parameters of layers before the stage that pass through the device, and of which it uses a matrix.
-  double tied_parameters(const Stage& stage) const
-  {
-    double count = 0;
-    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-      const auto& tied_to = workload_.layers[k].tied_to;
-      if (!tied_to || *tied_to >= stage.first_layer) continue;
-      for (const auto& other : plan_.stages) {
-        const bool has_it = other.first_layer <= *tied_to && *tied_to <= other.last_layer;
-        if (has_it && other.residence.parameters != Tier::Device) {
-          count += static_cast<double>(workload_.layers[*tied_to].parameters);
-        }
-      }
-    }
-    return count;
-  }
-
-  /// Adds what the parts of a holder hold on their devices throughout.
-  void add_resident(const Holder& holder, const Boundaries& cuts, std::vector<double>& found) const
-  {
-    const ParameterBytes bytes = parameter_bytes(workload_);
-    const Stage& stage = plan_.stages[holder.stage];
-    const auto replicas = static_cast<double>(stage.replicas.size());
-    const bool divides_parameters = plan_.sync.sharded == Sharding::Parameters;
-    const bool divides_gradients = divides_parameters || plan_.sync.sharded == Sharding::Gradients;
-    const bool divides_optimizer = divides_gradients || plan_.sync.sharded == Sharding::Optimizer;
-    const double each = bytes.parameter / (divides_parameters ? replicas : 1) +
-                        bytes.gradient / (divides_gradients ? replicas : 1) +
-                        bytes.optimizer / (divides_optimizer ? replicas : 1);
-    const bool is_sky = workload_.memory_model == MemoryModel::Sky;
-    const bool has_buffers = workload_.memory_model == MemoryModel::Training;
-    for (const auto& part : holder.parts) {
-      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-        const Layer& layer = workload_.layers[k];
-        found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(holder, part, layer) * each;
-      }
-      if (has_buffers) found[part.rank] += buffers_of(holder.stage, part, cuts, true) / blocks_of(holder);
-    }
-  }
-
-  /// The bytes in which a part of a stage has what it exchanges with other devices, and the input of the step.
-  double buffers_of(std::size_t stage, const Part& part, const Boundaries& cuts, bool has_input) const
-  {
-    const std::size_t before = plan_.stages[stage].first_layer;
-    const std::size_t after = plan_.stages[stage].last_layer + 1;
-    double bytes = 0;
-    if (stage == 0 ? has_input : part.meets_before) bytes += cuts.output[before].value + cuts.gradient[before].value;
-    if (part.meets_after) bytes += cuts.output[after].value + cuts.gradient[after].value;
-    return bytes;
-  }
-
-  /// Adds what the passes of each device need besides, whatever the number of its stages. Under a training system it is
-  /// that of the device's largest layer, beside what the device needs for itself.
-  void add_workspaces(std::vector<double>& found) const
-  {
-    std::vector<double> most(found.size(), 0);
-    for (const auto& holder : holders_) {
-      for (const auto& part : holder.parts) {
-        most[part.rank] = std::max(most[part.rank], workspace_of(holder, part));
-      }
-    }
-    for (std::size_t rank = 0; rank < found.size(); ++rank) found[rank] += most[rank];
-  }
-
-  double workspace_of(const Holder& holder, const Part& part) const
-  {
-    if (workload_.memory_model == MemoryModel::Training) return workload_.workspace.value / blocks_of(holder);
-    const Stage& stage = plan_.stages[holder.stage];
-    double most = 0;
-    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-      const Layer& layer = workload_.layers[k];
-      const double divided = holder.parts.size() > 1 ? layer.split->workspace.value : 0;
-      most = std::max(
-          most, (layer.workspace.value - divided) / blocks_of(holder) + fraction_of(holder, part, layer) * divided);
-    }
-    return workload_.workspace.value + most;
   }
 
   /// The time of a collective in which the parts of a holder pass messages around their ring.
@@ -509,7 +255,7 @@ class PlayedChecker {
 
   void collect_sums(Holder& holder, const Boundaries& cuts) const
   {
-    if (holder.parts.size() == 1 || grid_of(holder).form != ShardGrid::Form::OneD) return;
+    if (holder.parts.size() == 1 || grid_of(plan_, holder).form != ShardGrid::Form::OneD) return;
     const std::size_t layer = plan_.stages[holder.stage].first_layer;
     const auto all_reduce = [&](Bytes size) { return time_among_parts(holder, Opcode::AllReduce, size); };
     const auto& gathered = workload_.layers[layer].split->gathered;
@@ -548,7 +294,7 @@ class PlayedChecker {
   double parts_between(const Holder& from, const Holder& to) const
   {
     const bool has_slices = plan_.transfers.sliced && from.parts.size() == to.parts.size();
-    return has_slices ? static_cast<double>(to.parts.size()) : blocks_of(to);
+    return has_slices ? static_cast<double>(to.parts.size()) : blocks_of(plan_, to);
   }
 
   /// The quickest of the transfers by which the shards of one replica, in turns, bring those of another the same bytes.
@@ -806,7 +552,7 @@ class PlayedChecker {
   std::vector<std::size_t> device_of_rank_;  // its index in the cluster
   std::vector<Holder> holders_;              // by stage and replica
   /// By stage and rank: the holder and which of its parts.
-  std::vector<std::unordered_map<std::size_t, std::pair<std::size_t, std::size_t>>> holder_of_;
+  HoldersOfStages holder_of_;
   std::vector<Passage> passages_;          // by holders
   std::vector<std::size_t> first_takers_;  // by stage: the holder of the first micro-batch
 };
