@@ -168,7 +168,10 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
                     options.plan));
   }
   const auto refuse = [&](bool has, const char* key, const char* does) {
-    if (has) lines.push_back(fmt::format("{}: {}, which isobar run does not execute: {}", options.plan, key, does));
+    if (!has) return;
+    const std::string other =
+        plan.system ? fmt::format("; the plan imitates {}, so plan with compute: rate or a --profile", *plan.system) : "";
+    lines.push_back(fmt::format("{}: {}, which isobar run does not execute: {}{}", options.plan, key, does, other));
   };
   refuse(plan.transfers.sliced, "transfers.sliced: true", "each shard sends all of what a stage passes on");
   refuse(plan.sync.summed != DType::Float32, "sync.gradient_dtype", "gradients travel in float32");

@@ -565,7 +565,12 @@ class Run(CommandTest):
         for key, does in (("transfers.sliced: true", "each shard sends all of what a stage passes on"),
                           ("sync.gather_dtype", "parameters travel in float32"),
                           ("sync.each_microbatch: true", "replicas add up their gradients once a step")):
-            self.assertIn(f"{file}: {key}, which isobar run does not execute: {does}", fault)
+            self.assertIn(f"{file}: {key}, which isobar run does not execute: {does}\n", fault + "\n")
+        plan["system"] = "megatron-core-0.8"
+        file = self.write("others.json", json.dumps(plan))
+        self.assertIn("transfers.sliced: true, which isobar run does not execute: each shard sends all of what a stage passes "
+                      "on; the plan imitates megatron-core-0.8, so plan with compute: rate or a --profile",
+                      self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"))
 
     def test_a_run_far_slower_than_predicted_continues_and_warns_once(self):
         workload, plan = self.stamped_plan()
