@@ -10,6 +10,7 @@
 #include "allocators/schedule_numbers.hpp"
 #include "core/check/tier_memory.hpp"
 #include "core/compute/as_trained.hpp"
+#include "core/compute/pricing.hpp"
 #include "core/costs/cost_model.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
@@ -96,10 +97,19 @@ void price_operators(Plan& plan, const Workload& workload, const Cluster& cluste
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
 }
 
+/// Lets a plan do what its training system does. One that names a system already has the rules that it is to have.
+void take_system(Plan& plan, const Workload& workload)
+{
+  if (plan.system) return;
+  plan.sync.sharded = std::min(plan.sync.sharded, compute::most_divided(workload));
+  compute::take_system(plan, workload);
+}
+
 }  // namespace
 
 void price_by_playing(Plan& plan, const Workload& workload, const Cluster& cluster)
 {
+  take_system(plan, workload);
   ensure(plan.goal.objective == Objective::Step && !is_chain(plan), "a step is played where it has no recurrence");
   if (divides_operators(plan)) return price_operators(plan, workload, cluster);
   const compute::AsTrained trained(plan, workload, cluster);
@@ -123,8 +133,9 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
     plan.schedule_bound = least_step_of_orders(plan, cost) / cluster.profile_speedup;
   }
   const CostModel of_all(workload, cluster);  // of any placement
-  const Bound bound =
+  Bound bound =
       uses_machines(plan) ? window_bound(plan, of_all) : played_bound(of_all, plan.goal, has_shared_stages(plan));
+  bound.value = compute::least_as_trained(plan, workload, cluster) * bound.value;
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
@@ -168,6 +179,7 @@ std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster
 std::optional<Excess> price(Plan& plan, const CostModel& cost)
 {
   const Cluster& cluster = cost.cluster();
+  take_system(plan, cost.workload());
   if (!is_chain(plan)) {
     price_by_playing(plan, cost.workload(), cluster);
     return excess_of_devices(plan, cluster);

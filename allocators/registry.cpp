@@ -173,10 +173,6 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     }
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
-    if (!plan.system) {  // else it has the rules that it is to have
-      plan.sync.sharded = std::min(plan.sync.sharded, compute::most_divided(problem.workload));
-      compute::take_system(plan, problem.workload);
-    }
     std::optional<Excess> excess;
     const Plan proposed = plan;
     plan.goal.objective = Objective::Step;  // also what plans for other objectives predict

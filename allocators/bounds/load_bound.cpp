@@ -1,6 +1,7 @@
 #include "allocators/bounds/load_bound.hpp"
 
 #include "allocators/bounds/comparisons.hpp"
+#include "core/compute/pricing.hpp"
 #include "core/base/interrupt.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -558,8 +559,10 @@ void raise_bounds(std::vector<Plan>& plans, const Workload& workload, const Clus
       all.push_back({plan.goal.microbatches, plan.goal.schedule.name, scope, std::move(bound)});
       found = all.end() - 1;
     }
-    if (!found->bound || found->bound->value <= *plan.objective_bound) continue;
-    plan.objective_bound = std::min(found->bound->value, *plan.objective);
+    if (!found->bound) continue;
+    const Seconds value = compute::least_as_trained(plan, workload, cluster) * found->bound->value;
+    if (value <= *plan.objective_bound) continue;
+    plan.objective_bound = std::min(value, *plan.objective);
     plan.certificate = found->bound->certificate;
     if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
   }

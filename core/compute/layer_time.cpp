@@ -36,7 +36,6 @@ constexpr BoundCost table_cost = {BoundOperator::Copy, {0, 10}, 0.8, 0.8};    //
 constexpr BytesPerElement causal_softmax = {3, 4};
 constexpr BytesPerElement masked_softmax = {8, 10};
 constexpr BytesPerElement score_dropout = {5, 5};
-constexpr double hidden_part = 0.8;  // of the shorter of two operators that run together, as of gathers: operators/
 constexpr double backward_attention = 2.5;  // of the FLOPs of fused attention; five products in place of two
 
 // Operators that the host issues for a block.

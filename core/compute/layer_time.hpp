@@ -11,6 +11,10 @@
 
 namespace isobar::compute {
 
+/// Of the shorter of two operators that run together, as of gathers beside products, this part is hidden
+/// (results/fidelity/operators).
+inline constexpr double hidden_part = 0.8;
+
 /// What one pass of a micro-batch takes, by the resource that it needs.
 struct PassTime {
   Seconds products;      ///< with parameters

@@ -6,6 +6,7 @@
 #include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
+#include "core/plan/placed_shards.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -107,6 +108,7 @@ class OperatorPrices : public LayerPrices {
   }
 
   const Measurements& measurements() const { return measurements_; }
+  const Framework& framework() const { return framework_; }
   void set_speed(FlopsPerSecond speed) { speed_ = speed; }
 
   void apply(Workload& workload) const override
@@ -185,6 +187,38 @@ void price(Workload& workload, const Cluster& cluster,
   workload.prices = prices;
   prices->apply(workload);
   for (const auto& [type, speed] : speeds) set_speed(type, speed);
+}
+
+double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  const auto* prices = dynamic_cast<const OperatorPrices*>(workload.prices.get());
+  if (prices == nullptr || !plan.system) return 1;
+  const Framework& framework = prices->framework();
+  const bool is_shared = has_shared_stages(plan);
+  double least = 1;
+  std::set<std::string> types;
+  for (const auto& device : cluster.devices) {
+    if (!types.insert(device.type).second) continue;
+    const TypeTimes times(device.type, workload.dtype, prices->measurements());
+    std::set<std::pair<double, double>> kinds;
+    for (std::size_t index = 0; index < workload.layers.size(); ++index) {
+      const Layer& layer = workload.layers[index];
+      if (!kinds.emplace(layer.forward.value, layer.backward.value).second) continue;
+      const std::size_t units = is_shared && layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
+      for (std::size_t shards = 1; shards <= units; shards *= 2) {
+        const ShardWork work = times.work(workload, index, shards, framework, device.speed_at(workload.dtype));
+        const bool hides_all = shards > 1 && framework.hides_shard_collectives;
+        const bool hides_sums = shards > 1 && framework.hides_shard_sums;
+        const Flops forward = (hides_all ? 1 - hidden_part : 1) * work.forward;
+        const Flops backward = (hides_all || hides_sums ? 1 - hidden_part : 1) * work.backward;
+        const auto count = static_cast<double>(shards);
+        if (layer.forward > Flops(0)) least = std::min(least, count * (forward / layer.forward));
+        const Flops both = layer.forward + layer.backward;
+        if (both > Flops(0)) least = std::min(least, count * ((forward + backward) / both));
+      }
+    }
+  }
+  return least;
 }
 
 const Measurements& measurements_of(const Workload& workload)

@@ -3,6 +3,7 @@
 #include "core/cluster/cluster.hpp"
 #include "core/compute/measurements.hpp"
 #include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
 #include "core/units.hpp"
 
 #include <functional>
@@ -33,6 +34,12 @@ namespace isobar::compute {
 void price(Workload& workload, const Cluster& cluster,
            const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
            const Measurements& measurements = {});
+
+/// The least part of the times that `price` gives which a layer takes as trained (AsTrained), whole or of all its shards
+/// together if stages of the plan are shared: by types of devices other than the first, by what products hide, and by
+/// measured operators. Bounds of any placement are multiplied by it. 1 for plans without training software.
+/// O(kinds of layers x types).
+double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// What was measured of the devices of a workload that `price` has taken; nothing: of any other one.
 const Measurements& measurements_of(const Workload& workload);
