@@ -76,21 +76,19 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
     costs.rank = rank;
     costs.device = cluster.device_index(whole.replicas[replica].shards[shard].device).value();
     const bool splits_backward = orders[rank].count(Opcode::BackwardWeight, parts[rank]++) > 0;
-    Flops forward, backward, weights;
     if (whole.replicas[replica].shards.size() == 1) {
-      forward = cost.forward_work(first, last);
-      backward = cost.backward_work(first, last);
+      costs.times.forward = cost.forward_time(costs.device, first, last);
+      costs.times.backward = cost.backward_time(costs.device, first, last);
       for (std::size_t layer = first; layer <= last && splits_backward; ++layer) {
-        weights += cost.workload().layers[layer].backward_weight;
+        costs.times.weights += cost.weight_time(costs.device, layer);
       }
     } else {
-      const Layer part = layer_of_shard(cost.workload().layers[first], whole, replica, shard);
-      forward = part.forward;
-      backward = part.backward;
-      if (splits_backward) weights = part.backward_weight;
+      const Layer own = layer_on(cost.workload(), first, cluster.devices[costs.device].type);
+      const Layer part = layer_of_shard(own, whole, replica, shard);
+      const FlopsPerSecond rate = cost.rate(costs.device);
+      costs.times = {part.forward / rate, part.backward / rate};
+      if (splits_backward) costs.times.weights = part.backward_weight / rate;
     }
-    const FlopsPerSecond speed = cost.speed(costs.device);
-    costs.times = {forward / speed, backward / speed, weights / speed};
     if (shard == 0) {
       Replica& next = replicas_.emplace_back();
       next.stage = stage;

@@ -34,7 +34,7 @@ Seconds weight_time(const CostModel& cost, const StagePlacement& stage)
 {
   Seconds time;
   for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-    time += cost.workload().layers[layer].backward_weight / cost.speed(stage.device);
+    time += cost.weight_time(stage.device, layer);
   }
   return time;
 }
@@ -152,10 +152,10 @@ schedules::PipelineTimes pipeline_times(const CostModel& cost, const std::vector
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     schedules::DeviceTimes& of_device = times.devices.emplace_back();
-    of_device.forward = cost.forward_work(first, last) / cost.speed(device);
+    of_device.forward = cost.forward_time(device, first, last);
     of_device.backward_weight = weight_time(cost, stages[i]);
     // Sums that are equal may differ by rounding.
-    const Seconds backward = cost.backward_work(first, last) / cost.speed(device);
+    const Seconds backward = cost.backward_time(device, first, last);
     of_device.backward_input = std::max(Seconds(0), backward - of_device.backward_weight);
     if (i + 1 < stages.size() && !goal.has_free_transfers()) {
       const TransferTimes output = cost.output_transfer(device, stages[i + 1].device, last + 1);

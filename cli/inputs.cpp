@@ -26,6 +26,15 @@ namespace isobar::cli {
 
 namespace {
 
+/// That a platform has no device of the type that was measured, but these.
+std::string of_no_device(const std::string& measured, const std::set<std::string>& types)
+{
+  std::vector<std::string> known;
+  std::ranges::transform(types, std::back_inserter(known), [](const auto& type) { return in_quotes(type); });
+  return fmt::format("device: measured on {}; the platform has devices {}; write one of them", in_quotes(measured),
+                     fmt::join(known, ", "));
+}
+
 /// Refuses measurements of operators and layers that do not go with the workload and the platform.
 void require_measurements_of(const Inputs& inputs, const compute::Measurements& measurements,
                              const std::vector<std::string>& files)
@@ -52,11 +61,7 @@ void require_measurements_of(const Inputs& inputs, const compute::Measurements& 
   for (const auto& device : inputs.platform.cluster().devices) types.insert(device.type);
   const auto others = measurements.of_others({types.begin(), types.end()});
   if (others.empty()) return;
-  std::vector<std::string> known;
-  std::ranges::transform(types, std::back_inserter(known), [](const auto& type) { return in_quotes(type); });
-  throw InputError(others.front().file,
-                   fmt::format("device: measured on {}; the platform has devices {}; write one of them",
-                               in_quotes(others.front().device), fmt::join(known, ", ")));
+  throw InputError(others.front().file, of_no_device(others.front().device, types));
 }
 
 constexpr std::string_view between_files = " + ";
@@ -64,6 +69,32 @@ constexpr std::string_view between_files = " + ";
 bool is_layer_profile(const std::string& file)
 {
   return read_file(file).find("\"isobar-profile/") != std::string::npos;
+}
+
+/// Gives the devices of each type the times of their own profile. Those without one take times in proportion of the
+/// first.
+void add_profiles(const std::vector<std::string>& files, const DeviceProfile& first, Inputs& inputs)
+{
+  std::set<std::string> types;
+  for (const auto& device : inputs.platform.cluster().devices) types.insert(device.type);
+  std::map<std::string, std::string> file_of;  // by type
+  for (const auto& file : files) {
+    const DeviceProfile profile = &file == &files.front() ? first : read_profile(file);
+    bool is_used = false;
+    for (const auto& type : types) {
+      if (!is_same_device_type(type, profile.device)) continue;
+      is_used = true;
+      const auto [other, is_new] = file_of.emplace(type, file);
+      if (!is_new) {
+        throw InputError(file, fmt::format("device: measured on {}, as {} was; give one profile of each device type",
+                                           in_quotes(profile.device), other->second));
+      }
+      if (&file == &files.front()) continue;  // its work is the layers'
+      add_profile(profile, file, type, inputs.workload);
+      inputs.platform.set_speed(type, profile.speed);
+    }
+    if (!is_used) throw InputError(file, of_no_device(profile.device, types));
+  }
 }
 
 /// Reads all but the platform, which `load` loads after the workload. `place` precedes the keys of settings in
@@ -98,10 +129,12 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                      "has no table of operators, which compute: operators takes; write one with isobar profile "
                      "--operators, or --set compute=rate");
   }
-  if (profiles.size() > 1) throw InputError("--profile", "is given twice; layers have times of one device type");
   const DeviceProfile profile = read_profile(profiles.front());
   apply_profile(profile, profiles.front(), inputs.workload);
   take_speeds(profile, profiles.front(), inputs);
+  if (profiles.size() == 1) return inputs;
+  add_profiles(profiles, profile, inputs);
+  inputs.profile_fingerprint = fingerprint_of(profiles);
   return inputs;
 }
 

@@ -172,12 +172,14 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
   if (schedule == ChainSchedule::GPipe) return others;
   double least_forward = 1;
   double least_backward = 1;
-  for (const auto& layer : cost.workload().layers) {
+  const auto count = [&](const auto& layer) {
     const Flops work = layer.forward + layer.backward;
-    if (work.value <= 0) continue;
+    if (work.value <= 0) return;
     least_forward = std::min(least_forward, layer.forward / work);
     least_backward = std::min(least_backward, layer.backward / work);
-  }
+  };
+  std::ranges::for_each(cost.workload().layers, count);
+  for (const auto& [type, own] : cost.workload().work_on) std::ranges::for_each(own, count);
   const double larger = std::max({0.5, least_forward, least_backward}) * (1 - 1e-11);
   const std::size_t most_stages = std::min(cost.layers(), cost.devices());
   const auto in_flight = microbatches_in_flight(schedule, most_stages - 1, goal.microbatches);

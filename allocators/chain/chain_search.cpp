@@ -36,14 +36,14 @@ ChainSearch<communication>::ChainSearch(const CostModel& cost, const Goal& goal,
       devices_(cost.devices()),
       reach_(cost, goal, memory_factor, [this] { clock_.leave_if_over(); }),
       beginnings_(cost, communication, reach_),
-      work_(layers_ + 1),
+      work_(cost.work_kinds() * (layers_ + 1)),
       options_(reach_.levels() * devices_),
       return_paths_(devices_),
       paths_(devices_ * devices_)
 {
   for (std::size_t device = 0; device < devices_; ++device) {
     clock.leave_if_over();
-    seconds_per_flop_.push_back(1 / cost.speed(device).value);
+    seconds_per_flop_.push_back(1 / cost.rate(device).value);
     find_return_paths(device);
   }
 }
@@ -104,8 +104,11 @@ StagePlacement ChainSearch<communication>::overfull_beginning()
 template <Communication communication>
 inline void ChainSearch<communication>::fill_work(std::size_t first)
 {
-  for (std::size_t end = first + 1; end <= layers_; ++end) {
-    work_[end] = (cost_.forward_work(first, end - 1) + cost_.backward_work(first, end - 1)).value;
+  double* work = work_.data();
+  for (std::size_t kind = 0; kind < cost_.work_kinds(); ++kind, work += layers_ + 1) {
+    for (std::size_t end = first + 1; end <= layers_; ++end) {
+      work[end] = (cost_.forward_work(first, end - 1, kind) + cost_.backward_work(first, end - 1, kind)).value;
+    }
   }
 }
 
@@ -122,9 +125,10 @@ inline void ChainSearch<communication>::for_each_choice(std::size_t first, std::
   if (furthest <= first) return;
   const Options& known = options(level, device);
   const double slowness = seconds_per_flop_[device];
+  const double* work = &work_[cost_.work_kind(device) * (layers_ + 1)];
   for (std::size_t i = known.begin[first], end = known.begin[furthest]; i-- > end;) {
     const Option& option = known.all[i];
-    const double compute = work_[option.cut] * slowness;
+    const double compute = work[option.cut] * slowness;
     if (compute > limit_) {
       note_beyond_limit(compute);
       return;

@@ -21,7 +21,7 @@ bool are_same(const Path& a, const Path& b)
 bool are_alike(const CostModel& cost, bool counts_transfers, std::size_t a, std::size_t b)
 {
   const Cluster& cluster = cost.cluster();
-  if (cost.speed(a) != cost.speed(b) || cluster.devices[a].memory != cluster.devices[b].memory) return false;
+  if (!cost.computes_like(a, b) || cluster.devices[a].memory != cluster.devices[b].memory) return false;
   if (!counts_transfers) return true;
   const auto differ = [&](std::size_t from, std::size_t to, std::size_t other_from, std::size_t other_to) {
     return !are_same(cluster.path(from, to), cluster.path(other_from, other_to));

@@ -14,13 +14,15 @@ PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
       schedule_(require_chain_schedule(goal.schedule)),
       devices_(cost.devices()),
       schedule_matters_(schedule_ == ChainSchedule::OneForwardOneBackward && !cost.memory_ignores_schedule()),
-      work_(cost.layers() + 1),
       is_step_(goal.objective == Objective::Step),
       clock_(schedule_, is_step_ ? goal.microbatches : 1),
       place_in_unused_(devices_)
 {
-  for (std::size_t layer = 0; layer < cost.layers(); ++layer) {
-    work_[layer + 1] = (cost.forward_work(0, layer) + cost.backward_work(0, layer)).value;
+  for (std::size_t kind = 0; kind < cost.work_kinds(); ++kind) {
+    work_.push_back(0);
+    for (std::size_t layer = 0; layer < cost.layers(); ++layer) {
+      work_.push_back((cost.forward_work(0, layer, kind) + cost.backward_work(0, layer, kind)).value);
+    }
   }
   for (std::size_t cut = 0; cut <= cost.layers(); ++cut) {
     output_.push_back(cost.boundary_output(cut).value);
@@ -29,7 +31,8 @@ PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
   const bool counts_transfers = goal.communication != Communication::None;
   if (counts_transfers) paths_.emplace(cost, goal.communication);
   for (std::size_t device = 0; device < devices_; ++device) {
-    seconds_per_flop_.push_back(1 / cost.speed(device).value);
+    seconds_per_flop_.push_back(1 / cost.rate(device).value);
+    row_.push_back(cost.work_kind(device) * (cost.layers() + 1));
     inputs_.push_back(counts_transfers ? cost.input_transfer(device) : TransferTimes{});
   }
   const std::size_t most_stages = std::min(cost.layers(), devices_);
@@ -113,7 +116,8 @@ PlacementCosts::Value PlacementCosts::value_of(const Node& all, StageCost input)
 
 double PlacementCosts::cost_of(const StagePlacement& stage, const StagePlacement* before, const StagePlacement* next)
 {
-  const double compute = (work_[stage.last_layer + 1] - work_[stage.first_layer]) * seconds_per_flop_[stage.device];
+  const double* work = &work_[row_[stage.device]];
+  const double compute = (work[stage.last_layer + 1] - work[stage.first_layer]) * seconds_per_flop_[stage.device];
   if (!paths_) return compute;
   double send = 0;
   if (before != nullptr) send += paths_->between(stage.device, before->device).time(gradient_[stage.first_layer]);
@@ -125,8 +129,8 @@ StepTerms PlacementCosts::terms_of(const StagePlacement& stage, const StagePlace
 {
   const auto& [device, first, last] = stage;
   StepTerms terms;
-  terms.forward = cost_->forward_work(first, last).value * seconds_per_flop_[device];
-  terms.backward = cost_->backward_work(first, last).value * seconds_per_flop_[device];
+  terms.forward = cost_->forward_time(device, first, last).value;
+  terms.backward = cost_->backward_time(device, first, last).value;
   terms.update = cost_->update_time(device, first, last).value;
   if (!paths_ || next == nullptr) return terms;
   const AffinePath& there = paths_->between(device, next->device);

@@ -198,18 +198,16 @@ void PathRelaxation::solve_windows(std::size_t level)
   std::vector<std::uint32_t> tail(kinds, 0);
   for (std::size_t cut = 1; cut <= layers_; ++cut) {
     const std::uint32_t* first = &window_[row(level, cut) * kinds];
-    const double work_before = tables_->work(cut - 1);
-    const double work = tables_->work(cut);
     double best = infinity;
     for (std::size_t kind = 0; kind < kinds; ++kind) {
       std::uint32_t* queue = &queue_[kind * layers_];
       const double rate = weight * tables_->slowness(kind);
       const double reached = begun(kind, cut - 1);
       if (reached < infinity) {
-        const double entering = reached - rate * work_before;
+        const double entering = reached - rate * tables_->work(kind, cut - 1);
         while (tail[kind] > head[kind]) {
           const std::uint32_t back = queue[tail[kind] - 1];
-          if (begun(kind, back) - rate * tables_->work(back) < entering) break;
+          if (begun(kind, back) - rate * tables_->work(kind, back) < entering) break;
           --tail[kind];
         }
         queue[tail[kind]++] = static_cast<std::uint32_t>(cut - 1);
@@ -218,7 +216,7 @@ void PathRelaxation::solve_windows(std::size_t level)
       if (head[kind] == tail[kind]) continue;
       const std::uint32_t begin = queue[head[kind]];
       const double sent = cut < layers_ ? weight * outputs(kind, cut)[0] : 0;
-      const double candidate = begun(kind, begin) + rate * (work - tables_->work(begin)) + multipliers_[kind] + sent;
+      const double candidate = begun(kind, begin) + weight * tables_->compute(kind, begin, cut) + multipliers_[kind] + sent;
       if (candidate < best) {
         best = candidate;
         choice[cut] = {static_cast<std::uint32_t>(kind), begin, 0};

@@ -14,14 +14,17 @@ namespace {
 
 bool repeats(const CostModel& cost, std::size_t layer, std::size_t period)
 {
-  const auto same = [](double a, double b) { return std::abs(a - b) <= 1e-12 * std::max(std::abs(a), std::abs(b)); };
   const std::size_t other = layer + period;
-  const auto work = [&](std::size_t k) { return (cost.forward_work(k, k) + cost.backward_work(k, k)).value; };
+  const auto work = [&](std::size_t k, std::size_t kind) {
+    return (cost.forward_work(k, k, kind) + cost.backward_work(k, k, kind)).value;
+  };
   // Prefix sums lose some bits of a layer's own memory; two levels distinguish parameters from activations.
   const auto memory = [&](std::size_t k, std::uint64_t held) { return cost.memory(k, k, held).value; };
   const auto close = [](double a, double b) { return std::abs(a - b) <= 1e-9 * std::max(std::abs(a), std::abs(b)); };
-  return (same(work(layer), work(other)) || close(work(layer), work(other))) &&
-         close(memory(layer, 1), memory(other, 1)) && close(memory(layer, 2), memory(other, 2));
+  for (std::size_t kind = 0; kind < cost.work_kinds(); ++kind) {
+    if (!close(work(layer, kind), work(other, kind))) return false;
+  }
+  return close(memory(layer, 1), memory(other, 1)) && close(memory(layer, 2), memory(other, 2));
 }
 
 }  // namespace

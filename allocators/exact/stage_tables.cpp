@@ -105,14 +105,16 @@ StageTables::StageTables(const CostModel& cost, const Goal& goal, std::size_t mo
       schedule_(require_chain_schedule(goal.schedule)),
       weights_(weights_of(goal)),
       layers_(cost.layers()),
-      work_(layers_ + 1, 0),
-      forward_(layers_ + 1, 0),
       size_of_cut_(layers_ + 1, 0),
       reach_(cost, goal, 1, each_step)
 {
-  for (std::size_t end = 1; end <= layers_; ++end) {
-    forward_[end] = cost.forward_work(0, end - 1).value;
-    work_[end] = forward_[end] + cost.backward_work(0, end - 1).value;
+  for (std::size_t kind = 0; kind < cost.work_kinds(); ++kind) {
+    forward_.push_back(0);
+    work_.push_back(0);
+    for (std::size_t end = 1; end <= layers_; ++end) {
+      forward_.push_back(cost.forward_work(0, end - 1, kind).value);
+      work_.push_back(forward_.back() + cost.backward_work(0, end - 1, kind).value);
+    }
   }
   find_levels(most_levels);
   find_kinds(most_groups, each_step);
@@ -163,7 +165,7 @@ void StageTables::find_kinds(std::size_t most_groups, const std::function<void()
       }
     }
   }
-  std::map<std::tuple<std::size_t, double, double, double, double>, std::uint32_t> known;
+  std::map<std::tuple<std::size_t, double, std::size_t, double, double, double>, std::uint32_t> known;
   for (std::size_t i = 0; i < devices; ++i) {
     const TransferTimes input_transfer = cost_->input_transfer(i);
     double input = CostModel::counted(goal_.communication, input_transfer).value;
@@ -173,13 +175,16 @@ void StageTables::find_kinds(std::size_t most_groups, const std::function<void()
       input /= weights_.beta;
       if (goal_.communication != Communication::None && weights_.alpha > 0) input_turn = input_transfer.data.value;
     }
-    const auto key = std::tuple(place[i], cost_->speed(i).value, cluster.devices[i].memory.value, input, input_turn);
+    const std::size_t work = cost_->work_kind(i);
+    const auto key =
+        std::tuple(place[i], cost_->rate(i).value, work, cluster.devices[i].memory.value, input, input_turn);
     const auto [entry, is_new] = known.emplace(key, static_cast<std::uint32_t>(known.size()));
     if (is_new) {
       devices_of_kind_.emplace_back();
       group_of_kind_.push_back(static_cast<std::uint32_t>(group[i]));
       place_of_kind_.push_back(static_cast<std::uint32_t>(place[i]));
-      slowness_.push_back(1 / cost_->speed(i).value);
+      slowness_.push_back(1 / cost_->rate(i).value);
+      row_.push_back(work * (layers_ + 1));
       input_.push_back(input);
       input_turn_.push_back(input_turn);
     }

@@ -56,11 +56,14 @@ class StageTables {
   /// True when groups are places, so that transfers between kinds are exact.
   bool places_are_exact() const { return places_are_exact_; }
 
-  double slowness(std::size_t kind) const { return slowness_[kind]; }  ///< seconds per FLOP
-  double work(std::size_t end) const { return work_[end]; }            ///< FLOPs of the layers before `end`
+  double slowness(std::size_t kind) const { return slowness_[kind]; }  ///< seconds per FLOP of `work`
+  /// CostModel::speed of its devices.
+  double speed(std::size_t kind) const { return cost_->speed(devices_of_kind_[kind].front()).value; }
+  /// FLOPs of the layers before `end` that take their time on devices of a kind.
+  double work(std::size_t kind, std::size_t end) const { return work_[row_[kind] + end]; }
   double compute(std::size_t kind, std::size_t first, std::size_t end) const
   {
-    return (work_[end] - work_[first]) * slowness_[kind];
+    return (work(kind, end) - work(kind, first)) * slowness_[kind];
   }
   /// True when the objective is the step: limits hold for turns, not for costs.
   bool limits_turns() const { return goal_.objective == Objective::Step; }
@@ -69,8 +72,8 @@ class StageTables {
   double turn(std::size_t level, std::size_t kind, std::size_t first, std::size_t end) const
   {
     if (!limits_turns() || schedule_ != ChainSchedule::OneForwardOneBackward) return compute(kind, first, end);
-    const double forward = forward_[end] - forward_[first];
-    const double backward = work_[end] - work_[first] - forward;
+    const double forward = forward_[row_[kind] + end] - forward_[row_[kind] + first];
+    const double backward = work(kind, end) - work(kind, first) - forward;
     return (std::max(forward, backward) + both_[level] * std::min(forward, backward)) * slowness_[kind];
   }
   /// The turn of the data server's lane to the first stage.
@@ -177,6 +180,7 @@ class StageTables {
   std::size_t places_ = 1;
   std::vector<Path> paths_;  // [place][place]
   std::vector<double> slowness_;
+  std::vector<std::size_t> row_;  // of work_ and forward_
   std::vector<double> input_;
   std::vector<double> input_turn_;
   std::vector<std::uint32_t> size_of_cut_;

@@ -31,7 +31,7 @@ StepTree::StepTree(const PathRelaxation& relaxation, const std::vector<double>& 
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
     const auto count = static_cast<double>(tables_.devices_of(kind).size());
     unused_multipliers_ += count * multipliers_[kind];
-    unused_speed_ += count / tables_.slowness(kind);
+    unused_speed_ += count * tables_.speed(kind);
   }
 }
 
@@ -61,9 +61,9 @@ void StepTree::extend(std::size_t end)
     if (free == devices.end()) continue;
     used_[*free] = true;
     unused_multipliers_ -= multipliers_[kind];
-    unused_speed_ -= 1 / tables_.slowness(kind);
+    unused_speed_ -= tables_.speed(kind);
     put_before(kind, *free, end);
-    unused_speed_ += 1 / tables_.slowness(kind);
+    unused_speed_ += tables_.speed(kind);
     unused_multipliers_ += multipliers_[kind];
     used_[*free] = false;
   }
@@ -92,8 +92,8 @@ void StepTree::put_before(std::size_t kind, std::size_t device, std::size_t end)
     }
     take(1 + tables_.groups());
     if (++seen_ % 1024 == 0) check_();
-    times.forward = cost_.forward_work(first, end - 1) / cost_.speed(device);
-    times.backward = cost_.backward_work(first, end - 1) / cost_.speed(device);
+    times.forward = cost_.forward_time(device, first, end - 1);
+    times.backward = cost_.backward_time(device, first, end - 1);
     const double compute = (times.forward + times.backward).value;
     suffix_.push_back({device, first, end - 1});
     times_.push_back(times);
@@ -120,8 +120,9 @@ bool StepTree::may_continue(std::size_t kind, std::size_t first, double compute,
   const double own = compute + sent;
   const double before = std::max(0.0, (completion - unused_multipliers_) / beta - own);
   const double slack = rounding * (completion + unused_multipliers_ + ceiling_);
+  const Flops work = cost_.forward_work(0, first - 1) + cost_.backward_work(0, first - 1);
   // The largest turn adds at least this much: an even share of the layers before on the unused devices.
-  const double turns = std::max(largest_turn_, turns_ * tables_.work(first) / unused_speed_);
+  const double turns = std::max(largest_turn_, turns_ * work.value / unused_speed_);
   if (beta * (sum_ - times_.back().output.total().value + own + before) + turns - slack >= ceiling_) return false;
   return before + played_suffix() - slack < ceiling_;
 }

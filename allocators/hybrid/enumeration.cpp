@@ -88,8 +88,8 @@ class Enumeration {
     Seconds back;
     for (std::size_t i = 0; i < stages.size(); ++i) {
       const std::size_t device = stages[i].devices.front();
-      const Seconds forward = cost_.forward_work(stages[i].first_layer, stages[i].last_layer) / cost_.speed(device);
-      const Seconds backward = cost_.backward_work(stages[i].first_layer, stages[i].last_layer) / cost_.speed(device);
+      const Seconds forward = cost_.forward_time(device, stages[i].first_layer, stages[i].last_layer);
+      const Seconds backward = cost_.backward_time(device, stages[i].first_layer, stages[i].last_layer);
       // Split backward passes end a micro-batch sooner; then only the forwards are on its way.
       const Seconds on_the_way = splits_backward_ ? Seconds(0) : backward;
       result.others.push_back(there + back);

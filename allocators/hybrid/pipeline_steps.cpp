@@ -189,7 +189,7 @@ class Step {
         for (std::size_t s = first_stage; s <= last_stage; ++s) {
           gradients_at_[s * replicas_ + r] = end;
           const Stage& stage = plan_.stages[s];
-          end -= cost_.backward_work(stage.first_layer, stage.last_layer) / cost_.speed(layers.device);
+          end -= cost_.backward_time(layers.device, stage.first_layer, stage.last_layer);
         }
       }
     }

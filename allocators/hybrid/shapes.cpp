@@ -24,7 +24,12 @@ std::optional<Workload> workload_of_shard(const Workload& workload, std::size_t 
   replica.shards.assign(shards, Shard{"", 1 / static_cast<double>(shards)});
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     if (!workload.layers[i].split || workload.layers[i].split->units < shards) return std::nullopt;
-    part.layers[i] = layer_of_shard(workload.layers[i], {i, i, {replica}}, 0, 0);
+    const Stage stage{i, i, {replica}};
+    part.layers[i] = layer_of_shard(workload.layers[i], stage, 0, 0);
+    for (auto& [type, own] : part.work_on) {
+      const Layer of_type = layer_of_shard(layer_on(workload, i, type), stage, 0, 0);
+      own[i] = {of_type.forward, of_type.backward, of_type.backward_weight, update_work(workload, of_type)};
+    }
   }
   return part;
 }
@@ -114,7 +119,7 @@ std::vector<DeviceKind> kinds_of(const CostModel& cost)
       const std::size_t first = known.devices.front();
       const Device& other = cluster.devices[first];
       return other.type == own.type && other.site == own.site && other.memory == own.memory &&
-             cost.speed(first) == cost.speed(device) && (!own.site.empty() || have_same_paths(cluster, first, device));
+             cost.computes_like(first, device) && (!own.site.empty() || have_same_paths(cluster, first, device));
     });
     if (kind == kinds.end()) {
       kinds.push_back({{device}});
@@ -334,9 +339,9 @@ ShapeTimes ShapeCosts::times(const Shape& shape, const Surroundings& all) const
     }
     round = rounds[i];
     times.period = std::max(times.period, compute);
-    const FlopsPerSecond speed = costs.speed(kinds_[stage.kind].devices.front());
-    forwards = std::max(forwards, costs.forward_work(stage.first_layer, stage.last_layer) / speed);
-    times.backward[i] = costs.backward_work(stage.first_layer, stage.last_layer) / speed;
+    const std::size_t device = kinds_[stage.kind].devices.front();
+    forwards = std::max(forwards, costs.forward_time(device, stage.first_layer, stage.last_layer));
+    times.backward[i] = costs.backward_time(device, stage.first_layer, stage.last_layer);
     backwards = std::max(backwards, times.backward[i]);
     times.fits = times.fits && fits(stage, count - 1 - i, all.replicas);
   }

@@ -67,6 +67,9 @@ Workload layers_between(const Workload& workload, const Boundaries& cuts, std::s
     layer.inputs = std::move(inputs);
     if (layer.tied_to) *layer.tied_to -= first;
   }
+  for (auto& [type, own] : part.work_on) {
+    own.assign(own.begin() + static_cast<std::ptrdiff_t>(first), own.begin() + static_cast<std::ptrdiff_t>(last) + 1);
+  }
   part.recompute.clear();
   for (const std::size_t layer : workload.recompute) {
     if (layer >= first && layer <= last) part.recompute.push_back(layer - first);

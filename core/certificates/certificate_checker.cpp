@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <string>
 
 namespace isobar {
 
@@ -18,12 +20,12 @@ namespace proofs {
 namespace {
 
 /// Sums over the layers before each cut. The extra digits of long double keep differences of two sums accurate.
-template <typename Read>
-std::vector<double> sums_before_cuts(const Workload& workload, Read read)
+template <typename Layers, typename Read>
+std::vector<double> sums_before_cuts(const Layers& layers, Read read)
 {
   std::vector<double> sums = {0};
   long double sum = 0;
-  for (const Layer& layer : workload.layers) {
+  for (const auto& layer : layers) {
     sum += read(layer);
     sums.push_back(static_cast<double>(sum));
   }
@@ -58,20 +60,21 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
   // Replicas may divide parameters, gradients and optimizers. No stage has more of them than devices or micro-batches.
   const auto most_parts = static_cast<double>(std::min<std::uint64_t>(devices, goal.microbatches));
   const double per_parameter = bytes_per_parameter(chain) / (divides_layers ? most_parts : 1);
-  work = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value + layer.backward.value; });
-  forward = sums_before_cuts(chain, [](const Layer& layer) { return layer.forward.value; });
-  update = sums_before_cuts(chain, [&](const Layer& layer) { return update_work(chain, layer).value; });
+  const auto& all = chain.layers;
+  work = {sums_before_cuts(all, [](const Layer& layer) { return layer.forward.value + layer.backward.value; }),
+          sums_before_cuts(all, [](const Layer& layer) { return layer.forward.value; }),
+          sums_before_cuts(all, [&](const Layer& layer) { return update_work(chain, layer).value; })};
   parameter_bytes = sums_before_cuts(
-      chain, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
-  activations = sums_before_cuts(chain, [](const Layer& layer) { return layer.activations.value; });
-  sky_memory = sums_before_cuts(chain, [](const Layer& layer) { return layer.sky_memory.value; });
+      all, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
+  activations = sums_before_cuts(all, [](const Layer& layer) { return layer.activations.value; });
+  sky_memory = sums_before_cuts(all, [](const Layer& layer) { return layer.sky_memory.value; });
   const Boundaries cuts = boundaries_of(chain);
   for (std::size_t cut = 0; cut <= layers; ++cut) {
     output.push_back(cuts.output[cut].value);
     gradient.push_back(cuts.gradient[cut].value);
   }
   for (std::size_t i = 0; i < devices; ++i) {
-    speed.push_back(given.devices[i].speed_at(chain.dtype).value);
+    rate.push_back(given.devices[i].speed_at(chain.dtype).value);
     memory.push_back(given.devices[i].memory.value);
     input_s.push_back(0);
     input_turn_s.push_back(0);
@@ -86,6 +89,26 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
     input_s[i] /= beta();
     if (schedule != ChainSchedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
   }
+  add_work_of_types(chain);
+}
+
+/// A device's speed is the largest with which it does a pass of a layer, or its update.
+void Chain::add_work_of_types(const Workload& chain)
+{
+  own_work.reserve(chain.work_on.size());  // devices refer to them
+  std::map<std::string, const WorkSums*> sums_of;
+  for (const auto& [type, own] : chain.work_on) {
+    sums_of[type] =
+        &own_work.emplace_back(sums_before_cuts(own, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; }),
+                               sums_before_cuts(own, [](const LayerWork& layer) { return layer.forward.value; }),
+                               sums_before_cuts(own, [](const LayerWork& layer) { return layer.update.value; }));
+  }
+  for (std::size_t i = 0; i < devices; ++i) {
+    const auto own = sums_of.find(cluster->devices[i].type);
+    work_on.push_back(own == sums_of.end() ? &work : own->second);
+    speed.push_back(rate[i]);
+    if (own != sums_of.end()) speed.back() *= most_speedup(chain, chain.work_on.at(own->first));
+  }
 }
 
 std::uint64_t Chain::held_by(std::size_t stages_after) const
@@ -98,7 +121,7 @@ double Chain::turn_s(std::size_t device, std::size_t first_cut, std::size_t end_
 {
   const double both = compute_s(device, first_cut, end_cut);
   if (!has_turns() || schedule != ChainSchedule::OneForwardOneBackward || goal.microbatches == 1) return both;
-  const double one = (forward[end_cut] - forward[first_cut]) / speed[device];
+  const double one = forward_s(device, first_cut, end_cut);
   const double less = std::min(one, both - one);
   // Of the M - 1 micro-batches after the first, in_flight - 1 may overlap with it in one direction.
   return both - less * static_cast<double>(in_flight - 1) / static_cast<double>(goal.microbatches - 1);

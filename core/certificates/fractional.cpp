@@ -19,7 +19,7 @@ class Density {
     // A stage needs at least its layers without buffers, with the micro-batches in flight of the last stage.
     const auto held = static_cast<double>(chain.held_by(0));
     for (std::size_t k = 0; k < chain.layers; ++k) {
-      const double work = chain.work[k + 1] - chain.work[k];
+      const double work = chain.work.both[k + 1] - chain.work.both[k];
       const double memory = chain.is_sky ? chain.sky_memory[k + 1] - chain.sky_memory[k]
                                          : chain.parameter_bytes[k + 1] - chain.parameter_bytes[k] +
                                                (chain.activations[k + 1] - chain.activations[k]) * held;
@@ -41,7 +41,7 @@ class Density {
       item.work_until = work;
       item.memory_until = memory;
     }
-    all_work_ = chain.work.back();
+    all_work_ = chain.work.both.back();
   }
 
   double all_work() const { return all_work_; }
@@ -106,13 +106,17 @@ double least_turns(const Chain& chain)
   // of its layers' compute.
   double least_forward = 1;
   double least_backward = 1;
-  for (std::size_t k = 0; k < chain.layers; ++k) {
-    const double work = chain.work[k + 1] - chain.work[k];
-    if (work <= 0) continue;
-    const double share = (chain.forward[k + 1] - chain.forward[k]) / work;
-    least_forward = std::min(least_forward, share);
-    least_backward = std::min(least_backward, 1 - share);
-  }
+  const auto count = [&](const WorkSums& sums) {
+    for (std::size_t k = 0; k < chain.layers; ++k) {
+      const double work = sums.both[k + 1] - sums.both[k];
+      if (work <= 0) continue;
+      const double share = (sums.forward[k + 1] - sums.forward[k]) / work;
+      least_forward = std::min(least_forward, share);
+      least_backward = std::min(least_backward, 1 - share);
+    }
+  };
+  count(chain.work);
+  for (const auto& own : chain.own_work) count(own);
   const double larger = std::max({0.5, least_forward, least_backward}) * (1 - rounding);
   const auto in_flight = chain.held_by(std::min(chain.layers, chain.devices) - 1);
   return chain.alpha() - static_cast<double>(in_flight - 1) * (1 - larger);

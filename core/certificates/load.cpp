@@ -235,11 +235,11 @@ class Loads {
 
   double forward_s(std::size_t first, std::size_t end, std::size_t kind) const
   {
-    return (sums_.forward[end] - sums_.forward[first]) / kinds_[kind].speed;
+    return (sums_.work.forward[end] - sums_.work.forward[first]) / kinds_[kind].speed;
   }
   double compute_s(std::size_t first, std::size_t end, std::size_t kind) const
   {
-    return (sums_.work[end] - sums_.work[first]) / kinds_[kind].speed;
+    return (sums_.work.both[end] - sums_.work.both[first]) / kinds_[kind].speed;
   }
   /// The part of the backward pass that the device before waits for.
   double input_gradient_s(std::size_t first, std::size_t end, std::size_t kind) const
@@ -319,7 +319,7 @@ class Loads {
       for (const auto& one : kinds_) {
         if (!one.is_divided) cheapest = std::min(cheapest, one.multiplier / one.speed);
       }
-      const double work = sums_.work[end] - sums_.work[first];
+      const double work = sums_.work.both[end] - sums_.work.both[first];
       return work <= 0 ? 0 : cheapest * work / (takes_whole_runs_ ? time : limit_);
     }
     if (!takes_whole_runs_) return kind.multiplier * compute / limit_;

@@ -139,7 +139,7 @@ Runs::Runs(const Chain& chain, const GroupTransfers& transfers, const std::vecto
   for (std::size_t i = 0; i < chain.devices; ++i) {
     chain.effort.take(representatives_.size() + chain.layers * transfers.groups());
     const auto alike = std::find_if(representatives_.begin(), representatives_.end(), [&](std::size_t other) {
-      return transfers.group_of(i) == transfers.group_of(other) && chain.speed[i] == chain.speed[other] &&
+      return transfers.group_of(i) == transfers.group_of(other) && chain.computes_alike(i, other) &&
              chain.memory[i] == chain.memory[other] && chain.input_s[i] == chain.input_s[other] &&
              multipliers[i] == multipliers[other] && transfers.are_alike(i, other);
     });
@@ -359,10 +359,11 @@ void PathTable::fill_without_transfers()
       double& least = staying_[stay(level, end, 0)];
       for (std::size_t i = 0; i < chain_.devices; ++i) {
         auto& [cuts, front] = windows[level * chain_.devices + i];
-        const double per_flop = weights_[level] / chain_.speed[i];
+        const double per_flop = weights_[level] / chain_.rate[i];
+        const std::vector<double>& work = chain_.work_on[i]->both;
         const auto key = [&, per_flop](std::size_t cut) {
           const double before = cut == 0 ? 0 : staying_[stay(level_before, cut, 0)];
-          return before - per_flop * chain_.work[cut];
+          return before - per_flop * work[cut];
         };
         const double newest = key(end - 1);
         if (newest < infinity) {
@@ -377,7 +378,7 @@ void PathTable::fill_without_transfers()
           ++front;
         }
         if (front < cuts.size()) {
-          least = std::min(least, multipliers_[i] + key(cuts[front]) + per_flop * chain_.work[end]);
+          least = std::min(least, multipliers_[i] + key(cuts[front]) + per_flop * work[end]);
         }
       }
     }

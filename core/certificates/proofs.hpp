@@ -63,9 +63,18 @@ class Effort {
   std::uint64_t steps_ = 0;
 };
 
+/// Sums of FLOP over the layers before each cut.
+struct WorkSums {
+  std::vector<double> both;     ///< forward and backward
+  std::vector<double> forward;  ///< of `both`
+  std::vector<double> update;
+};
+
 /// A chain of layers on a cluster, with its own sums over the layers. Cut k lies before layer k.
 struct Chain {
   Chain(const Workload& chain, const Cluster& devices, const Plan& asked, Effort& spent);
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
 
   std::size_t layers = 0;
   std::size_t devices = 0;
@@ -74,22 +83,25 @@ struct Chain {
   std::optional<ChainSchedule> schedule;
   bool divides_layers = false;          ///< several replicas of a stage divide the micro-batches of its layers
   bool is_sky = false;                  ///< memory is by Sky's estimator
-  std::vector<double> work;             ///< FLOP, forward and backward, of the layers before each cut
-  std::vector<double> forward;          ///< FLOP, forward, likewise
-  std::vector<double> update;           ///< FLOP, of an update, likewise
+  WorkSums work;                        ///< of the layers
+  std::vector<WorkSums> own_work;       ///< of types of devices whose times are known
   std::vector<double> parameter_bytes;  ///< of the layers before each cut
   std::vector<double> activations;      ///< likewise, of one micro-batch
   std::vector<double> sky_memory;       ///< likewise
   double workspace = 0;                 ///< of every stage
   std::vector<double> output;           ///< bytes over each cut, forward
   std::vector<double> gradient;         ///< bytes over each cut, back
-  std::vector<double> speed;            ///< of each device
+  std::vector<const WorkSums*> work_on;  ///< of each device; in `work` or `own_work`
+  std::vector<double> rate;             ///< of each device, at which it does work_on
+  std::vector<double> speed;            ///< of each device: no pass of a layer takes less than its `work` over this
   std::vector<double> memory;           ///< of each device
   std::vector<double> input_s;          ///< time of the input transfer to each device; 0 if input is local
   std::vector<double> input_turn_s;     ///< the part of it that limits apply to
   const Cluster* cluster = nullptr;
   bool latency_counts = true;  ///< in the transfers of stages
   Effort& effort;              ///< spent on all proofs about this chain
+
+  void add_work_of_types(const Workload& chain);
 
   /// The time that the goal counts of a transfer between two endpoints.
   double transfer_s(const Path& path, double bytes) const
@@ -99,7 +111,20 @@ struct Chain {
 
   double compute_s(std::size_t device, std::size_t first_cut, std::size_t end_cut) const
   {
-    return (work[end_cut] - work[first_cut]) / speed[device];
+    return (work_on[device]->both[end_cut] - work_on[device]->both[first_cut]) / rate[device];
+  }
+  double forward_s(std::size_t device, std::size_t first_cut, std::size_t end_cut) const
+  {
+    return (work_on[device]->forward[end_cut] - work_on[device]->forward[first_cut]) / rate[device];
+  }
+  double update_s(std::size_t device, std::size_t first_cut, std::size_t end_cut) const
+  {
+    return (work_on[device]->update[end_cut] - work_on[device]->update[first_cut]) / rate[device];
+  }
+  /// True if two devices take the same for each layer.
+  bool computes_alike(std::size_t device, std::size_t other) const
+  {
+    return rate[device] == rate[other] && work_on[device] == work_on[other];
   }
   /// Bytes that the layers between two cuts need without buffers; never less with another layer.
   double need_of_layers(std::size_t first_cut, std::size_t end_cut, std::uint64_t held) const

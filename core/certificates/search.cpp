@@ -136,7 +136,7 @@ class RungSearch {
   bool are_twins(std::size_t i, std::size_t j) const
   {
     const auto& cluster = *chain_.cluster;
-    if (chain_.memory[i] != chain_.memory[j] || chain_.speed[i] != chain_.speed[j] ||
+    if (chain_.memory[i] != chain_.memory[j] || !chain_.computes_alike(i, j) ||
         chain_.input_s[i] != chain_.input_s[j] || multipliers_[i] != multipliers_[j]) {
       return false;
     }

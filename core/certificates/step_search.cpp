@@ -57,7 +57,7 @@ class StepsOfRung {
   bool are_twins(std::size_t i, std::size_t j) const
   {
     const auto& cluster = *chain_.cluster;
-    if (chain_.memory[i] != chain_.memory[j] || chain_.speed[i] != chain_.speed[j] ||
+    if (chain_.memory[i] != chain_.memory[j] || !chain_.computes_alike(i, j) ||
         chain_.input_s[i] != chain_.input_s[j] || chain_.input_turn_s[i] != chain_.input_turn_s[j] ||
         multipliers_[i] != multipliers_[j]) {
       return false;
@@ -114,9 +114,9 @@ class StepsOfRung {
       if (chain_.turn_s(i, first, end, held) > table_.limit()) break;
       if (chain_.need_of_layers(first, end, held) > memory) break;
       if (chain_.need(first, end, held) > memory) continue;
-      stage.forward = (chain_.forward[end] - chain_.forward[first]) / chain_.speed[i];
+      stage.forward = chain_.forward_s(i, first, end);
       stage.backward = chain_.compute_s(i, first, end) - stage.forward;
-      stage.update = (chain_.update[end] - chain_.update[first]) / chain_.speed[i];
+      stage.update = chain_.update_s(i, first, end);
       stages_.push_front(stage);
       placed_.push_back({i, behind + stage.forward + stage.backward});
       if (first == 0) {
@@ -175,7 +175,7 @@ class StepsOfRung {
     if (!(before < infinity)) return false;
     const double slack = rounding * (before + table_.sum_of_multipliers() + 1e3 * below_);
     before = std::max(0.0, (before - left_multipliers_) / chain_.beta());
-    const double largest = std::max(largest_turn_, least_turns(chain_) * chain_.work[cut] / left_speed_);
+    const double largest = std::max(largest_turn_, least_turns(chain_) * chain_.work.both[cut] / left_speed_);
     if (chain_.beta() * (placed_.back().alone + before) + largest - slack >= below_) return false;
     return before + played_alone() - slack < below_;
   }

@@ -446,8 +446,9 @@ class Checker {
       double forward = 0;
       double backward = 0;
       double update = 0;
+      const std::string& type = cluster_.devices[facts.device].type;
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-        const Layer& layer = workload_.layers[k];
+        const Layer layer = layer_on(workload_, k, type);
         forward += layer.forward.value;
         backward += layer.backward.value;
         parameters += static_cast<double>(layer.parameters);

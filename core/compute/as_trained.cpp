@@ -102,6 +102,7 @@ class Training {
       own.speed = work_of_device[device] / time;
       own.speed_in.clear();
     }
+    own_.work_on.clear();
     own_.memory_model = MemoryModel::System;
     own_.state = state_of(framework_, own_.dtype);
     own_.workspace = framework_.memory.context;
@@ -295,6 +296,42 @@ class Training {
   std::map<Key, LayerCost> costs_;
 };
 
+/// Gives the layers of each stage the work of its first device, and devices the speeds at which they take their own times
+/// for it.
+void take_own_work(const Plan& plan, Workload& workload, Cluster& cluster)
+{
+  const Workload given = workload;
+  workload.work_on.clear();
+  std::unordered_map<std::string_view, std::size_t> index_of;
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) index_of.emplace(cluster.devices[i].name, i);
+  struct Load {
+    Seconds time;
+    Flops work;
+  };
+  std::map<std::size_t, Load> loads;  // of devices, forward and backward
+  for (const auto& stage : plan.stages) {
+    const Device& first = cluster.devices[index_of.at(stage.replicas.front().shards.front().device)];
+    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+      workload.layers[layer] = layer_on(given, layer, first.type);
+      const Flops work = workload.layers[layer].forward + workload.layers[layer].backward;
+      for (const auto& replica : stage.replicas) {
+        for (const auto& shard : replica.shards) {
+          const std::size_t index = index_of.at(shard.device);
+          const Device& device = cluster.devices[index];
+          const Layer own = layer_on(given, layer, device.type);
+          loads[index].time += (own.forward + own.backward) / device.speed_at(given.dtype);
+          loads[index].work += work;
+        }
+      }
+    }
+  }
+  for (const auto& [index, load] : loads) {
+    if (load.time <= Seconds(0)) continue;
+    cluster.devices[index].speed = load.work / load.time;
+    cluster.devices[index].speed_in.clear();
+  }
+}
+
 }  // namespace
 
 PassParts& PassParts::operator+=(const PassParts& more)
@@ -318,8 +355,18 @@ AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& 
 {
   const Framework* const framework = framework_of(plan);
   const bool has_grid = std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.grid.is_grid(); });
-  if (framework == nullptr || plan.stages.empty() || uses_machines(plan) || divides_operators(plan) || has_grid) return;
+  const bool has_system = framework != nullptr && !plan.stages.empty() && !uses_machines(plan) &&
+                          !divides_operators(plan) && !has_grid;
+  if (!has_system && workload.work_on.empty()) return;
   own_ = std::make_unique<Own>(Own{workload, cluster});
+  if (!has_system) {
+    if (divides_operators(plan)) {
+      own_->workload.work_on.clear();
+    } else {
+      take_own_work(plan, own_->workload, own_->cluster);
+    }
+    return;
+  }
   parts_ = Training(plan, workload, cluster, *framework, own_->workload, own_->cluster).apply();
 }
 

@@ -102,27 +102,36 @@ bool is_fitted(const DeviceConstants& device, const Framework& framework)
 
 class OperatorPrices : public LayerPrices {
  public:
-  OperatorPrices(const Framework& framework, std::string type, Measurements measurements)
-      : framework_(framework), type_(std::move(type)), measurements_(std::move(measurements))
+  /// `speeds` are by type of device; layers have the work of `reference`.
+  OperatorPrices(const Framework& framework, std::string reference, std::map<std::string, FlopsPerSecond> speeds,
+                 Measurements measurements)
+      : framework_(framework),
+        reference_(std::move(reference)),
+        speeds_(std::move(speeds)),
+        measurements_(std::move(measurements))
   {
   }
 
   const Measurements& measurements() const { return measurements_; }
   const Framework& framework() const { return framework_; }
-  void set_speed(FlopsPerSecond speed) { speed_ = speed; }
 
   void apply(Workload& workload) const override
   {
-    const TypeTimes times(type_, workload.dtype, measurements_);
+    const TypeTimes times(reference_, workload.dtype, measurements_);
+    const FlopsPerSecond speed = speeds_.at(reference_);
+    workload.work_on.clear();
+    for (const auto& [type, own_speed] : speeds_) {
+      if (type != reference_) workload.work_on[type] = work_of(workload, type, own_speed);
+    }
     workload.workspace = Bytes(0);
     for (std::size_t index = 0; index < workload.layers.size(); ++index) {
       Layer& layer = workload.layers[index];
-      const auto work = [&](std::size_t shards) { return times.work(workload, index, shards, framework_, speed_); };
+      const auto work = [&](std::size_t shards) { return times.work(workload, index, shards, framework_, speed); };
       const ShardWork whole = work(1);
       layer.forward = whole.forward;
       layer.backward = whole.backward;
       layer.backward_weight = whole.backward_weight;
-      layer.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_) * speed_;
+      layer.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_) * speed;
       const std::size_t units = layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
       for (std::size_t shards = 2; shards <= units; shards *= 2) layer.work_of_shards[shards] = work(shards);
       set_memory(workload, index);
@@ -132,6 +141,19 @@ class OperatorPrices : public LayerPrices {
   }
 
  private:
+  std::vector<LayerWork> work_of(const Workload& workload, const std::string& type, FlopsPerSecond speed) const
+  {
+    const TypeTimes times(type, workload.dtype, measurements_);
+    std::vector<LayerWork> all;
+    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+      const ShardWork whole = times.work(workload, layer, 1, framework_, speed);
+      const auto parameters = static_cast<double>(workload.layers[layer].parameters);
+      all.push_back({whole.forward, whole.backward, whole.backward_weight,
+                     update_time(parameters, times.constants(), framework_) * speed});
+    }
+    return all;
+  }
+
   void set_memory(Workload& workload, std::size_t index) const
   {
     Layer& layer = workload.layers[index];
@@ -147,9 +169,9 @@ class OperatorPrices : public LayerPrices {
   }
 
   const Framework& framework_;
-  std::string type_;
+  std::string reference_;
+  std::map<std::string, FlopsPerSecond> speeds_;
   Measurements measurements_;
-  FlopsPerSecond speed_{1};
 };
 
 }  // namespace
@@ -182,8 +204,7 @@ void price(Workload& workload, const Cluster& cluster,
     if (!speeds.contains(device.type)) speeds[device.type] = all / time_on(device.type);
   }
   const std::string& reference = cluster.devices.front().type;
-  const auto prices = std::make_shared<OperatorPrices>(framework, reference, measurements);
-  prices->set_speed(speeds.at(reference));
+  const auto prices = std::make_shared<OperatorPrices>(framework, reference, speeds, measurements);
   workload.prices = prices;
   prices->apply(workload);
   for (const auto& [type, speed] : speeds) set_speed(type, speed);
@@ -202,7 +223,7 @@ double least_as_trained(const Plan& plan, const Workload& workload, const Cluste
     const TypeTimes times(device.type, workload.dtype, prices->measurements());
     std::set<std::pair<double, double>> kinds;
     for (std::size_t index = 0; index < workload.layers.size(); ++index) {
-      const Layer& layer = workload.layers[index];
+      const Layer layer = layer_on(workload, index, device.type);
       if (!kinds.emplace(layer.forward.value, layer.backward.value).second) continue;
       const std::size_t units = is_shared && layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
       for (std::size_t shards = 1; shards <= units; shards *= 2) {

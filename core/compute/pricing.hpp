@@ -16,9 +16,8 @@ namespace isobar::compute {
 /// the speed of each of its device types. Layers then take `work / speed`, whole or by numbers of equal shards
 /// (Layer::work_of_shards).
 ///
-/// A type's speed is the FLOPs of all layers over the time that they take on it; layers have the work that gives their
-/// own times on the type of the cluster's first device. So a stage on another type takes what the sum of all layers
-/// says, and not what its own layers would.
+/// A type's speed is the FLOPs of all layers over the time that they take on it. Layers have the work that gives their
+/// times on the type of the cluster's first device; other types have work of their own (Workload::work_on).
 ///
 /// Numbers of shards are the powers of two up to 64; a layer among any other number takes its part of the whole.
 ///
@@ -36,8 +35,7 @@ void price(Workload& workload, const Cluster& cluster,
            const Measurements& measurements = {});
 
 /// The least part of the times that `price` gives which a layer takes as trained (AsTrained), whole or of all its shards
-/// together if stages of the plan are shared: by types of devices other than the first, by what products hide, and by
-/// measured operators. Bounds of any placement are multiplied by it. 1 for plans without training software.
+/// together if stages of the plan are shared: by what products hide, and by what shards of other types take. Bounds of any placement are multiplied by it. 1 for plans without training software.
 /// O(kinds of layers x types).
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

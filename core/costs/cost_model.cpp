@@ -4,6 +4,8 @@
 #include "core/model/layer_graph.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
 
 namespace isobar {
@@ -18,12 +20,19 @@ std::vector<double> prefix_sums(const std::vector<Layer>& layers, Read read)
   return sums;
 }
 
+void add_prefix_sums(std::vector<double>& sums, const std::vector<LayerWork>& layers, Flops LayerWork::*part)
+{
+  sums.push_back(0);
+  for (const auto& layer : layers) sums.push_back(sums.back() + (layer.*part).value);
+}
+
 }  // namespace
 
 CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vector<std::uint64_t> held)
     : workload_(&workload),
       cluster_(&cluster),
       held_(std::move(held)),
+      cuts_(workload.layers.size() + 1),
       forward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.forward.value; })),
       backward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.backward.value; })),
       update_(prefix_sums(workload.layers, [&](const Layer& layer) { return update_work(workload, layer).value; })),
@@ -32,15 +41,41 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vect
       activations_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.activations.value; })),
       sky_memory_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.sky_memory.value; }))
 {
-  for (const auto& device : cluster.devices) speed_.push_back(device.speed_at(workload.dtype));
+  for (const auto& device : cluster.devices) rate_.push_back(device.speed_at(workload.dtype));
+  speed_ = rate_;
+  row_.assign(rate_.size(), 0);
+  if (!workload.work_on.empty()) add_types();
   auto boundaries = boundaries_of(workload);
   boundary_output_ = std::move(boundaries.output);
   boundary_gradient_ = std::move(boundaries.gradient);
 }
 
+void CostModel::add_types()
+{
+  std::map<std::string, std::size_t> row_of;  // by type
+  for (std::size_t device = 0; device < rate_.size(); ++device) {
+    const std::string& type = cluster_->devices[device].type;
+    const auto* own = work_on(*workload_, type);
+    if (own == nullptr) continue;
+    const auto [entry, is_new] = row_of.emplace(type, forward_.size());
+    row_[device] = entry->second;
+    speed_[device] = rate_[device] * most_speedup(*workload_, *own);
+    if (!is_new) continue;
+    add_prefix_sums(forward_, *own, &LayerWork::forward);
+    add_prefix_sums(backward_, *own, &LayerWork::backward);
+    add_prefix_sums(update_, *own, &LayerWork::update);
+  }
+}
+
+Seconds CostModel::weight_time(std::size_t device, std::size_t layer) const
+{
+  const auto* own = row_[device] == 0 ? nullptr : work_on(*workload_, cluster_->devices[device].type);
+  return (own == nullptr ? workload_->layers[layer].backward_weight : (*own)[layer].backward_weight) / rate_[device];
+}
+
 Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const
 {
-  return Flops(update_[last + 1] - update_[first]) / speed_[device];
+  return sum_of(update_, device, first, last) / rate_[device];
 }
 
 namespace {
@@ -155,8 +190,8 @@ CostModel::Evaluation CostModel::evaluate(const std::vector<StagePlacement>& sta
   TransferTimes gradient;                 // over the cut before the stage
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
-    const Seconds forward = forward_work(first, last) / speed_[device];
-    const Seconds backward = backward_work(first, last) / speed_[device];
+    const Seconds forward = forward_time(device, first, last);
+    const Seconds backward = backward_time(device, first, last);
     const Seconds compute = compute_time(device, first, last);
     const bool is_last = i + 1 == stages.size();
     const TransferTimes output = is_last ? TransferTimes{} : output_transfer(device, stages[i + 1].device, last + 1);

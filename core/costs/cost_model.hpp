@@ -33,22 +33,47 @@ class CostModel {
 
   const Workload& workload() const { return *workload_; }
   const Cluster& cluster() const { return *cluster_; }
-  std::size_t layers() const { return forward_.size() - 1; }
-  std::size_t devices() const { return speed_.size(); }
+  std::size_t layers() const { return cuts_ - 1; }
+  std::size_t devices() const { return rate_.size(); }
 
-  /// Work of layers first..last for one micro-batch.
-  Flops forward_work(std::size_t first, std::size_t last) const { return Flops(forward_[last + 1] - forward_[first]); }
-  Flops backward_work(std::size_t first, std::size_t last) const
+  /// Forward and backward time of layers first..last on `device` for one micro-batch.
+  Seconds forward_time(std::size_t device, std::size_t first, std::size_t last) const
   {
-    return Flops(backward_[last + 1] - backward_[first]);
+    return sum_of(forward_, device, first, last) / rate_[device];
   }
-  /// f_i + b_i: forward and backward time of layers first..last on `device` for one micro-batch.
+  Seconds backward_time(std::size_t device, std::size_t first, std::size_t last) const
+  {
+    return sum_of(backward_, device, first, last) / rate_[device];
+  }
+  /// f_i + b_i.
   Seconds compute_time(std::size_t device, std::size_t first, std::size_t last) const
   {
-    return (forward_work(first, last) + backward_work(first, last)) / speed_[device];
+    return (sum_of(forward_, device, first, last) + sum_of(backward_, device, first, last)) / rate_[device];
   }
-  /// The rate of a device in the workload's dtype.
+  /// Of `backward_time`, what the gradients of parameters take.
+  Seconds weight_time(std::size_t device, std::size_t layer) const;
+
+  /// Work of layers first..last for one micro-batch: of kind 0 that of the layers, of others that which a type of
+  /// devices has of its own (Workload::work_on).
+  Flops forward_work(std::size_t first, std::size_t last, std::size_t kind = 0) const
+  {
+    return Flops(forward_[kind * cuts_ + last + 1] - forward_[kind * cuts_ + first]);
+  }
+  Flops backward_work(std::size_t first, std::size_t last, std::size_t kind = 0) const
+  {
+    return Flops(backward_[kind * cuts_ + last + 1] - backward_[kind * cuts_ + first]);
+  }
+  std::size_t work_kinds() const { return forward_.size() / cuts_; }
+  /// The kind of work that a device computes, at its `rate` in the workload's dtype.
+  std::size_t work_kind(std::size_t device) const { return row_[device] / cuts_; }
+  FlopsPerSecond rate(std::size_t device) const { return rate_[device]; }
+  /// The largest rate at which a device computes a pass of a layer, for bounds: its `rate`, if it has no work of its own.
   FlopsPerSecond speed(std::size_t device) const { return speed_[device]; }
+  /// Whether two devices take the same for each layer.
+  bool computes_like(std::size_t device, std::size_t other) const
+  {
+    return rate_[device] == rate_[other] && row_[device] == row_[other];
+  }
   /// Time of the optimizer's update of layers first..last on `device`, once per step.
   Seconds update_time(std::size_t device, std::size_t first, std::size_t last) const;
 
@@ -95,13 +120,22 @@ class CostModel {
   Evaluation evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const;
 
  private:
+  void add_types();
+  Flops sum_of(const std::vector<double>& sums, std::size_t device, std::size_t first, std::size_t last) const
+  {
+    return Flops(sums[row_[device] + last + 1] - sums[row_[device] + first]);
+  }
+
   const Workload* workload_;
   const Cluster* cluster_;
   std::vector<std::uint64_t> held_;
-  std::vector<FlopsPerSecond> speed_;
-  std::vector<double> forward_;      // prefix sums, FLOP
-  std::vector<double> backward_;     // prefix sums, FLOP
-  std::vector<double> update_;       // prefix sums, FLOP
+  std::size_t cuts_;                   // before and after layers
+  std::vector<FlopsPerSecond> rate_;   // by device
+  std::vector<FlopsPerSecond> speed_;  // likewise
+  std::vector<std::size_t> row_;       // likewise: where the prefix sums of its work begin
+  std::vector<double> forward_;        // prefix sums, FLOP, of the layers; then of each type's own work
+  std::vector<double> backward_;       // likewise
+  std::vector<double> update_;         // likewise
   std::vector<double> parameters_;   // prefix sums, count
   std::vector<double> activations_;  // prefix sums, bytes
   std::vector<double> sky_memory_;   // prefix sums, bytes

@@ -99,8 +99,8 @@ StepTimes step_times(const CostModel& cost, const std::vector<StagePlacement>& s
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const auto& [device, first, last] = stages[i];
     StageTimes stage;
-    stage.forward = cost.forward_work(first, last) / cost.speed(device);
-    stage.backward = cost.backward_work(first, last) / cost.speed(device);
+    stage.forward = cost.forward_time(device, first, last);
+    stage.backward = cost.backward_time(device, first, last);
     stage.update = cost.update_time(device, first, last);
     if (counts_transfers && i + 1 < stages.size()) {
       stage.output = cost.output_transfer(device, stages[i + 1].device, last + 1);

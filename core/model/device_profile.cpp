@@ -277,6 +277,22 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
   return profile;
 }
 
+void add_profile(const DeviceProfile& profile, const std::string& file, const std::string& type, Workload& workload)
+{
+  if (!profile.has_layers()) throw InputError(file, "has rates of operators alone; give one such profile alone");
+  if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
+  std::vector<LayerWork> own;
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    const Layer& layer = workload.layers[i];
+    const LayerProfile& measured = profile.layers[i];
+    const double weights = layer.backward > Flops(0) ? layer.backward_weight / layer.backward : 0;
+    own.push_back({measured.forward * profile.speed, measured.backward * profile.speed,
+                   weights * measured.backward * profile.speed, measured.update * profile.speed});
+    if (measured.workspace) workload.workspace = std::max(workload.workspace, *measured.workspace);
+  }
+  workload.work_on[type] = std::move(own);
+}
+
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload)
 {
   const auto* sizes = std::get_if<spmd::MoeSizes>(&workload.model);

@@ -148,6 +148,26 @@ std::vector<std::size_t> chain_cuts(const Workload& workload)
   return cuts;
 }
 
+namespace {
+
+/// The work of blocks of layers, whose first ones `cuts` lists, with the end of the last.
+std::vector<LayerWork> sums_between(const std::vector<LayerWork>& layers, const std::vector<std::size_t>& cuts)
+{
+  std::vector<LayerWork> blocks;
+  for (std::size_t block = 0; block + 1 < cuts.size(); ++block) {
+    LayerWork& sum = blocks.emplace_back();
+    for (std::size_t i = cuts[block]; i < cuts[block + 1]; ++i) {
+      sum.forward += layers[i].forward;
+      sum.backward += layers[i].backward;
+      sum.backward_weight += layers[i].backward_weight;
+      sum.update += layers[i].update;
+    }
+  }
+  return blocks;
+}
+
+}  // namespace
+
 ChainView chain_view(const Workload& workload)
 {
   ChainView view;
@@ -160,6 +180,7 @@ ChainView chain_view(const Workload& workload)
 
   const auto boundaries = boundaries_of(workload);
   view.workload.layers.clear();
+  for (auto& [type, own] : view.workload.work_on) own = sums_between(own, view.first_layer);
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t first = view.first_layer[block];
     const std::size_t end = view.first_layer[block + 1];

@@ -2,16 +2,24 @@
 
 #include "core/base/pcg64.hpp"
 
+#include <cstddef>
+
 namespace isobar {
 
 Workload with_noise(Workload workload, double most, std::uint64_t seed)
 {
   Pcg64 stream(seed);
-  for (auto& layer : workload.layers) {
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    Layer& layer = workload.layers[i];
     const double factor = 1 + most * (2 * stream.uniform() - 1);
     layer.forward = layer.forward * factor;
     layer.backward = layer.backward * factor;
     layer.backward_weight = layer.backward_weight * factor;
+    for (auto& [type, work] : workload.work_on) {
+      work[i].forward = work[i].forward * factor;
+      work[i].backward = work[i].backward * factor;
+      work[i].backward_weight = work[i].backward_weight * factor;
+    }
   }
   return workload;
 }

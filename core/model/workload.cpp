@@ -106,6 +106,7 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
     layer.activations = kept;
     if (layer.split) layer.split->activations = Bytes(0);  // each device keeps the whole input
     layer.backward += layer.forward;
+    for (auto& [type, work] : result.work_on) work[recomputed].backward += work[recomputed].forward;
   }
   if (result.prices != nullptr) result.prices->apply(result);
   return result;
@@ -206,6 +207,50 @@ Flops update_work(const Workload& workload, const Layer& layer)
 {
   if (layer.update) return *layer.update;
   return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
+}
+
+const std::vector<LayerWork>* work_on(const Workload& workload, const std::string& type)
+{
+  const auto found = workload.work_on.find(type);
+  return found == workload.work_on.end() ? nullptr : &found->second;
+}
+
+Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type)
+{
+  Layer result = workload.layers.at(layer);
+  const auto* types = work_on(workload, type);
+  if (types == nullptr) return result;
+  const LayerWork& own = (*types)[layer];
+  const auto scale = [](Flops part, Flops whole, Flops of_type) {
+    return whole > Flops(0) ? part / whole * of_type : of_type;
+  };
+  for (auto& [shards, work] : result.work_of_shards) {
+    work.forward = scale(work.forward, result.forward, own.forward);
+    work.backward = scale(work.backward, result.backward, own.backward);
+    work.backward_weight = scale(work.backward_weight, result.backward_weight, own.backward_weight);
+  }
+  result.forward = own.forward;
+  result.backward = own.backward;
+  result.backward_weight = own.backward_weight;
+  result.update = own.update;
+  return result;
+}
+
+double most_speedup(const Workload& workload, const std::vector<LayerWork>& own)
+{
+  constexpr double most = 1e6;  // of passes that take no time
+  double speedup = 0;
+  const auto count = [&](Flops whole, Flops part) {
+    if (whole > Flops(0)) speedup = std::max(speedup, whole / std::max(part, whole / most));
+  };
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const Layer& layer = workload.layers[i];
+    count(layer.forward, own[i].forward);
+    count(layer.backward, own[i].backward);
+    count(layer.backward_weight, own[i].backward_weight);
+    count(update_work(workload, layer), own[i].update);
+  }
+  return speedup;
 }
 
 double update_flops_per_parameter(Optimizer optimizer)

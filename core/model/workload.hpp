@@ -90,6 +90,14 @@ struct ShardWork {
   Flops backward_weight;  ///< of `backward`
 };
 
+/// What a device computes of a layer.
+struct LayerWork {
+  Flops forward;
+  Flops backward;
+  Flops backward_weight;  ///< of `backward`
+  Flops update;
+};
+
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
 struct Layer {
   std::string name;
@@ -151,6 +159,9 @@ struct Workload {
   /// Each device whose stages live on it has it once: the largest of a layer, measured or recomputed. Under
   /// MemoryModel::System the largest of the device's own layers comes in addition.
   Bytes workspace;
+  /// By type of devices whose times for layers are known and not in proportion to those of the layers' work: the work,
+  /// by layer, that takes these times at the type's speed.
+  std::map<std::string, std::vector<LayerWork>> work_on = {};
   /// What training software holds of a parameter; none: by dtype and optimizer.
   std::optional<ParameterBytes> state = {};
   /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
@@ -220,6 +231,14 @@ Flops default_backward_weight(const Layer& layer);
 
 /// Work of the optimizer's update of a layer.
 Flops update_work(const Workload& workload, const Layer& layer);
+
+/// Workload::work_on of a type of devices; null: its devices compute the layers' own work. O(log types).
+const std::vector<LayerWork>* work_on(const Workload& workload, const std::string& type);
+/// A layer as devices of a type compute it: with the type's own work, of which shards have the part that they have of
+/// the layer's.
+Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type);
+/// The most times as much as the own work of a type that a layer has, in one of its passes or its update. O(layers).
+double most_speedup(const Workload& workload, const std::vector<LayerWork>& own);
 
 /// Floating-point operations of the optimizer's update per parameter: sgd 2, momentum 4, adam 12, adamw 14.
 double update_flops_per_parameter(Optimizer optimizer);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <utility>
@@ -158,6 +159,28 @@ inline Workload random_chain(std::mt19937_64& random, std::size_t layers)
   }
   workload.input = Bytes(unit(random));
   workload.memory_model = unit(random) < 0.5 ? MemoryModel::Training : MemoryModel::Sky;
+  return workload;
+}
+
+/// Gives the devices of a cluster one of three types, and two of these times of their own for the layers. Layers with
+/// the same work have the same.
+inline Workload with_own_work(std::mt19937_64& random, Workload workload, Cluster& cluster)
+{
+  std::uniform_real_distribution<double> unit(0, 1);
+  for (auto& device : cluster.devices) {
+    device.type = "type " + std::to_string(random() % 3);
+    if (unit(random) < 0.5) device.speed = FlopsPerSecond(2);
+  }
+  for (const char* type : {"type 0", "type 1"}) {
+    std::map<double, std::pair<double, double>> factors;  // by forward work
+    for (const auto& layer : workload.layers) {
+      const auto [entry, is_new] = factors.emplace(layer.forward.value, std::pair(0.0, 0.0));
+      if (is_new) entry->second = {0.3 + 2 * unit(random), 0.3 + 2 * unit(random)};
+      const auto [forward, backward] = entry->second;
+      workload.work_on[type].push_back({forward * layer.forward, backward * layer.backward,
+                                        backward * layer.backward_weight, forward * update_work(workload, layer)});
+    }
+  }
   return workload;
 }
 

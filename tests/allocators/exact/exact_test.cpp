@@ -76,11 +76,12 @@ TEST(Exact, EqualsBruteForceOverAllOrdersSubsetsAndSplitsForEveryGoal)
     const bool is_large = instance % 100 == 99;
     const std::size_t devices = is_large ? 5 + random() % 3 : 1 + random() % 4;
     const std::size_t layers = is_large ? 7 + random() % 3 : 1 + random() % (instance % 50 == 0 ? 14 : 8);
-    const Workload workload =
+    Workload workload =
         instance % 3 == 1 ? repeating_chain(random, layers, 1 + random() % 3) : random_chain(random, layers);
     const double memory = instance % 4 == 0 ? 1e9 : 60 * std::pow(0.5, static_cast<double>(random() % 4));
     Cluster cluster = random_cluster(random, devices, memory);
     if (instance % 3 == 2) gather_on_sites(random, cluster, 1 + random() % 3);
+    if (instance % 4 > 1) workload = with_own_work(random, std::move(workload), cluster);
     const CostModel cost(workload, cluster);
     const auto goals = all_goals(1 + random() % 5);
     const auto least = least_objectives(cost, goals, true);
@@ -116,8 +117,9 @@ TEST(Exact, BoundsAreBelowTheOptimumAndTheOptimumIsBelowEveryAllocator)
 {
   std::mt19937_64 random(7);
   for (int instance = 0; instance < few; ++instance) {
-    const Workload workload = random_chain(random, 2 + random() % 10);
-    const Cluster cluster = random_cluster(random, 2 + random() % 4, instance % 2 == 0 ? 1e9 : 40);
+    Workload workload = random_chain(random, 2 + random() % 10);
+    Cluster cluster = random_cluster(random, 2 + random() % 4, instance % 2 == 0 ? 1e9 : 40);
+    if (instance % 3 > 0) workload = with_own_work(random, std::move(workload), cluster);
     for (const auto& goal : all_goals(1 + random() % 4)) {
       const Plan best = allocate("exact", workload, cluster, goal, {});
       if (best.stages.empty()) continue;
@@ -144,9 +146,10 @@ TEST(Exact, EqualsBruteForceAndBeatsEveryAllocatorWhereLayersRecompute)
   std::size_t feasible = 0;
   std::size_t infeasible = 0;
   for (int instance = 0; instance < few; ++instance) {
-    const Workload workload = with_random_recomputation(random, random_chain(random, 1 + random() % 7));
-    const Cluster cluster =
-        random_cluster(random, 1 + random() % 3, 160 * std::pow(0.5, static_cast<double>(random() % 4)));
+    Workload chain = random_chain(random, 1 + random() % 7);
+    Cluster cluster = random_cluster(random, 1 + random() % 3, 160 * std::pow(0.5, static_cast<double>(random() % 4)));
+    if (instance % 2 == 0) chain = with_own_work(random, std::move(chain), cluster);
+    const Workload workload = with_random_recomputation(random, std::move(chain));
     const CostModel cost(workload, cluster);
     const auto goals = all_goals(1 + random() % 5);
     const auto least = least_objectives(cost, goals, true);

@@ -3,6 +3,7 @@
 #include "core/compute/device_constants.hpp"
 #include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
+#include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
 #include "tests/support/thrown_message.hpp"
 
@@ -117,6 +118,18 @@ TEST(Pricing, GivesATypeTheFlopsOfAllLayersOverTheirTimeOnIt)
     EXPECT_NEAR((work_of(workload) / speeds.at(type)).value, all_on(plain, type).value, 1e-12) << type;
   }
   EXPECT_LT(speeds.at(other), speeds.at(reference));
+  // Layers take their own times on each type, whose work is not in proportion.
+  Cluster cluster = cluster_of({reference, other});
+  for (auto& device : cluster.devices) device.speed = speeds.at(device.type);
+  const CostModel cost(workload, cluster);
+  for (std::size_t layer = 0; layer < plain.layers.size(); ++layer) {
+    for (const std::size_t device : {0, 1}) {
+      const LayerTime time = time_on(plain, layer, device == 0 ? reference : other);
+      EXPECT_NEAR(cost.forward_time(device, layer, layer).value, time.forward.total().value, 1e-12) << layer;
+      EXPECT_NEAR(cost.backward_time(device, layer, layer).value, time.backward.total().value, 1e-12) << layer;
+      EXPECT_NEAR(cost.weight_time(device, layer).value, time.backward_weight.value, 1e-12) << layer;
+    }
+  }
   // In the other order, layers have the proportions of the other type.
   Workload of_other = plain;
   const Speeds same = speeds_of(of_other, {other, reference});
