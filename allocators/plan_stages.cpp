@@ -55,7 +55,8 @@ Shard shard_on(const CostModel& cost, std::size_t device, FlopsPerSecond referen
 {
   const Device& used = cost.cluster().devices[device];
   const auto if_any = [](const std::string& text) { return text.empty() ? std::nullopt : std::optional(text); };
-  return {used.name, 1, reference / used.speed_at(cost.workload().dtype), used.memory, if_any(used.type), if_any(used.site)};
+  return {used.name,        1, reference / used.speed_at(cost.workload().dtype), used.memory, if_any(used.type),
+          if_any(used.site)};
 }
 
 std::vector<Stage> plan_stages(const CostModel& cost, const std::vector<StagePlacement>& stages)

@@ -18,6 +18,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "core/text/quantity_text.hpp"
+#include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/list_scheduler.hpp"
@@ -117,7 +118,7 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   const auto orders = schedules::orders_of(plan);
   const auto program = schedules::make_program(plan, trained.workload(), orders);
   const PlayedProgram played =
-      play_program(*program, nominal_rates(plan, trained.workload(), trained.cluster()), counted_step(plan).played());
+      schedules::play_step(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
   const ReplicaCosts costs(plan, orders, cost);
 
   plan.predicted = costs.formulas();

@@ -36,6 +36,7 @@
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
@@ -140,8 +141,10 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   auto faults = faults_of(plan, workload, cluster);
   if (faults.empty() && !plan.stages.empty() && !is_chain(plan)) {
     const compute::AsTrained trained(plan, workload, cluster);
-    faults = faults_of_played(plan, trained.workload(), trained.cluster(),
-                              *schedules::make_program(plan, trained.workload()));
+    const auto program = schedules::make_program(plan, trained.workload());
+    const auto folded =
+        schedules::play_folded(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
+    faults = faults_of_played(plan, trained.workload(), trained.cluster(), *program, folded ? &*folded : nullptr);
   }
   if (faults.empty()) return;
   for (auto& fault : faults) fault = fmt::format("{}: {}", plan.allocator, fault);

@@ -75,6 +75,7 @@ std::string result_to_json(const Result& result)
                    {"inputs", to_json(result.inputs)},
                    {"wall", {{"simulate_s", result.simulate_time.value}}}};
   if (!devices.empty()) document["devices"] = std::move(devices);
+  if (result.acting_devices) document["acting_devices"] = *result.acting_devices;
   return json_lines(document);
 }
 
@@ -95,7 +96,7 @@ std::vector<StageMetrics> StageMeter::stages(const Plan& plan, std::uint64_t ste
   const auto devices = devices_of(plan);
   std::vector<StageMetrics> stages;
   for (const auto& placed : placed_shards(plan)) {
-    const Rank& rank = ranks_[placed.rank];
+    const Rank& rank = ranks_[acts_for_.empty() ? placed.rank : acts_for_[placed.rank]];
     Seconds compute;
     for (const auto& [stage, sums] : rank.stages) compute += sums.compute / count;
     const auto found = rank.stages.find(static_cast<std::uint32_t>(placed.stage));

@@ -71,6 +71,7 @@ struct Result {
   /// Empty in results of older versions.
   std::string compute;
   std::uint64_t activities = 0;
+  std::optional<std::size_t> acting_devices = {};            ///< that acted for all equal ones; none: each acted
   std::vector<std::pair<std::string, std::string>> network;  ///< SimGrid's network model and every factor
   std::string simgrid_version;
   Plan plan;  ///< as simulated, without stamp and wall time
@@ -86,7 +87,11 @@ Result result_from_json(const std::string& text, const std::string& name);
 /// Sums up a trace while it is recorded. O(stages) memory.
 class StageMeter : public TraceSink {
  public:
-  explicit StageMeter(std::size_t ranks) : ranks_(ranks) {}
+  /// `acts_for`: by rank, the one whose events count as its own; empty: each rank's count.
+  explicit StageMeter(std::size_t ranks, std::vector<std::size_t> acts_for = {})
+      : ranks_(ranks), acts_for_(std::move(acts_for))
+  {
+  }
   void record(const TraceEvent& event) override;
 
   /// Metrics of the stages of the plan that was executed. The trace held `steps` steps with a mean of `step_time`.
@@ -102,6 +107,7 @@ class StageMeter : public TraceSink {
     Bytes peak_memory;
   };
   std::vector<Rank> ranks_;
+  std::vector<std::size_t> acts_for_;
 };
 
 }  // namespace isobar::results

@@ -1,8 +1,8 @@
 #include "allocators/bounds/load_bound.hpp"
 
 #include "allocators/bounds/comparisons.hpp"
-#include "core/compute/pricing.hpp"
 #include "core/base/interrupt.hpp"
+#include "core/compute/pricing.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 

@@ -182,13 +182,13 @@ class PlacementCosts {
   Goal goal_;
   ChainSchedule schedule_;
   std::size_t devices_;
-  bool schedule_matters_;     // memory depends on the number of stages after a stage
-  std::vector<double> work_;  // prefix sums, FLOP
+  bool schedule_matters_;                 // memory depends on the number of stages after a stage
+  std::vector<double> work_;              // prefix sums, FLOP
   std::vector<double> seconds_per_flop_;  // by device
   std::vector<std::size_t> row_;          // of work_, by device
-  std::vector<double> output_;         // bytes over the cut before each layer
-  std::vector<double> gradient_;       // and back
-  std::vector<TransferTimes> inputs_;  // from the data server, by device
+  std::vector<double> output_;            // bytes over the cut before each layer
+  std::vector<double> gradient_;          // and back
+  std::vector<TransferTimes> inputs_;     // from the data server, by device
   bool is_step_;
   StepClock clock_;
   std::optional<PathTable> paths_;

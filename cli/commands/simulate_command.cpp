@@ -36,6 +36,7 @@ struct SimulateOptions {
   std::string trace;
   std::string output;
   bool stamp = false;
+  bool unfolded = false;
   bool json = false;
 };
 
@@ -72,13 +73,17 @@ std::string summary_of(const std::string& result_json)
                        text_of(Seconds(stage["idle_s"].get<double>())),
                        text_of(Bytes(stage["peak_memory_bytes"].get<double>()))});
   }
+  const std::string acting = result.contains("acting_devices")
+                                 ? fmt::format("{} of {} devices act for all equal ones; --unfolded plays every one\n",
+                                               result["acting_devices"].get<std::size_t>(), devices.size())
+                                 : "";
   const auto part = [&result](const char* key, const char* format, double unit) {
     return result[key].is_null() ? "" : fmt::format(fmt::runtime(format), result[key].get<double>() * unit);
   };
   return fmt::format(
-      "{}\n{}{}{}layers by {}\n{} activities in {:.3g} s (SimGrid {}, network {}; --json lists every setting)\n\n{}",
+      "{}\n{}{}{}layers by {}\n{}{} activities in {:.3g} s (SimGrid {}, network {}; --json lists every setting)\n\n{}",
       step_text(result), part("tokens_per_s", "{:.1f} tokens/s, ", 1), part("mfu_fraction", "MFU {:.1f} %, ", 100),
-      part("bubble_fraction", "bubble {:.1f} %, ", 100), result["compute"].get<std::string>(),
+      part("bubble_fraction", "bubble {:.1f} %, ", 100), result["compute"].get<std::string>(), acting,
       result["activities"].get<std::uint64_t>(), result["wall"]["simulate_s"].get<double>(),
       result["simgrid_version"].get<std::string>(), result["network"]["network/model"].get<std::string>(),
       results::table_of({"device", "compute", "send", "idle", "peak memory"}, devices));
@@ -169,7 +174,9 @@ ExitCode simulate(const SimulateOptions& options)
   OutputFile stamped(options.stamp ? options.plan : "");
   std::optional<TemporaryFile> trace;
   if (!options.trace.empty()) trace.emplace(options.trace);
-  const auto work = [&] { return simulate_plan(inputs, plan, options.iterations, trace ? trace->name() : ""); };
+  const auto work = [&] {
+    return simulate_plan(inputs, plan, options.iterations, trace ? trace->name() : "", options.unfolded);
+  };
   const std::string result = run_in_child(work, longest_simulation).output_or_throw();
   if (trace) trace->keep();
   output.write(result);
@@ -200,10 +207,13 @@ void add_simulate_command(CLI::App& app, Action& action)
   add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");
   auto* stamp = command->add_flag("--stamp", options->stamp,
                                   "record in the plan file what was simulated and its result, as isobar run requires");
+  auto* unfolded = command->add_flag("--unfolded", options->unfolded,
+                                     "play every device, also where some of many equal ones can act for all");
   command->add_flag("--json", options->json, "print the result as JSON");
   command->footer(simulate_footer);
   auto* workload = command->get_option("WORKLOAD")->required(false);
-  for (auto* option : {workload, plan, iterations, stamp, command->get_option("--set")}) mix->excludes(option);
+  for (auto* option : {workload, plan, iterations, stamp, unfolded, command->get_option("--set")})
+    mix->excludes(option);
   command->callback([options, &action, workload, plan] {
     if (!options->mix.empty()) {
       action = [options] { return simulate_jobs(*options); };

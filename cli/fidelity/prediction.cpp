@@ -61,8 +61,11 @@ RowCandidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const
     }
     made.why_not_folded = std::get<std::string>(std::move(folded));
   }
-  made.played = {
-      made.row.plan, made.trained->workload(), schedules::make_program(made.row.plan, made.trained->workload()), {}};
+  made.played = {made.row.plan,
+                 made.trained->workload(),
+                 schedules::make_program(made.row.plan, made.trained->workload()),
+                 {},
+                 {}};
   return made;
 }
 
@@ -90,7 +93,7 @@ RowCandidate best_of(const MeasuredRow& row, const Cluster& cluster, bool unfold
   for (const auto& choice : choices) {
     try {
       RowCandidate candidate = candidate_of(row, choice, cluster, unfolded);
-      const auto& [plan, workload, program, links, note] = candidate.played;
+      const auto& [plan, workload, program, links, acts_for, note] = candidate.played;
       const PlayedProgram played = play_program(*program, nominal_rates(plan, workload, candidate.trained->cluster()),
                                                 candidate.counted().played());
       std::vector<Bytes> peaks;

@@ -14,8 +14,7 @@ namespace isobar::cli {
 /// A row that cannot be expressed is unsupported, with its reason. Can be called once per process.
 ///
 /// `folder`: where to write the row's platform.xml, workload.yaml and plan.json, which `isobar verify` and `isobar
-/// simulate` take; "": nowhere. It is made. Rows whose step has more than most_played_instructions are unsupported
-/// then, since their plans have no claims.
+/// simulate` take; "": nowhere. It is made.
 results::RowPrediction predict(const results::MeasuredRow& row, bool unfolded, const std::string& folder = "");
 
 }  // namespace isobar::cli

@@ -9,6 +9,7 @@
 #include "core/compute/as_trained.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
@@ -71,12 +72,19 @@ std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workloa
   if (!faults.empty() || plan.stages.empty() || is_chain(plan)) return faults;
   const compute::AsTrained trained(plan, workload, cluster);
   const auto program = schedules::make_program(plan, trained.workload());
-  faults = faults_of(*program);
+  std::optional<PlayedProgram> folded;
+  try {
+    folded = schedules::play_folded(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
+  } catch (const InputError& too_long) {
+    return {too_long.what()};
+  }
+  if (!folded) faults = faults_of(*program);
   for (auto& fault : faults) {
     const auto key = fault.starts_with("deadlock") ? key_of_circle(plan) : std::nullopt;
     if (key) fault = fmt::format("{}: {}", *key, fault);
   }
-  return faults.empty() ? faults_of_played(plan, trained.workload(), trained.cluster(), *program) : faults;
+  if (!faults.empty()) return faults;
+  return faults_of_played(plan, trained.workload(), trained.cluster(), *program, folded ? &*folded : nullptr);
 }
 
 void check_plan(const Plan& plan, const std::string& file, const Inputs& inputs)

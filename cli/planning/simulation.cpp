@@ -4,18 +4,25 @@
 #include "core/compute/as_trained.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/chrome_trace.hpp"
+#include "core/program/walk.hpp"
 #include "results/result.hpp"
 #include "results/trace/overlap.hpp"
 #include "results/utilization.hpp"
+#include "schedules/lowering/fold.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
 
 #include <nlohmann/json.hpp>
 
 #include <fstream>
+#include <map>
+#include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace isobar::cli {
@@ -43,15 +50,44 @@ class Tee : public TraceSink {
   std::vector<TraceSink*> sinks_;
 };
 
+/// Steps of more instructions are folded, which takes longer than playing a short one.
+constexpr std::uint64_t most_whole_instructions = std::uint64_t{1} << 18;
+
+/// The program of a plan, or one in which some of several equal devices act for all.
+struct SimulatedStep {
+  std::unique_ptr<Program> program;
+  std::vector<schedules::LinkUsers> links = {};
+  std::vector<std::size_t> acts_for = {};  ///< by rank; empty: each acts for itself
+
+  /// How many devices act; none: all.
+  std::optional<std::size_t> acting_devices() const
+  {
+    if (acts_for.empty()) return std::nullopt;
+    return std::set(acts_for.begin(), acts_for.end()).size();
+  }
+};
+
+SimulatedStep step_of(const Plan& plan, const compute::AsTrained& trained, bool may_fold)
+{
+  SimulatedStep whole{schedules::make_program(plan, trained.workload())};
+  if (!may_fold || divides_operators(plan) || instructions_of(*whole.program) <= most_whole_instructions) return whole;
+  constexpr bool keeps_stages = true;
+  auto folded = schedules::fold(plan, trained.workload(), trained.cluster(), keeps_stages);
+  auto* step = std::get_if<schedules::FoldedStep>(&folded);
+  if (step == nullptr) return whole;
+  return {std::move(step->program), std::move(step->links), std::move(step->acts_for)};
+}
+
 }  // namespace
 
 std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t iterations,
-                          const std::string& trace_file)
+                          const std::string& trace_file, bool unfolded)
 {
   const Cluster& cluster = inputs.platform.cluster();
   const Workload workload = as_planned(inputs, plan);
   const compute::AsTrained trained(plan, workload, cluster);
-  const auto program = schedules::make_program(plan, trained.workload());
+  const SimulatedStep step = step_of(plan, trained, trace_file.empty() && !unfolded);
+  const Program& program = *step.program;
   const auto devices = devices_of(plan);
   std::vector<std::string> hosts = devices;
   std::vector<std::string> sites;
@@ -61,22 +97,29 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
     sites.emplace_back();
   }
 
-  results::StageMeter meter(program->ranks());
+  results::StageMeter meter(program.ranks(), step.acts_for);
   std::vector<TraceSink*> sinks = {&meter};
-  results::OverlapMeter overlap(program->ranks());
+  results::OverlapMeter overlap(program.ranks());
   if (divides_operators(plan)) sinks.push_back(&overlap);
   std::ofstream trace_stream;
   std::optional<ChromeTraceWriter> writer;
   if (!trace_file.empty()) {
     trace_stream.open(trace_file, std::ios::binary);
     if (!trace_stream) throw EnvironmentError("the timeline cannot be written");
-    sinks.push_back(&writer.emplace(trace_stream, *program, hosts, sites));
+    sinks.push_back(&writer.emplace(trace_stream, program, hosts, sites));
   }
   Tee tee(sinks);
   const CountedStep counted = counted_step(plan);
   const std::uint64_t all = counted.before + iterations + counted.after;
+  sim::Platform platform = inputs.platform;
+  std::map<std::string, double> users;  // of links over which flows stand for several
+  for (const auto& [link, number] : step.links) {
+    if (number == 1) continue;
+    users[link] = number;
+    platform.scale(sim::Property::Bandwidth, 1 / number, link);
+  }
   const auto report =
-      sim::simulate(inputs.platform, *program, sim::rank_hosts(plan, trained.workload(), trained.cluster()), all, &tee);
+      sim::simulate(platform, program, sim::rank_hosts(plan, trained.workload(), trained.cluster()), all, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError("the timeline cannot be written; is the disk full?");
@@ -96,9 +139,12 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
                                                result.step_time);
   result.compute = inputs.has_measured_layers ? "profile" : name_of(workload.compute);
   for (const auto& link : report.links) {
-    result.links.push_back({link.name, link.bytes / static_cast<double>(all), link.busy_time / total});
+    const auto found = users.find(link.name);
+    const double flows = found == users.end() ? 1 : found->second;
+    result.links.push_back({link.name, flows * link.bytes / static_cast<double>(all), link.busy_time / total});
   }
   result.activities = report.activities;
+  result.acting_devices = step.acting_devices();
   result.network = sim::network_settings();
   result.simgrid_version = sim::simgrid_version();
   result.plan = plan;

@@ -64,8 +64,8 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
   work = {sums_before_cuts(all, [](const Layer& layer) { return layer.forward.value + layer.backward.value; }),
           sums_before_cuts(all, [](const Layer& layer) { return layer.forward.value; }),
           sums_before_cuts(all, [&](const Layer& layer) { return update_work(chain, layer).value; })};
-  parameter_bytes = sums_before_cuts(
-      all, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
+  parameter_bytes =
+      sums_before_cuts(all, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
   activations = sums_before_cuts(all, [](const Layer& layer) { return layer.activations.value; });
   sky_memory = sums_before_cuts(all, [](const Layer& layer) { return layer.sky_memory.value; });
   const Boundaries cuts = boundaries_of(chain);
@@ -98,10 +98,10 @@ void Chain::add_work_of_types(const Workload& chain)
   own_work.reserve(chain.work_on.size());  // devices refer to them
   std::map<std::string, const WorkSums*> sums_of;
   for (const auto& [type, own] : chain.work_on) {
-    sums_of[type] =
-        &own_work.emplace_back(sums_before_cuts(own, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; }),
-                               sums_before_cuts(own, [](const LayerWork& layer) { return layer.forward.value; }),
-                               sums_before_cuts(own, [](const LayerWork& layer) { return layer.update.value; }));
+    sums_of[type] = &own_work.emplace_back(
+        sums_before_cuts(own, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; }),
+        sums_before_cuts(own, [](const LayerWork& layer) { return layer.forward.value; }),
+        sums_before_cuts(own, [](const LayerWork& layer) { return layer.update.value; }));
   }
   for (std::size_t i = 0; i < devices; ++i) {
     const auto own = sums_of.find(cluster->devices[i].type);

@@ -46,11 +46,10 @@ Repetition longest_repetition(const Chain& chain)
   for (std::size_t period = 1; period <= longest_period; ++period) {
     std::size_t first = 0;
     for (std::size_t k = period; k < chain.layers; ++k) {
-      const bool takes_longer = std::any_of(chain.work_on.begin(), chain.work_on.end(), [&](const WorkSums* work) {
-        return differ(work->both, k - period, k);
-      });
-      if (takes_longer || differ(chain.parameter_bytes, k - period, k) ||
-          differ(chain.activations, k - period, k) || differ(chain.sky_memory, k - period, k)) {
+      const bool takes_longer = std::any_of(chain.work_on.begin(), chain.work_on.end(),
+                                            [&](const WorkSums* work) { return differ(work->both, k - period, k); });
+      if (takes_longer || differ(chain.parameter_bytes, k - period, k) || differ(chain.activations, k - period, k) ||
+          differ(chain.sky_memory, k - period, k)) {
         first = k - period + 1;
       }
       const std::size_t end = k + 1;

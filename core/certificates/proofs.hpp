@@ -81,22 +81,22 @@ struct Chain {
   Goal goal;
   /// None: a schedule without a recurrence, of which only the fractional bound knows something.
   std::optional<ChainSchedule> schedule;
-  bool divides_layers = false;          ///< several replicas of a stage divide the micro-batches of its layers
-  bool is_sky = false;                  ///< memory is by Sky's estimator
-  WorkSums work;                        ///< of the layers
-  std::vector<WorkSums> own_work;       ///< of types of devices whose times are known
-  std::vector<double> parameter_bytes;  ///< of the layers before each cut
-  std::vector<double> activations;      ///< likewise, of one micro-batch
-  std::vector<double> sky_memory;       ///< likewise
-  double workspace = 0;                 ///< of every stage
-  std::vector<double> output;           ///< bytes over each cut, forward
-  std::vector<double> gradient;         ///< bytes over each cut, back
+  bool divides_layers = false;           ///< several replicas of a stage divide the micro-batches of its layers
+  bool is_sky = false;                   ///< memory is by Sky's estimator
+  WorkSums work;                         ///< of the layers
+  std::vector<WorkSums> own_work;        ///< of types of devices whose times are known
+  std::vector<double> parameter_bytes;   ///< of the layers before each cut
+  std::vector<double> activations;       ///< likewise, of one micro-batch
+  std::vector<double> sky_memory;        ///< likewise
+  double workspace = 0;                  ///< of every stage
+  std::vector<double> output;            ///< bytes over each cut, forward
+  std::vector<double> gradient;          ///< bytes over each cut, back
   std::vector<const WorkSums*> work_on;  ///< of each device; in `work` or `own_work`
-  std::vector<double> rate;             ///< of each device, at which it does work_on
-  std::vector<double> speed;            ///< of each device: no pass of a layer takes less than its `work` over this
-  std::vector<double> memory;           ///< of each device
-  std::vector<double> input_s;          ///< time of the input transfer to each device; 0 if input is local
-  std::vector<double> input_turn_s;     ///< the part of it that limits apply to
+  std::vector<double> rate;              ///< of each device, at which it does work_on
+  std::vector<double> speed;             ///< of each device: no pass of a layer takes less than its `work` over this
+  std::vector<double> memory;            ///< of each device
+  std::vector<double> input_s;           ///< time of the input transfer to each device; 0 if input is local
+  std::vector<double> input_turn_s;      ///< the part of it that limits apply to
   const Cluster* cluster = nullptr;
   bool latency_counts = true;  ///< in the transfers of stages
   Effort& effort;              ///< spent on all proofs about this chain

@@ -49,11 +49,13 @@ struct Passage {
 
 class PlayedChecker {
  public:
-  PlayedChecker(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& program)
+  PlayedChecker(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& program,
+                const PlayedProgram* folded)
       : plan_(plan),
         workload_(workload),
         cluster_(cluster),
         program_(program),
+        folded_(folded),
         claims_(plan),
         number_(numbers_in_file(plan)),
         devices_(devices_of(plan)),
@@ -89,8 +91,9 @@ class PlayedChecker {
     check_resident();
     if (!claims_.empty()) return claims_.take();
     collect_transfers();
-    const PlayedProgram played =
-        play_program(program_, nominal_rates(plan_, workload_, cluster_), counted_step(plan_).played());
+    const PlayedProgram played = folded_ != nullptr ? *folded_
+                                                    : play_program(program_, nominal_rates(plan_, workload_, cluster_),
+                                                                   counted_step(plan_).played());
     check_memory(played);
     check_claims(played);
     return claims_.take();
@@ -546,6 +549,7 @@ class PlayedChecker {
   const Workload& workload_;
   const Cluster& cluster_;
   const Program& program_;
+  const PlayedProgram* folded_;
   Claims claims_;
   std::vector<std::size_t> number_;          // of each stage in a file
   std::vector<std::string> devices_;         // by rank
@@ -560,11 +564,11 @@ class PlayedChecker {
 }  // namespace
 
 std::vector<std::string> faults_of_played(const Plan& plan, const Workload& workload, const Cluster& cluster,
-                                          const Program& program)
+                                          const Program& program, const PlayedProgram* folded)
 {
   if (plan.stages.empty() || is_chain(plan)) return {};
   if (divides_operators(plan)) return faults_of_operators(plan, workload, cluster, program);
-  return PlayedChecker(plan, workload, cluster, program).faults();
+  return PlayedChecker(plan, workload, cluster, program, folded).faults();
 }
 
 }  // namespace isobar

@@ -3,6 +3,7 @@
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
+#include "core/program/player.hpp"
 #include "core/program/program.hpp"
 
 #include <string>
@@ -20,7 +21,10 @@ namespace isobar {
 /// busiest lane works on the others (docs/costs.md).
 /// @returns one line per fault, without a place; empty if the claims hold or the plan is a chain or has no stages.
 /// @throws InputError for a program that deadlocks or is too long to be played.
+///
+/// `folded`: of a Program that is too long to be played, what a play says in which some of several equal devices act
+/// for all; null: the Program is played.
 std::vector<std::string> faults_of_played(const Plan& plan, const Workload& workload, const Cluster& cluster,
-                                          const Program& program);
+                                          const Program& program, const PlayedProgram* folded = nullptr);
 
 }  // namespace isobar

@@ -296,8 +296,8 @@ class Training {
   std::map<Key, LayerCost> costs_;
 };
 
-/// Gives the layers of each stage the work of its first device, and devices the speeds at which they take their own times
-/// for it.
+/// Gives the layers of each stage the work of its first device, and devices the speeds at which they take their own
+/// times for it.
 void take_own_work(const Plan& plan, Workload& workload, Cluster& cluster)
 {
   const Workload given = workload;
@@ -355,8 +355,8 @@ AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& 
 {
   const Framework* const framework = framework_of(plan);
   const bool has_grid = std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.grid.is_grid(); });
-  const bool has_system = framework != nullptr && !plan.stages.empty() && !uses_machines(plan) &&
-                          !divides_operators(plan) && !has_grid;
+  const bool has_system =
+      framework != nullptr && !plan.stages.empty() && !uses_machines(plan) && !divides_operators(plan) && !has_grid;
   if (!has_system && workload.work_on.empty()) return;
   own_ = std::make_unique<Own>(Own{workload, cluster});
   if (!has_system) {

@@ -34,9 +34,9 @@ void price(Workload& workload, const Cluster& cluster,
            const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
            const Measurements& measurements = {});
 
-/// The least part of the times that `price` gives which a layer takes as trained (AsTrained), whole or of all its shards
-/// together if stages of the plan are shared: by what products hide, and by what shards of other types take. Bounds of any placement are multiplied by it. 1 for plans without training software.
-/// O(kinds of layers x types).
+/// The least part of the times that `price` gives which a layer takes as trained (AsTrained), whole or of all its
+/// shards together if stages of the plan are shared: by what products hide, and by what shards of other types take.
+/// Bounds of any placement are multiplied by it. 1 for plans without training software. O(kinds of layers x types).
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// What was measured of the devices of a workload that `price` has taken; nothing: of any other one.

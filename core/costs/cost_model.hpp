@@ -67,7 +67,8 @@ class CostModel {
   /// The kind of work that a device computes, at its `rate` in the workload's dtype.
   std::size_t work_kind(std::size_t device) const { return row_[device] / cuts_; }
   FlopsPerSecond rate(std::size_t device) const { return rate_[device]; }
-  /// The largest rate at which a device computes a pass of a layer, for bounds: its `rate`, if it has no work of its own.
+  /// The largest rate at which a device computes a pass of a layer, for bounds: its `rate`, if it has no work of its
+  /// own.
   FlopsPerSecond speed(std::size_t device) const { return speed_[device]; }
   /// Whether two devices take the same for each layer.
   bool computes_like(std::size_t device, std::size_t other) const
@@ -136,9 +137,9 @@ class CostModel {
   std::vector<double> forward_;        // prefix sums, FLOP, of the layers; then of each type's own work
   std::vector<double> backward_;       // likewise
   std::vector<double> update_;         // likewise
-  std::vector<double> parameters_;   // prefix sums, count
-  std::vector<double> activations_;  // prefix sums, bytes
-  std::vector<double> sky_memory_;   // prefix sums, bytes
+  std::vector<double> parameters_;     // prefix sums, count
+  std::vector<double> activations_;    // prefix sums, bytes
+  std::vector<double> sky_memory_;     // prefix sums, bytes
   std::vector<Bytes> boundary_output_;
   std::vector<Bytes> boundary_gradient_;
 };

@@ -486,6 +486,17 @@ class Folder {
   Bytes facts_;
 };
 
+/// By rank of the plan, the one that acts in its place.
+Ranks acting_ranks(const Places& places, const Acting& acting)
+{
+  Ranks acting_for;
+  for (std::size_t rank = 0; rank < places.devices(); ++rank) {
+    const std::size_t replica = *places.replica_of(rank) % acting.replicas;
+    acting_for.push_back(places.counterpart(rank, replica, acting.only_first_shard));
+  }
+  return acting_for;
+}
+
 /// Above that many, a step of shards whose collectives meet other flows is folded as if they did not.
 constexpr double most_instructions_of_shards = 1e6;
 
@@ -520,7 +531,8 @@ std::vector<Acting> ways_to_fold(const Places& places, bool may_fold_shards, boo
 
 }  // namespace
 
-std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& workload, const Cluster& cluster)
+std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                           bool keeps_stages)
 {
   ensure(!plan.stages.empty() && plan.goal.microbatches > 0, "a program needs a feasible plan");
   const Places places(plan, workload, cluster);
@@ -529,7 +541,8 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
   // Other collectives of shards run beside computations: those after a pass, unless devices wait for them, gathers of a
   // divided sequence, and sums of gradients of what several shards have.
   const bool may_merge =
-      plan.transfers.blocking && std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+      !keeps_stages && plan.transfers.blocking &&
+      std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
         return stage.grid.blocks() == 1 && shared_parameters(workload.layers[stage.first_layer], stage.grid) == 0;
       });
   const auto ways = ways_to_fold(places, !why_not, may_merge);
@@ -543,7 +556,7 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
       continue;
     }
     auto& [program, links] = std::get<0>(folded);
-    return FoldedStep{plan, workload, std::move(program), std::move(links)};
+    return FoldedStep{plan, workload, std::move(program), std::move(links), acting_ranks(places, way)};
   }
   if (!may_merge || why_not || count_instructions(plan, places) < most_instructions_of_shards) return *first_reason;
   for (const Acting& way : ways) {
@@ -553,7 +566,11 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
     auto folded = Folder(plan, workload, cluster, places, paths, approximate).fold();
     if (std::get_if<std::string>(&folded) != nullptr) continue;
     auto& [program, links] = std::get<0>(folded);
-    return FoldedStep{plan, workload, std::move(program), std::move(links),
+    return FoldedStep{plan,
+                      workload,
+                      std::move(program),
+                      std::move(links),
+                      acting_ranks(places, way),
                       "transfers do not slow down what shards add up"};
   }
   return *first_reason;

@@ -20,7 +20,8 @@ struct FoldedStep {
   Plan plan;          ///< the whole one; its devices are the ranks of the program
   Workload workload;  ///< likewise
   std::unique_ptr<Program> program;
-  std::vector<LinkUsers> links;  ///< whose bandwidth is to be divided before the program is simulated
+  std::vector<LinkUsers> links;       ///< whose bandwidth is to be divided before the program is simulated
+  std::vector<std::size_t> acts_for;  ///< by rank: the one that acts in its place, or itself
   std::string note = {};  ///< what it leaves out of the whole step, where that has too many instructions; else empty
 };
 
@@ -40,7 +41,9 @@ struct FoldedStep {
 /// latencies among the ranks that act; what it takes besides counts as work of their first update.
 /// @returns the folded step, or why there is none, for people.
 /// O(stages x devices + flows of a step's channels x links), and the program's own cost for the ranks that act.
+/// `keeps_stages`: collectives stay as they are, and instructions name the stages of the plan.
 /// `plan` is checked and feasible. @throws InputError as make_program does.
-std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& workload, const Cluster& cluster);
+std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                           bool keeps_stages = false);
 
 }  // namespace isobar::schedules

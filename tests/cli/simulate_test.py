@@ -79,6 +79,34 @@ class Simulate(CommandTest):
         for rank, stage in enumerate(result["stages"]):
             self.assertAlmostEqual(busy[rank] / 2, stage["compute_s"], places=6)
 
+    def equal_devices(self):
+        """64 equal devices, and a workload of eight equal layers."""
+        platform = self.folder / "equal.xml"
+        self.run_isobar("platform", "generate", "machine", "results/fidelity/measured/machines/selene.yaml", "--set", "nodes=8",
+                        "-o", platform)
+        layers = "".join(f"  - {{name: l{i}, forward: 10 GFLOP, parameters: 1000000, activations: 1 MB, output: 100 kB}}\n"
+                         for i in range(8))
+        return platform, self.write("eight.yaml", f"model: layers\nlayers:\n{layers}")
+
+    def test_some_of_many_equal_devices_act_for_all_in_a_long_step(self):
+        inputs = self.equal_devices()
+        plan = self.make_plan(*inputs, "--pipeline", 8, "--replicas", 8, "--microbatches", 6400, allocator="grid")
+        folded = self.json_of("simulate", *inputs, "--plan", plan)
+        whole = self.json_of("simulate", *inputs, "--plan", plan, "--unfolded")
+        self.assertLess(folded["acting_devices"], 64)
+        self.assertNotIn("acting_devices", whole)
+        self.assertLess(folded["activities"], whole["activities"] / 3)
+        self.assertAlmostEqual(folded["step_time_s"] / whole["step_time_s"], 1, delta=1e-6)
+        self.assertEqual([stage["device"] for stage in folded["stages"]], [stage["device"] for stage in whole["stages"]])
+        for own, other in zip(folded["stages"], whole["stages"]):
+            for key in ("compute_s", "send_s", "peak_memory_bytes"):
+                self.assertAlmostEqual(own[key] / other[key], 1, delta=1e-6, msg=(own["device"], key))
+        sent = {link["name"]: link["bytes"] for link in whole["links"]}
+        for link in folded["links"]:
+            self.assertAlmostEqual(link["bytes"] / sent[link["name"]], 1, delta=1e-6, msg=link["name"])
+        self.assertIn(f'{folded["acting_devices"]} of 64 devices act for all equal ones; --unfolded plays every one',
+                      self.run_isobar("simulate", *inputs, "--plan", plan).stdout)
+
     def test_a_plan_for_another_cluster_is_refused_with_what_differs(self):
         plan = self.make_plan(SKY16, BERT24)
         faults = self.fault_of("simulate", "platforms/sky4.xml", BERT24, "--plan", plan).splitlines()

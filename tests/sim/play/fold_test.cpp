@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -172,9 +173,23 @@ std::string folded_text(const Shape& shape)
   const auto folded = schedules::fold(plan, workload, platform.cluster());
   if (const auto* reason = std::get_if<std::string>(&folded)) return "reason " + *reason;
   const auto& step = std::get<schedules::FoldedStep>(folded);
+  const auto program = schedules::make_program(plan, workload);
   const PlayerRates rates = nominal_rates(plan, workload, platform.cluster());
-  const auto whole = play_program(*schedules::make_program(plan, workload), rates, 1);
+  const auto whole = play_program(*program, rates, 1);
   const auto own = play_program(*step.program, rates, 1);
+  for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
+    const Bytes need = whole.peak_memory[rank][0];
+    if (std::abs(own.peak_memory[step.acts_for[rank]][0] / need - 1) > 1e-9) {
+      return fmt::format("reason rank {} needs {} in the whole step", rank, need.value);
+    }
+  }
+  constexpr bool keeps_stages = true;
+  const auto with_stages = schedules::fold(plan, workload, platform.cluster(), keeps_stages);
+  if (const auto* other = std::get_if<schedules::FoldedStep>(&with_stages)) {
+    const auto kept = play_program(*other->program, rates, 1);
+    const double ratio = kept.periods[0].step_time / own.periods[0].step_time;
+    if (std::abs(ratio - 1) > 1e-6) return fmt::format("reason with its stages a step takes {} times as long", ratio);
+  }
   for (const auto& [link, users] : step.links) platform.scale(Property::Bandwidth, 1 / users, link);
   return fmt::format("{} {:.17g} {:.17g} ", acting_ranks(*step.program), whole.periods[0].step_time.value,
                      own.periods[0].step_time.value) +

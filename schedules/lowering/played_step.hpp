@@ -1,0 +1,25 @@
+#pragma once
+
+#include "core/cluster/cluster.hpp"
+#include "core/model/workload.hpp"
+#include "core/plan/plan.hpp"
+#include "core/program/player.hpp"
+#include "core/program/program.hpp"
+
+#include <cstdint>
+#include <optional>
+
+namespace isobar::schedules {
+
+/// Plays `periods` steps of a plan in which some of several equal devices act for all (fold), if a step of its Program,
+/// `whole`, has more than most_played_instructions; none: it has not. Memory is that of all ranks.
+/// @throws InputError as play_program does, and for a long step that cannot be folded, with the reason.
+std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                         const Program& whole, std::uint64_t periods);
+
+/// Plays `periods` steps of a plan: its Program, `whole`, or a folded one if that is too long.
+/// @throws InputError as play_folded does.
+PlayedProgram play_step(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
+                        std::uint64_t periods);
+
+}  // namespace isobar::schedules
