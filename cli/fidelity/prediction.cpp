@@ -37,6 +37,7 @@ namespace {
 
 using results::MeasuredRow;
 using results::RowPrediction;
+using results::Unsupported;
 
 /// A choice of what a row leaves open, ready to be played: its plan, of which equal devices act once.
 struct RowCandidate {

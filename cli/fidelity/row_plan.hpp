@@ -8,17 +8,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
 namespace isobar::cli {
-
-/// Why a row cannot be expressed as platform, workload and plan.
-class Unsupported : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// What a row may leave open.
 struct RowChoice {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +42,12 @@ enum class Recomputation : std::uint8_t {
 std::string_view name_of(RowRole role);             ///< "calibration", "development", …
 std::string_view name_of(MemoryKind kind);          ///< "allocated", "reserved", "device"
 std::string_view name_of(Recomputation recompute);  ///< "none", "selective", "full", "plan"
+
+/// Why a row cannot be expressed as platform, workload and plan.
+class Unsupported : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// One published training run: a row of a file of schema isobar-fidelity/1 (docs/formats/fidelity.md). Names of files
 /// are paths from the working folder. What the row does not know is none, or empty.

@@ -1,0 +1,31 @@
+#pragma once
+
+#include "core/cluster/cluster.hpp"
+#include "results/fidelity/measured_row.hpp"
+
+#include <cstddef>
+#include <vector>
+
+namespace isobar::results {
+
+/// The stages of a row's pipeline, their degrees and blocks.
+struct RowDegrees {
+  std::vector<std::size_t> tensor;  ///< by stage
+  std::vector<std::size_t> data;    ///< likewise
+  std::vector<double> blocks;       ///< by stage, then of the next chunks
+  std::vector<bool> recomputes;     ///< halves of blocks, of a row with a plan; empty: as the row says
+};
+
+/// Of a model of `blocks`. Without the column `layers`, the first chunks have one more where they do not divide evenly.
+/// @throws Unsupported as read_aceso_plan does.
+RowDegrees degrees_of(const MeasuredRow& row, double blocks, std::size_t virtual_stages);
+
+/// Devices of a stage of the pipeline, by replica and shard.
+using DevicesOfStage = std::vector<std::vector<const Device*>>;
+
+/// The devices that the column `devices` names, or else the next ones of the platform; in `devices`, each once.
+/// @throws Unsupported where they are too few, or do not go with the degrees.
+std::vector<DevicesOfStage> devices_of_row(const MeasuredRow& row, const RowDegrees& degrees,
+                                           const std::vector<Device>& devices);
+
+}  // namespace isobar::results
