@@ -174,5 +174,44 @@ TEST(MemoryOfADevice, HasNoBuffersBetweenPartsWhoseParametersReplicasDivide)
   EXPECT_NEAR(need(Sharding::Parameters), parameters * 16 / 8 + activations, 1.5e9);  // and what is gathered of layers
 }
 
+TEST(MemoryOfADevice, GrowsByNoMoreThanOneWorkspaceWhereLayersRecompute)
+{
+  std::mt19937_64 random(3);
+  int shrank = 0;
+  for (int instance = 0; instance < 200; ++instance) {
+    const std::size_t layers = 6 + random() % 5;
+    Workload workload = random_chain(random, layers);
+    workload.memory_model = MemoryModel::Training;
+    const std::size_t shards = instance % 3 == 0 ? 2 : 1;
+    if (shards > 1) {
+      for (auto& layer : workload.layers) {
+        layer.parameters *= 64;
+        layer.activations += Bytes(2);  // a shard keeps a whole input, of 1 or less, in place of its part of these
+      }
+      add_splits(random, workload);
+    }
+    const Workload recomputing = with_random_recomputation(random, workload);
+    const Cluster devices = cluster(std::vector<double>(6 * shards, 1.0), {Seconds(0.01), BytesPerSecond(10)});
+    const std::vector<std::size_t> cuts = {0, 1 + random() % 2, 3 + random() % 2, layers};
+    const std::string schedule = random() % 2 == 0 ? "gpipe" : "1f1b";
+    Plan plan = pipelines(cuts, {1 + random() % 4, 1 + random() % 4}, schedule);
+    if (shards > 1) {
+      plan = in_parts(plan);
+      for (auto& stage : plan.stages) {
+        for (auto& replica : stage.replicas) {
+          const std::string first = replica.shards.front().device;
+          replica.shards = {Shard{first, 0.5}, Shard{"d" + std::to_string(6 + std::stoul(first.substr(1))), 0.5}};
+        }
+      }
+    }
+    const auto before = needs(plan, workload, devices);
+    for (const auto& [device, need] : needs(plan, recomputing, devices)) {
+      EXPECT_LE(need, (before.at(device) + recomputing.workspace.value) * (1 + 1e-12)) << instance << ": " << device;
+      shrank += need < before.at(device) ? 1 : 0;
+    }
+  }
+  EXPECT_GE(shrank, 100);
+}
+
 }  // namespace
 }  // namespace isobar::allocators::device_memory_test
