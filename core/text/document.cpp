@@ -190,6 +190,7 @@ class YamlEvents : public YAML::EventHandler {
     if (last_quoted_.is_null()) return;
     auto at = static_cast<std::size_t>(last_quoted_.pos);
     const char quote = text_.at(at);
+    if (quote != '"' && quote != '\'') return;  // a block of text, > or |, which yaml-cpp tags as it does quoted ones
     for (++at; at < text_.size(); ++at) {
       const bool escapes = quote == '"' ? text_[at] == '\\' : text_.compare(at, 2, "''") == 0;
       if (escapes) {

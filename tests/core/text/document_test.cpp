@@ -97,6 +97,12 @@ TEST(ParseYaml, RefusesUnterminatedQuotes)
             "{a='b'@1}@1");
 }
 
+TEST(ParseYaml, ReadsBlocksOfText)
+{
+  EXPECT_EQ(parse_yaml("a: >-\n  b 'c\n  d\n", "x.yaml").members.front().value.scalar, "b 'c d");
+  EXPECT_EQ(parse_yaml("a: |\n  b \"c\n", "x.yaml").members.front().value.scalar, "b \"c\n");
+}
+
 TEST(ParseYaml, RefusesDuplicateKeys)
 {
   EXPECT_EQ(yaml_fault("a: 1\nb: 2\nb: 3\na: 4\n"), "x.yaml:4: a: given twice, first in line 1; remove one");
