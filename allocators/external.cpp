@@ -9,6 +9,7 @@
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_2.hpp"
+#include "core/plan/system_rules.hpp"
 #include "core/text/document.hpp"
 #include "core/text/json_text.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -85,7 +86,7 @@ class AnswerReader {
       plan.stages = read_stages_2(reader, problem_.goal.microbatches, faults_);
       plan.sync = read_sync_2(reader, plan.stages, faults_);
       plan.transfers = read_transfers_2(reader, plan.stages, faults_);
-      plan.system = reader.optional_text("system");
+      read_system(reader, plan, faults_);
     } else if (!may_lack_stages || reader.has("stages")) {
       read_stages(reader);
     }

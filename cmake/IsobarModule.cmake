@@ -5,6 +5,8 @@
 # its own if that is NONE.
 # isobar_rows(TARGET TABLE PATTERN ROW FILE): makes a file of initializers, which the target may include, of the lines of a
 # CSV file that match the pattern, each replaced by ROW: #include "generated/FILE".
+# isobar_text(TARGET TEXT FILE): makes a string literal of a text file, which the target may include: #include
+# "generated/FILE".
 # isobar_unite(TARGET): with CMAKE_UNITY_BUILD, compiles all sources of a target as one.
 # isobar_settings(TARGET): the compile settings of all our targets; there are no global flags.
 # isobar_precompile(TARGET HEADER... | REUSE_FROM OTHER): compiles headers once for all sources of a target, or takes those
@@ -100,6 +102,16 @@ function(isobar_rows target table pattern row file)
   file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/${file}" CONTENT "${text}\n" @ONLY)
   target_include_directories(${target} PRIVATE "${PROJECT_BINARY_DIR}")
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${table}")
+endfunction()
+
+function(isobar_text target text file)
+  file(READ "${text}" content)
+  if(content MATCHES "\\)isobar\"")
+    message(FATAL_ERROR "${text}: has )isobar\", which ends a string literal")
+  endif()
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/generated/${file}" CONTENT "R\"isobar(@content@)isobar\"\n" @ONLY)
+  target_include_directories(${target} PRIVATE "${PROJECT_BINARY_DIR}")
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${text}")
 endfunction()
 
 # Test programs' own code computes little, and takes half the time to compile so. The libraries keep their optimization.

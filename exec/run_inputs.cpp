@@ -170,8 +170,9 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   const auto refuse = [&](bool has, const char* key, const char* does) {
     if (!has) return;
     const std::string other =
-        plan.system ? fmt::format("; the plan imitates {}, so plan with compute: rate or a --profile", *plan.system)
-                    : "";
+        plan.system
+            ? fmt::format("; the plan imitates {}, so plan with compute: rate or a --profile", plan.system->name)
+            : "";
     lines.push_back(fmt::format("{}: {}, which isobar run does not execute: {}{}", options.plan, key, does, other));
   };
   refuse(plan.transfers.sliced, "transfers.sliced: true", "each shard sends all of what a stage passes on");

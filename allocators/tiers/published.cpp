@@ -40,7 +40,7 @@ Proposals propose_for_each_kind(const HybridProblem& problem, std::string_view n
   Proposals proposals;
   for (const std::size_t device : kinds_with_machine(problem.cluster)) {
     Plan plan = plan_of(problem, stages_on(device));
-    if (problem.cluster.systems.contains(std::string(name))) plan.system = name;
+    if (problem.cluster.systems.contains(std::string(name))) plan.system = TrainingSystem{std::string(name)};
     proposals.plans.push_back(std::move(plan));
   }
   if (proposals.plans.empty()) proposals.reason = reason_of(problem.cluster, {});
@@ -133,7 +133,7 @@ Proposals propose_resident(const HybridProblem& problem)
   for (std::size_t device = 0; device < problem.cluster.devices.size(); ++device) {
     const CostModel cost(problem.workload, problem.cluster);
     Plan plan = plan_of(problem, {stage_on(shard_on(cost, device), 0, problem.workload.layers.size() - 1)});
-    if (problem.cluster.systems.contains("resident")) plan.system = "resident";
+    if (problem.cluster.systems.contains("resident")) plan.system = TrainingSystem{"resident"};
     proposals.plans.push_back(std::move(plan));
   }
   return proposals;

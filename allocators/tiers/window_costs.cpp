@@ -18,7 +18,7 @@ namespace {
 Plan plan_of_system(const std::string& system, const Cluster& cluster)
 {
   Plan plan;
-  if (cluster.systems.contains(system)) plan.system = system;
+  if (cluster.systems.contains(system)) plan.system = TrainingSystem{std::string(system)};
   return plan;
 }
 

@@ -14,6 +14,7 @@
 #include "core/compute/as_trained.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/system_rules.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
@@ -141,7 +142,7 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                         : plan.sync.sharded == Sharding::Gradients ? "the optimizer's state and the gradients"
                                                                    : "the optimizer's state, gradients and parameters");
   }
-  if (plan.sync.bucket >= compute::one_bucket) {
+  if (plan.sync.bucket >= one_bucket) {
     text += "the replicas of a stage add up their gradients after its last backward pass\n";
   } else if (plan.sync.bucket > Bytes(0)) {
     text += fmt::format("the replicas of a stage add up their gradients in buckets of {:.6g} MiB\n",

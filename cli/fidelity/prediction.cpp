@@ -115,7 +115,7 @@ RowCandidate best_of(const MeasuredRow& row, const Cluster& cluster, bool unfold
 }
 
 /// Of a device's peak, what the row measured.
-Bytes of_kind(Bytes device, results::MemoryKind kind, const compute::MemoryConstants& memory)
+Bytes of_kind(Bytes device, results::MemoryKind kind, const MemoryConstants& memory)
 {
   if (kind == results::MemoryKind::Device) return device;
   const Bytes reserved = device - memory.context;
@@ -158,7 +158,7 @@ sim::Platform platform_of(const MeasuredRow& row, std::vector<std::string>& note
 }
 
 /// What a row's times come from, a note each: the constants of its software and devices, or what was measured of these.
-std::vector<std::string> sources_of(const compute::Framework& framework, const compute::Measurements& measurements,
+std::vector<std::string> sources_of(const Framework& framework, const compute::Measurements& measurements,
                                     const std::set<std::string>& types)
 {
   const Seconds host = framework.host_forward + framework.host_backward;
@@ -213,7 +213,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
   RowPrediction prediction;
   sim::Platform platform = platform_of(row, prediction.notes);
   if (row.framework.empty()) throw Unsupported("framework: is empty; name the software that trained");
-  const auto [framework, note] = compute::framework_named(row.framework);
+  const auto [framework, note] = framework_named(row.framework);
   if (!note.empty()) prediction.notes.push_back(note);
   const RowCandidate candidate = best_of(row, platform.cluster(), unfolded);
   const auto& [choice, row_plan, trained, played, why_not_folded] = candidate;

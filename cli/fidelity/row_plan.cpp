@@ -87,7 +87,7 @@ RowWorkload workload_of(const MeasuredRow& row, const RowChoice& choice, std::si
   }
   const auto read = [&] { made.workload = workload_from_text(made.text, row.workload, settings, "overrides"); };
   read();
-  if (!compute::framework_named(row.framework).framework->pads_vocabulary) return made;
+  if (!framework_named(row.framework).framework->pads_vocabulary) return made;
   std::uint64_t vocabulary = 0;
   if (const auto* sizes = std::get_if<GptSizes>(&made.workload.model)) vocabulary = sizes->vocabulary;
   if (const auto* sizes = std::get_if<LlamaSizes>(&made.workload.model)) vocabulary = sizes->vocabulary;

@@ -9,7 +9,7 @@
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
-#include "core/plan/transfer_rules.hpp"
+#include "core/plan/system_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -94,7 +94,8 @@ class Training {
       }
       add_transfers(index, speed, parts[index]);
     }
-    const bool gathers = plan_.sync.sharded == Sharding::Parameters && has_replicas(plan_);
+    const bool gathers =
+        framework_.overlaps_gathers && plan_.sync.sharded == Sharding::Parameters && has_replicas(plan_);
     for (const auto& [device, time] : time_of_device) {
       Device& own = own_cluster_.devices[device];
       if (gathers) own.interference = beside_gathers;
@@ -105,6 +106,7 @@ class Training {
     own_.work_on.clear();
     own_.memory_model = MemoryModel::System;
     own_.state = state_of(framework_, own_.dtype);
+    own_.state->gathered = size_of(plan_.sync.gathered) * framework_.memory.reserved;
     own_.workspace = framework_.memory.context;
     own_.prices = nullptr;
     return parts;
@@ -345,11 +347,6 @@ PassParts& PassParts::operator+=(const PassParts& more)
   return *this;
 }
 
-const Framework* framework_of(const Plan& plan)
-{
-  return plan.system ? find_framework(*plan.system) : nullptr;
-}
-
 AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& cluster)
     : workload_(&workload), cluster_(&cluster)
 {
@@ -373,29 +370,16 @@ AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& 
 Sharding most_divided(const Workload& workload)
 {
   if (workload.compute != ComputeModel::Operators) return Sharding::Parameters;
-  return framework_named(workload.framework).framework->most_divided;
+  return framework_of(workload).most_divided;
 }
 
 void take_system(Plan& plan, const Workload& workload)
 {
   if (workload.compute != ComputeModel::Operators || plan.stages.empty()) return;
   if (uses_machines(plan) || divides_operators(plan)) return;
-  const Framework& framework = *framework_named(workload.framework).framework;
-  plan.system = framework.name;
-  const bool is_pipeline = pipeline_stages(plan).back() > 0;
-  const bool has_parts = has_shards(plan);
-  plan.transfers.blocking = framework.blocking_transfers && (is_pipeline || has_parts);
-  // Between stages of other numbers of replicas, devices compute while they send.
-  if (fault_of_transfers(plan)) plan.transfers.blocking = false;
-  plan.transfers.sliced = framework.sliced_transfers && is_pipeline && has_parts;
-  if (!has_replicas(plan)) return;
-  plan.sync.summed = workload.dtype != DType::Float32 ? framework.gradient_sums : DType::Float32;
-  const bool overlaps = framework.overlaps_gradient_sums && (!is_pipeline || framework.overlaps_in_pipelines);
-  if (plan.sync.sharded == Sharding::None && !overlaps) plan.sync.bucket = one_bucket;
-  if (plan.sync.sharded == Sharding::Parameters) {
-    plan.sync.gathered = framework.gathered;
-    plan.sync.each_microbatch = true;
-  }
+  const Framework& framework = framework_of(workload);
+  take_rules(framework, workload.dtype, plan);
+  plan.system = system_beside_rules(framework);
 }
 
 }  // namespace isobar::compute

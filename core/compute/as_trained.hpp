@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
-#include "core/compute/framework.hpp"
+#include "core/model/framework.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/units.hpp"
@@ -57,19 +57,12 @@ class AsTrained {
   std::vector<PassParts> parts_;
 };
 
-/// A Sync::bucket that holds the gradients of any stage, so that they are added up after its last backward pass.
-inline constexpr Bytes one_bucket{1e18};
-
-/// The training software whose constants a plan takes; null: none, or a system that is only measured on a platform.
-const Framework* framework_of(const Plan& plan);
-
 /// What replicas can divide at most under the training software of a workload; everything, if it names none.
 Sharding most_divided(const Workload& workload);
 
-/// Names the training software of a workload in a plan, and gives the plan its rules: whether transfers block and are
-/// sliced, the types in which gradients and parameters travel, and, where replicas divide nothing, whether their sums
-/// wait for the last backward pass. Does nothing for workloads without training software, and for plans whose devices
-/// divide operators or use their machines.
+/// Gives a plan the training software of its workload, with the flags that the workload changes, and its rules
+/// (take_rules). Does nothing for workloads without training software, and for plans whose devices divide operators or
+/// use their machines.
 void take_system(Plan& plan, const Workload& workload);
 
 }  // namespace isobar::compute

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/compute/sailor_profile.hpp"
+#include "core/model/framework.hpp"
 #include "core/model/workload.hpp"
 #include "core/units.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/compute/device_constants.hpp"
-#include "core/compute/framework.hpp"
 #include "core/compute/operator_table.hpp"
+#include "core/model/framework.hpp"
 #include "core/model/workload.hpp"
 #include "core/units.hpp"
 

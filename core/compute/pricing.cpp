@@ -2,11 +2,12 @@
 
 #include "core/cluster/device_types.hpp"
 #include "core/compute/device_constants.hpp"
-#include "core/compute/framework.hpp"
 #include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
+#include "core/model/framework.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/system_rules.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -27,15 +28,6 @@ namespace isobar::compute {
 namespace {
 
 constexpr std::size_t most_shards = 64;
-
-const Framework& framework_of(const Workload& workload)
-{
-  if (workload.framework.empty()) {
-    throw InputError("framework", fmt::format("is missing; compute: operators takes the constants of one: {}",
-                                              fmt::join(framework_names(), ", ")));
-  }
-  return *framework_named(workload.framework).framework;
-}
 
 /// What layers take on a type of device.
 class TypeTimes {
@@ -103,9 +95,9 @@ bool is_fitted(const DeviceConstants& device, const Framework& framework)
 class OperatorPrices : public LayerPrices {
  public:
   /// `speeds` are by type of device; layers have the work of `reference`.
-  OperatorPrices(const Framework& framework, std::string reference, std::map<std::string, FlopsPerSecond> speeds,
+  OperatorPrices(Framework framework, std::string reference, std::map<std::string, FlopsPerSecond> speeds,
                  Measurements measurements)
-      : framework_(framework),
+      : framework_(std::move(framework)),
         reference_(std::move(reference)),
         speeds_(std::move(speeds)),
         measurements_(std::move(measurements))
@@ -113,7 +105,6 @@ class OperatorPrices : public LayerPrices {
   }
 
   const Measurements& measurements() const { return measurements_; }
-  const Framework& framework() const { return framework_; }
 
   void apply(Workload& workload) const override
   {
@@ -168,7 +159,7 @@ class OperatorPrices : public LayerPrices {
     layer.split->workspace = (whole.workspace - half.workspace) * 2 * framework_.memory.reserved;
   }
 
-  const Framework& framework_;
+  Framework framework_;
   std::string reference_;
   std::map<std::string, FlopsPerSecond> speeds_;
   Measurements measurements_;
@@ -213,8 +204,9 @@ void price(Workload& workload, const Cluster& cluster,
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   const auto* prices = dynamic_cast<const OperatorPrices*>(workload.prices.get());
-  if (prices == nullptr || !plan.system) return 1;
-  const Framework& framework = prices->framework();
+  const Framework* const own = framework_of(plan);
+  if (prices == nullptr || own == nullptr) return 1;
+  const Framework& framework = *own;
   const bool is_shared = has_shared_stages(plan);
   double least = 1;
   std::set<std::string> types;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/compute/framework.hpp"
+#include "core/model/framework.hpp"
 #include "core/model/workload.hpp"
 #include "core/units.hpp"
 

@@ -12,7 +12,7 @@ namespace isobar {
 MeasuredSystem measured_system(const Plan& plan, const Cluster& cluster)
 {
   if (!plan.system) return {};
-  const auto measured = cluster.systems.find(*plan.system);
+  const auto measured = cluster.systems.find(plan.system->name);
   return measured == cluster.systems.end() ? MeasuredSystem{} : measured->second;
 }
 

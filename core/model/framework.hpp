@@ -1,13 +1,17 @@
 #pragma once
 
+#include "core/errors.hpp"
 #include "core/model/dtype.hpp"
-#include "core/plan/sharding.hpp"
+#include "core/model/sharding.hpp"
+#include "core/text/document.hpp"
 #include "core/units.hpp"
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace isobar::compute {
+namespace isobar {
 
 /// Bytes that memory-bound operators move per element, in each pass.
 struct BytesPerElement {
@@ -34,7 +38,8 @@ struct MemoryConstants {
   Bytes context = {};       ///< the device reports so much more: context, communication buffers, kernels, workspaces
 };
 
-/// Constants of training software.
+/// The flags of training software: its constants, and its rules of transfers, sums, recomputation and memory. Named
+/// ones are those of results/fidelity/systems.yaml, which has the source of each number.
 struct Framework {
   std::string name;    ///< "megatron-lm-2021"
   std::string family;  ///< "megatron-lm": the name without its year or version
@@ -45,8 +50,8 @@ struct Framework {
   // Memory-bound operators that depend on the software.
   bool has_causal_softmax = false;   ///< one kernel scales, masks and normalizes 16-bit scores of causal attention
   BytesPerElement logit;             ///< of a logit: casts, loss and its gradient
-  double product_speed = 1;          ///< products run so much faster than ProductConstants say
-  double attention_speed = 1;        ///< fused attention runs so much faster than DeviceConstants::fused_attention
+  double product_speed = 1;          ///< products run so much faster than device constants say
+  double attention_speed = 1;        ///< fused attention runs so much faster than device constants say
   bool stops_recomputation = false;  ///< recomputation of a block ends before its last product, which no gradient needs
   double update = 0;                 ///< bytes that an update moves per parameter of the device
   bool pads_vocabulary = false;
@@ -57,10 +62,16 @@ struct Framework {
   bool blocking_transfers = false;       ///< computation waits for transfers between stages
   /// A device receives nothing while it computes or sends, as if receiving were its work.
   bool serial_transfers = false;
-  Seconds pipeline_host = {};              ///< of the host for each micro-batch in a stage of a pipeline
-  bool sliced_transfers = false;           ///< each shard sends its part of an activation; otherwise all of it
-  bool overlaps_gradient_sums = false;     ///< without a pipeline, replicas add up gradients beside backward passes
-  bool overlaps_in_pipelines = false;      ///< with a pipeline, too
+  Seconds pipeline_host = {};           ///< of the host for each micro-batch in a stage of a pipeline
+  bool sliced_transfers = false;        ///< each shard sends its part of an activation; otherwise all of it
+  bool overlaps_gradient_sums = false;  ///< without a pipeline, replicas add up gradients beside backward passes
+  bool overlaps_in_pipelines = false;   ///< with a pipeline, too
+  /// What replicas gather travels beside the passes: parameters for the task after the next one, or those of an update
+  /// beside the next step.
+  bool overlaps_gathers = true;
+  bool sums_each_microbatch = true;  ///< replicas that divide parameters add up the gradients of each micro-batch
+  /// Gradients that overlap are added up together from this size on; 0: those of each stage of a plan by themselves.
+  Bytes gradient_bucket = {};
   DType gradient_sums = DType::Float32;    ///< the type in which gradients of 16-bit models travel (others in float32)
   DType gathered = DType::Float32;         ///< the type in which divided parameters travel
   Sharding most_divided = Sharding::None;  ///< the most that replicas of its models can divide
@@ -68,11 +79,89 @@ struct Framework {
   std::string source;  ///< where the constants come from
 };
 
+/// The key of a flag, as files spell it.
+struct FlagKey {
+  std::string_view text;
+  bool is_factor = false;  ///< a number above 0
+};
+
+/// Calls visit(FlagKey, flag of each of `of`) for the rules that a plan has in its `transfers` and `sync`.
+template <typename Visit, typename... Of>
+void visit_rules(Visit&& visit, Of&... of)
+{
+  visit(FlagKey{"overlap_gradient_sums"}, of.overlaps_gradient_sums...);
+  visit(FlagKey{"overlap_gradient_sums_in_pipelines"}, of.overlaps_in_pipelines...);
+  visit(FlagKey{"gradient_bucket"}, of.gradient_bucket...);
+  visit(FlagKey{"blocking_transfers"}, of.blocking_transfers...);
+  visit(FlagKey{"sliced_transfers"}, of.sliced_transfers...);
+  visit(FlagKey{"gradient_dtype"}, of.gradient_sums...);
+  visit(FlagKey{"gather_dtype"}, of.gathered...);
+  visit(FlagKey{"sums_each_microbatch"}, of.sums_each_microbatch...);
+}
+
+/// Calls visit(FlagKey, flag of each of `of`) for all flags.
+template <typename Visit, typename... Of>
+void visit_flags(Visit&& visit, Of&... of)
+{
+  visit(FlagKey{"host_forward"}, of.host_forward...);
+  visit(FlagKey{"host_backward"}, of.host_backward...);
+  visit(FlagKey{"host_shards"}, of.host_shards...);
+  visit(FlagKey{"host_pipeline"}, of.pipeline_host...);
+  visit(FlagKey{"causal_softmax"}, of.has_causal_softmax...);
+  visit(FlagKey{"logit_bytes_forward"}, of.logit.forward...);
+  visit(FlagKey{"logit_bytes_backward"}, of.logit.backward...);
+  visit(FlagKey{"product_speed", true}, of.product_speed...);
+  visit(FlagKey{"attention_speed", true}, of.attention_speed...);
+  visit(FlagKey{"update_bytes"}, of.update...);
+  visit(FlagKey{"pads_vocabulary"}, of.pads_vocabulary...);
+  visit(FlagKey{"recomputed_collectives"}, of.recomputed_collectives...);
+  visit(FlagKey{"stops_recomputation"}, of.stops_recomputation...);
+  visit(FlagKey{"overlap_shard_sums"}, of.hides_shard_sums...);
+  visit(FlagKey{"overlap_shard_collectives"}, of.hides_shard_collectives...);
+  visit(FlagKey{"overlap_parameter_gathers"}, of.overlaps_gathers...);
+  visit(FlagKey{"serial_receives"}, of.serial_transfers...);
+  visit(FlagKey{"most_divided"}, of.most_divided...);
+  visit(FlagKey{"memory_parameter_bytes_16bit"}, of.memory.state16.parameters...);
+  visit(FlagKey{"memory_gradient_bytes_16bit"}, of.memory.state16.gradients...);
+  visit(FlagKey{"memory_optimizer_bytes_16bit"}, of.memory.state16.optimizer...);
+  visit(FlagKey{"memory_parameter_bytes_32bit"}, of.memory.state32.parameters...);
+  visit(FlagKey{"memory_gradient_bytes_32bit"}, of.memory.state32.gradients...);
+  visit(FlagKey{"memory_optimizer_bytes_32bit"}, of.memory.state32.optimizer...);
+  visit(FlagKey{"memory_logit_bytes"}, of.memory.logit...);
+  visit(FlagKey{"memory_activations", true}, of.memory.activations...);
+  visit(FlagKey{"memory_reserve", true}, of.memory.reserved...);
+  visit(FlagKey{"memory_context"}, of.memory.context...);
+  visit_rules(visit, of...);
+}
+
+/// The keys of all flags.
+std::vector<std::string> flag_keys();
+/// True if all flags are equal; names and sources may differ.
+bool have_same_flags(const Framework& a, const Framework& b);
+
+/// How a file spells quantities: data and workloads as number and unit, `host_forward: 1.4 ms`, a plan as a number
+/// whose key has the unit, `"host_forward_s": 0.0014`.
+enum class FlagSpelling { Yaml, Json };
+/// The key of a flag in a file: with "_s" or "_bytes" for quantities in JSON.
+std::string key_of(const FlagKey& key, const Seconds& flag, FlagSpelling spelling);
+std::string key_of(const FlagKey& key, const Bytes& flag, FlagSpelling spelling);
+template <typename Flag>
+std::string key_of(const FlagKey& key, const Flag&, FlagSpelling)
+{
+  return std::string(key.text);
+}
+
+/// Reads the flags that a mapping has into `framework`; all must be there with `needs_all`. Adds a fault to the reader
+/// for each value that is wrong.
+void read_flags(MappingReader& reader, FlagSpelling spelling, bool needs_all, Framework& framework);
+
 /// Constants for a name in a `framework` column or key.
 struct FrameworkChoice {
   const Framework* framework = nullptr;  ///< lives as long as the program
   std::string note;                      ///< "", or one sentence: which constants stand for the name's
 };
+/// The constants that stand for a name; null: it is unknown.
+const Framework* standing_for(const std::string& name);
 /// Finds the constants by name. An unknown year or version takes its family's latest, and a name that contains a
 /// family, or a system that trains with one, that family's.
 /// @throws InputError "framework NAME: is unknown; …" that lists the known names.
@@ -82,4 +171,34 @@ const Framework* find_framework(const std::string& name);
 /// All names with constants of their own, ascending.
 std::vector<std::string> framework_names();
 
-}  // namespace isobar::compute
+/// A training system as a plan has it.
+struct TrainingSystem {
+  std::string name;
+  /// The flags of training software where they are not those of the named one.
+  std::optional<Framework> changed = {};
+
+  bool operator==(const TrainingSystem& other) const;
+};
+/// The flags of a system, which live as long as it; null: it is no training software, but only measured on a platform.
+const Framework* framework_of(const TrainingSystem& system);
+
+/// Reads a member that names a training system: a text, or a mapping of `name`, `version` (the rest of the name) and
+/// flags. `changed` then has all flags of the system, even if none differs. A system of a plan file, which is JSON, is
+/// known by its exact name; others as framework_named finds them. None without the member.
+std::optional<TrainingSystem> read_training_system(MappingReader& file, const std::string& key, FlagSpelling spelling,
+                                                   FaultList& faults);
+
+/// What a file of training systems has.
+struct FrameworkFile {
+  struct Word {
+    std::string word;
+    std::string family;
+  };
+  std::vector<Framework> frameworks;  ///< ascending by name
+  std::vector<Word> words;  ///< what a name without constants of its own may contain, the first that counts first
+};
+/// Parses a file of training systems, such as results/fidelity/systems.yaml; `name` stands for it in messages.
+/// @throws InputError naming file, line and key of every fault.
+FrameworkFile frameworks_from_text(const std::string& text, const std::string& name);
+
+}  // namespace isobar

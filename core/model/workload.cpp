@@ -7,6 +7,7 @@
 #include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -80,6 +81,16 @@ std::optional<ComputeModel> compute_model_from_name(std::string_view name)
 std::vector<std::string> compute_model_names()
 {
   return names_in(compute_models);
+}
+
+const Framework& framework_of(const Workload& workload)
+{
+  if (workload.changed_framework) return *workload.changed_framework;
+  if (workload.framework.empty()) {
+    throw InputError("framework", fmt::format("is missing; compute: operators takes the constants of one: {}",
+                                              fmt::join(framework_names(), ", ")));
+  }
+  return *framework_named(workload.framework).framework;
 }
 
 bool needs_gradient_sync(const Workload& workload)

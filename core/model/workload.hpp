@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/dtype.hpp"
+#include "core/model/framework.hpp"
 #include "core/model/model_sizes.hpp"
 #include "core/model/training.hpp"
 #include "core/spmd/device_rates.hpp"
@@ -145,6 +146,7 @@ struct Workload {
   bool has_tf32_products = false;  ///< matrix products of float32 numbers round them to TF32
   ComputeModel compute = ComputeModel::Rate;
   std::string framework;  ///< the software that trains, whose constants ComputeModel::Operators takes; "": none named
+  std::optional<Framework> changed_framework = {};  ///< its flags, where they are not those of the named one
   Optimizer optimizer = Optimizer::Sgd;
   MemoryModel memory_model = MemoryModel::Training;
   Training training;
@@ -169,6 +171,10 @@ struct Workload {
   /// The prices of ComputeModel::Operators; null: FLOPs count. Other micro-batches and recomputation keep it.
   std::shared_ptr<const LayerPrices> prices = {};
 };
+
+/// The flags of the training software of a workload, which live as long as it.
+/// @throws InputError if it names none, or one that is unknown.
+const Framework& framework_of(const Workload& workload);
 
 /// True if the stages all-reduce statistics of their gradients before the update: the norm is clipped, or the loss is
 /// scaled (fp16).

@@ -460,7 +460,10 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
   if (const auto compute = file.optional_choice("compute", compute_model_names())) {
     workload.compute = *compute_model_from_name(*compute);
   }
-  workload.framework = file.optional_text("framework").value_or("");
+  if (auto framework = read_training_system(file, "framework", FlagSpelling::Yaml, faults)) {
+    workload.framework = std::move(framework->name);
+    workload.changed_framework = std::move(framework->changed);
+  }
   if (workload.compute == ComputeModel::Operators && !kind.has_operators) {
     file.add_fault("compute",
                    fmt::format("operators is for {}, not for {}; write rate", names_with_operators(), kind.name));
@@ -490,6 +493,38 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     for (auto& layer : workload.layers) layer.sky_memory = Bytes(0);
   }
   return workload;
+}
+
+void set_lines(DocumentNode& node, int line)
+{
+  node.line = line;
+  for (auto& item : node.items) set_lines(item, line);
+  for (auto& member : node.members) set_lines(member.value, line);
+}
+
+DocumentNode& member_of(DocumentNode& mapping, const std::string& key)
+{
+  const auto same = std::find_if(mapping.members.begin(), mapping.members.end(),
+                                 [&](const auto& member) { return member.key == key; });
+  if (same != mapping.members.end()) return same->value;
+  return mapping.members.emplace_back(DocumentNode::Member{key, {.line = mapping.line}}).value;
+}
+
+/// Replaces or adds a member of a file. "framework.FLAG" is a flag of the software that `framework` names.
+void set_override(DocumentNode& document, const DocumentNode::Member& override)
+{
+  constexpr std::string_view of_framework = "framework.";
+  if (!override.key.starts_with(of_framework)) {
+    member_of(document, override.key) = override.value;
+    return;
+  }
+  DocumentNode& framework = member_of(document, "framework");
+  if (framework.kind != DocumentNode::Kind::Mapping) {
+    DocumentNode mapping{.kind = DocumentNode::Kind::Mapping, .line = framework.line};
+    if (framework.kind != DocumentNode::Kind::Null) mapping.members.push_back({"name", framework});
+    framework = mapping;
+  }
+  member_of(framework, override.key.substr(of_framework.size())) = override.value;
 }
 
 DocumentNode parse(const std::string& text, const std::string& name)
@@ -529,16 +564,8 @@ Workload workload_from_text(const std::string& text, const std::string& name, co
   if (overrides.members.empty()) return workload;
   // The file is right on its own, so any fault from here on comes from the overrides.
   document.line = overrides.line;
-  for (auto& member : document.members) member.value.line = overrides.line;
-  for (const auto& override : overrides.members) {
-    const auto same = std::find_if(document.members.begin(), document.members.end(),
-                                   [&](const auto& member) { return member.key == override.key; });
-    if (same == document.members.end()) {
-      document.members.push_back(override);
-    } else {
-      same->value = override.value;
-    }
-  }
+  for (auto& member : document.members) set_lines(member.value, overrides.line);
+  for (const auto& override : overrides.members) set_override(document, override);
   return workload_from_document(document, name, {overrides.file, overrides.path});
 }
 

@@ -4,8 +4,7 @@
 #include "core/names.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
-
-#include <fmt/format.h>
+#include "core/plan/system_rules.hpp"
 
 #include <fmt/format.h>
 
@@ -197,7 +196,7 @@ CountedStep counted_step(const Plan& plan)
   }
   // What training software gathers after an update meets the next step.
   const bool gathers_after = plan.sync.sharded == Sharding::Optimizer || plan.sync.sharded == Sharding::Gradients;
-  if (plan.system && gathers_after) return {.before = 1};
+  if (plan.system && gathers_after && overlaps_gathers(plan)) return {.before = 1};
   return {};
 }
 

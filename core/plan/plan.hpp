@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/model/framework.hpp"
 #include "core/model/workload.hpp"
 #include "core/order/schedule_choice.hpp"
 #include "core/plan/certificate.hpp"
@@ -228,8 +229,9 @@ struct Plan {
   TransferRules transfers = {};
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
   /// The training system that the plan imitates: training software, whose times and memory its layers then have
-  /// (compute::AsTrained), or one whose measured constants count where a platform has them (Cluster::systems).
-  std::optional<std::string> system;
+  /// (compute::AsTrained), or one whose measured constants count where a platform has them (Cluster::systems). Its
+  /// rules of transfers and sums are in `transfers` and `sync` alone.
+  std::optional<TrainingSystem> system;
   /// Samples of a step, if the last micro-batch of a replica is smaller than others. All are then played a little
   /// smaller. At most those of all micro-batches.
   std::optional<std::uint64_t> samples;

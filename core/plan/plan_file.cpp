@@ -9,6 +9,7 @@
 #include "core/plan/plan.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "core/plan/plan_file_reading.hpp"
+#include "core/plan/system_rules.hpp"
 #include "core/text/document.hpp"
 #include "core/text/json_text.hpp"
 
@@ -23,6 +24,7 @@
 #include <map>
 #include <sstream>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 
 namespace isobar {
@@ -414,6 +416,27 @@ Json to_json(const Sync& sync)
   return object;
 }
 
+/// The name alone, unless flags differ from those of the named system.
+Json to_json(const TrainingSystem& system)
+{
+  if (!system.changed) return system.name;
+  Json object = {{"name", system.name}};
+  const auto add = [&](const FlagKey& key, const auto& flag, const auto& named) {
+    using Flag = std::remove_cvref_t<decltype(flag)>;
+    if (flag == named) return;
+    Json& member = object[key_of(key, flag, FlagSpelling::Json)];
+    if constexpr (std::is_enum_v<Flag>) {
+      member = name_of(flag);
+    } else if constexpr (std::is_arithmetic_v<Flag>) {
+      member = flag;
+    } else {
+      member = flag.value;
+    }
+  };
+  visit_flags(add, *system.changed, *find_framework(system.name));
+  return object;
+}
+
 Json to_json(const TransferRules& transfers)
 {
   Json object = Json::object();
@@ -456,7 +479,7 @@ Json lasting_part_of(const Plan& plan)
   describe_replicas_of_parameters(plan, document);
   if (plan.transfers != TransferRules{}) document["transfers"] = to_json(plan.transfers);
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
-  if (plan.system) document["system"] = *plan.system;
+  if (plan.system) document["system"] = to_json(*plan.system);
   if (plan.samples) document["samples"] = *plan.samples;
   if (plan.micro_batch) document["micro_batch"] = *plan.micro_batch;
   if (plan.routing) {
@@ -578,7 +601,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
       reader.add_fault("recompute", "is not ascending; list each layer once, in order");
     }
   }
-  plan.system = reader.optional_text("system");
+  read_system(reader, plan, faults);
   plan.samples = reader.optional_count("samples", 1, largest_micro_batch * most_microbatches_by_recurrence);
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
   if (!is_1 && reader.optional("routing") != nullptr) {

@@ -1,16 +1,10 @@
 #include "core/plan/sharding.hpp"
 
 #include "core/errors.hpp"
-#include "core/names.hpp"
 
 namespace isobar {
 
 namespace {
-
-constexpr NameTable<Sharding, 4> shardings = {{{Sharding::None, "none"},
-                                               {Sharding::Optimizer, "optimizer"},
-                                               {Sharding::Gradients, "gradients"},
-                                               {Sharding::Parameters, "parameters"}}};
 
 /// What the other replicas have of something that all divide.
 double of_others(double bytes, std::size_t replicas)
@@ -19,19 +13,6 @@ double of_others(double bytes, std::size_t replicas)
 }
 
 }  // namespace
-
-std::string_view name_of(Sharding sharding)
-{
-  return name_in(shardings, sharding);
-}
-std::optional<Sharding> sharding_from_name(std::string_view name)
-{
-  return value_in(shardings, name);
-}
-std::vector<std::string> sharding_names()
-{
-  return names_in(shardings);
-}
 
 double held_bytes(const ParameterBytes& bytes, Sharding sharding, std::size_t replicas)
 {

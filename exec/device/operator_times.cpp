@@ -2,9 +2,9 @@
 
 #include "core/base/clock.hpp"
 #include "core/base/interrupt.hpp"
-#include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/compute/transformer.hpp"
+#include "core/model/framework.hpp"
 #include "exec/device/device.hpp"
 #include "exec/device/memory_meter.hpp"
 #include "exec/device/stream.hpp"
@@ -206,8 +206,7 @@ Product product_of(const compute::TransformerLayer::Linear& linear, std::uint64_
 
 compute::TransformerLayer operators_of(const Workload& workload, std::size_t layer, std::uint64_t shards)
 {
-  const auto framework =
-      workload.framework.empty() ? compute::Framework{} : *compute::framework_named(workload.framework).framework;
+  const auto framework = workload.framework.empty() ? Framework{} : framework_of(workload);
   return compute::transformer_layer(workload, layer, shards, framework);
 }
 

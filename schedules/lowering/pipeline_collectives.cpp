@@ -553,7 +553,8 @@ Waits PipelineProgram::one_task_ahead(std::size_t rank, const StageWork& work, s
   const Order& order = orders_[rank];
   const bool follows_itself = position > 0 && order.at(position - 1).part == work.part &&
                               order.at(position - 1).opcode != Opcode::BackwardWeight;
-  const std::uint64_t done = follows_itself ? position : std::max<std::uint64_t>(position, 1) - 1;
+  const bool waits = follows_itself || !overlaps_gathers_;
+  const std::uint64_t done = waits ? position : std::max<std::uint64_t>(position, 1) - 1;
   if (done > 0) return Wait{compute_lane, 0, done};
   if (is_training_) return Wait{compute_lane, 1, order.length() + work.part + 1};  // its Update a period back
   return {};

@@ -4,6 +4,7 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
+#include "core/plan/system_rules.hpp"
 #include "core/plan/transfer_rules.hpp"
 #include "schedules/lowering/replicas.hpp"
 
@@ -72,6 +73,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
   add_shard_lanes();
   sharded_ = plan.sync.sharded;
   if (sharded_ != Sharding::None) divide_memory(workload);
+  overlaps_gathers_ = overlaps_gathers(plan);
   if (sharded_ == Sharding::Parameters) {
     add_gathers_for_tasks(plan, "gather for forwards", &StageWork::forwards, &StageWork::forward_gather);
     add_gathers_for_tasks(plan, "gather for backwards", &StageWork::backwards, &StageWork::backward_gather);

@@ -4,6 +4,7 @@
 #include "core/compute/layer_time.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/system_rules.hpp"
 
 #include <gtest/gtest.h>
 
@@ -149,7 +150,7 @@ TEST(TakeSystem, SetsTheRulesOfTheSoftware)
   Stage replicated = stage_on("a", 0, 5);
   replicated.replicas = {{2, {Shard{.device = "a"}}}, {2, {Shard{.device = "b"}}}};
   const Plan megatron = plan_of({replicated}, gpt("megatron-lm-2021", cluster));
-  EXPECT_EQ(megatron.system, "megatron-lm-2021");
+  EXPECT_EQ(megatron.system, TrainingSystem{"megatron-lm-2021"});
   EXPECT_EQ(megatron.sync.summed, DType::Float16);
   EXPECT_EQ(megatron.sync.bucket, Bytes(0)) << "sums go beside the backward pass where there is no pipeline";
   EXPECT_FALSE(megatron.transfers.blocking);

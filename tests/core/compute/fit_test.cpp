@@ -1,5 +1,5 @@
 #include "core/compute/device_constants.hpp"
-#include "core/compute/framework.hpp"
+#include "core/model/framework.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

@@ -1,10 +1,10 @@
 #include "core/compute/pricing.hpp"
 
 #include "core/compute/device_constants.hpp"
-#include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/costs/cost_model.hpp"
 #include "core/errors.hpp"
+#include "core/model/framework.hpp"
 #include "tests/support/thrown_message.hpp"
 
 #include <gmock/gmock.h>

@@ -2,9 +2,9 @@
 
 #include "core/base/files.hpp"
 #include "core/compute/device_constants.hpp"
-#include "core/compute/framework.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
+#include "core/model/framework.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/thrown_message.hpp"
 

@@ -1,15 +1,36 @@
-#include "core/compute/framework.hpp"
+#include "core/model/framework.hpp"
 
+#include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "tests/support/thrown_message.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <regex>
+#include <set>
+#include <sstream>
 #include <string>
 
-namespace isobar::compute::framework_test {
+namespace isobar::framework_test {
 namespace {
+
+std::filesystem::path source_file(const std::string& name)
+{
+  return std::filesystem::path(ISOBAR_SOURCE_DIR) / name;
+}
+
+/// One system with all flags, from the file of the project, in which a text is replaced by another.
+std::string first_system(const std::string& from = "", const std::string& to = "", const std::string& more = "")
+{
+  std::string text = read_file(source_file("results/fidelity/systems.yaml"));
+  text = text.substr(0, text.find("\n  - name: megatron-lm\n    version: \"2022\""));
+  if (!from.empty()) text.replace(text.find(from), from.size(), to);
+  return text + more + "words: {}\n";
+}
 
 TEST(Frameworks, AreListedByNameAndHaveASource)
 {
@@ -60,5 +81,81 @@ TEST(Frameworks, UnknownOnesAreRefused)
             "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
 }
 
+TEST(FileOfFrameworks, HasASourceBesideEachFlagOfEachSystem)
+{
+  const auto keys = flag_keys();
+  const std::set<std::string> flags(keys.begin(), keys.end());
+  EXPECT_EQ(flags.size(), keys.size());
+  std::istringstream lines(read_file(source_file("results/fidelity/systems.yaml")));
+  std::size_t found = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t colon = line.find(':');
+    if (!line.starts_with("    ") || colon == std::string::npos || !flags.contains(line.substr(4, colon - 4))) continue;
+    ++found;
+    const std::size_t comment = line.find(" # ");
+    EXPECT_TRUE(comment != std::string::npos && line.size() > comment + 8) << line;
+  }
+  EXPECT_GT(found, 2 * flags.size()) << "two systems are like no other one, and others list what differs";
+}
+
+TEST(FileOfFrameworks, GivesASystemTheFlagsOfTheOneThatItIsLike)
+{
+  const Framework& megatron = *find_framework("megatron-lm-2021");
+  const Framework& deepspeed = *find_framework("megatron-deepspeed-2024");
+  EXPECT_EQ(deepspeed.logit.forward, megatron.logit.forward);
+  EXPECT_EQ(deepspeed.pipeline_host, Seconds(1.87e-3));
+  EXPECT_EQ(deepspeed.host_backward, Seconds(1.53e-3));
+  EXPECT_EQ(deepspeed.memory.context, Bytes(3.95e9));
+  EXPECT_EQ(deepspeed.memory.state32.all(), 24);
+  EXPECT_EQ(deepspeed.family, "megatron-deepspeed");
+}
+
+TEST(FileOfFrameworks, NeedsAllFlagsOfASystemThatIsLikeNoOtherOne)
+{
+  const auto message = [](const std::string& from, const std::string& to, const std::string& more = "") {
+    const std::string text = message_of([&] { frameworks_from_text(first_system(from, to, more), "s.yaml"); });
+    return std::regex_replace(text, std::regex("s.yaml:[0-9]+"), "s.yaml:LINE");
+  };
+  EXPECT_EQ(frameworks_from_text(first_system(), "s.yaml").frameworks.size(), 1U);
+  EXPECT_EQ(
+      message("    product_speed: 1 ", "    # "),
+      "InputError s.yaml:LINE: systems[0].product_speed: missing; a system that is like no other one has all flags");
+  EXPECT_EQ(
+      message("host_forward: 1.4 ms", "host_forward: 1.4"),
+      "InputError s.yaml:LINE: systems[0].host_forward: \"1.4\" is not a time; write a number and a unit, such as "
+      "\"20 ms\"");
+  EXPECT_EQ(message("memory_reserve: 1.05", "memory_reserve: 0"),
+            "InputError s.yaml:LINE: systems[0].memory_reserve: is 0; write a positive number");
+  EXPECT_EQ(
+      message("most_divided: none", "most_divided: all"),
+      "InputError s.yaml:LINE: systems[0].most_divided: \"all\" is not one of none, optimizer, gradients, parameters");
+  EXPECT_EQ(
+      message("causal_softmax:", "casual_softmax:"),
+      "InputError s.yaml:LINE: systems[0].causal_softmax: missing; a system that is like no other one has all flags\n"
+      "s.yaml:LINE: systems[0].casual_softmax: unknown key; did you mean causal_softmax?");
+  EXPECT_EQ(message("", "", "  - {name: b, version: \"1\", source: of a, like: a-1}\n"),
+            "InputError s.yaml:LINE: systems[1].like: \"a-1\" is no system above; write the name and version of one: "
+            "NAME-VERSION");
+}
+
+TEST(FileOfFrameworks, IsRefusedWithTheLineOfTheFault)
+{
+  const std::string text = first_system("host_forward: 1.4 ms", "host_forward: 1.4");
+  const auto line =
+      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(text.find("host_forward")), '\n');
+  EXPECT_THAT(message_of([&] { frameworks_from_text(text, "s.yaml"); }),
+              testing::StartsWith("InputError s.yaml:" + std::to_string(line) + ": systems[0].host_forward: "));
+}
+
+TEST(FileOfFrameworks, HasEachFlagInTheDocumentation)
+{
+  const std::string page = read_file(source_file("docs/fidelity.md"));
+  for (const auto& key : flag_keys()) {
+    const std::size_t at = page.find("`" + key + "`", page.find("### Flags of a system"));
+    ASSERT_NE(at, std::string::npos) << key;
+    EXPECT_EQ(page.substr(page.rfind('\n', at) + 1, 3), "| `") << key;
+  }
+}
+
 }  // namespace
-}  // namespace isobar::compute::framework_test
+}  // namespace isobar::framework_test

@@ -1,7 +1,7 @@
 #include "exec/device/operator_times.hpp"
 
-#include "core/compute/framework.hpp"
 #include "core/errors.hpp"
+#include "core/model/framework.hpp"
 #include "exec/device/device.hpp"
 #include "tests/support/thrown_message.hpp"
 

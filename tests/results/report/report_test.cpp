@@ -557,7 +557,8 @@ TEST(Report, AddsUpWhatTheRanksOfAMachineHoldInItAndTellsWhatItHas)
   EXPECT_EQ(memory()[1]["peak_bytes"], 34);
   EXPECT_EQ(memory()[1]["times_s"], nlohmann::json::array({0, 1, 2, 3, 4}));
   EXPECT_EQ(memory()[1]["bytes"], nlohmann::json::array({11, 31, 34, 14, 14}));
-  result.plan.system = "published";  // whose measured constants count, as they do in the plan's prediction
+  result.plan.system =
+      TrainingSystem{"published"};  // whose measured constants count, as they do in the plan's prediction
   EXPECT_EQ(memory()[0]["peak_bytes"], 2 * (5 + 7));
   EXPECT_EQ(memory()[1]["peak_bytes"], 3 * 34);
 }

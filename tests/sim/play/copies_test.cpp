@@ -36,7 +36,7 @@ SimulationReport play(const Platform& platform, const Program& program, TraceSin
                       const std::string& system = "", std::uint64_t steps = 1)
 {
   Plan plan = one_layer_per_device(names(program.ranks()), ChainSchedule::GPipe, 1);
-  if (!system.empty()) plan.system = system;
+  if (!system.empty()) plan.system = TrainingSystem{system};
   const Workload workload = equal_layers(program.ranks(), Bytes(0), Bytes(0));
   return simulate(platform, program, rank_hosts(plan, workload, platform.cluster()), steps, sink);
 }

@@ -32,7 +32,7 @@ void devices_in_a_machine(PlatformFile& file, std::size_t devices, const std::st
 std::vector<RankHost> hosts_of(const Platform& platform, std::size_t devices, const std::string& system = "")
 {
   Plan plan = one_layer_per_device(names(devices), ChainSchedule::GPipe, 1);
-  if (!system.empty()) plan.system = system;
+  if (!system.empty()) plan.system = TrainingSystem{system};
   return rank_hosts(plan, equal_layers(devices, Bytes(0), Bytes(0)), platform.cluster());
 }
 

@@ -46,7 +46,7 @@ TEST(RankHosts, HaveTheMachineOfTheirDeviceAtTheRatesOfThePlansSystem)
   file.systems("l2l: {copy_bandwidth: 4.2 GB/s, update_speed: 7 GFLOP/s, backward_delay: 373 ms}\n");
   const Platform platform = file.load();
   Plan plan = one_layer_per_device({"b"}, ChainSchedule::GPipe, 1);
-  plan.system = "l2l";
+  plan.system = TrainingSystem{"l2l"};
   const auto ranks = rank_hosts(plan, equal_layers(1, Bytes(0), Bytes(0)), platform.cluster());
   ASSERT_TRUE(ranks.at(0).machine.has_value());
   const RankMachine& machine = *ranks[0].machine;
