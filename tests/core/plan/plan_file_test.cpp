@@ -254,6 +254,82 @@ TEST(PlanFile2, KeepsTheRulesOfTransfersAndOfDividedParameters)
   EXPECT_EQ(again.sync, plan.sync);
 }
 
+/// A plan of two devices, whose key `system` is this text.
+std::string with_system(const std::string& system, const std::string& more = "")
+{
+  auto plan = some_plan();
+  plan.goal.objective = Objective::Step;
+  plan.goal.communication = Communication::Played;
+  plan.system = TrainingSystem{"SYSTEM"};
+  std::string json = plan_to_json(plan);
+  const std::string key = "\"system\": \"SYSTEM\"";
+  return json.replace(json.find(key), key.size(), "\"system\": " + system + more);
+}
+
+TEST(PlanFile2, KeepsTheFlagsOfASystemThatDiffer)
+{
+  const auto plan = plan_from_json(
+      with_system(R"({"name": "megatron-lm", "version": "2021", "host_forward_s": 0.25, "product_speed": 1,
+                      "overlap_shard_collectives": true, "most_divided": "gradients", "memory_context_bytes": 5})"),
+      "plan.json");
+  ASSERT_TRUE(plan.system && plan.system->changed);
+  EXPECT_EQ(plan.system->name, "megatron-lm-2021");
+  EXPECT_EQ(framework_of(*plan.system)->host_forward, Seconds(0.25));
+  EXPECT_EQ(framework_of(*plan.system)->host_backward, find_framework("megatron-lm-2021")->host_backward);
+  const std::string json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr(R"("system": {
+    "name": "megatron-lm-2021",
+    "host_forward_s": 0.25,
+    "overlap_shard_collectives": true,
+    "most_divided": "gradients",
+    "memory_context_bytes": 5)"));
+  EXPECT_EQ(plan_from_json(json, "plan.json").system, plan.system);
+  EXPECT_EQ(plan_to_json(plan_from_json(json, "plan.json")), json);
+
+  const auto named = plan_from_json(with_system(R"({"name": "megatron-lm-2021", "product_speed": 1})"), "plan.json");
+  EXPECT_EQ(named.system, TrainingSystem{"megatron-lm-2021"}) << "no flag differs";
+  EXPECT_EQ(plan_from_json(with_system(R"({"name": "l2l"})"), "plan.json").system, TrainingSystem{"l2l"});
+}
+
+TEST(PlanFile2, HasRulesOfItsSystemInTransfersAlone)
+{
+  const auto plan =
+      plan_from_json(with_system(R"({"name": "megatron-core-0.8", "blocking_transfers": true})"), "plan.json");
+  EXPECT_TRUE(plan.transfers.blocking);
+  EXPECT_EQ(plan.system, TrainingSystem{"megatron-core-0.8"});
+  const auto same =
+      plan_from_json(with_system(R"({"name": "megatron-lm-2021", "blocking_transfers": true})"), "plan.json");
+  EXPECT_TRUE(same.transfers.blocking) << "stated, though it is the system's own";
+  EXPECT_FALSE(plan_from_json(with_system(R"("megatron-lm-2021")"), "plan.json").transfers.blocking);
+}
+
+TEST(PlanFile2, RefusesWrongFlagsOfASystem)
+{
+  const auto fault_of = [](const std::string& system, const std::string& more = "") -> std::string {
+    try {
+      plan_from_json(with_system(system, more), "plan.json");
+    } catch (const InputError& fault) {
+      const std::string text = fault.what();
+      return text.substr(text.find("system"));
+    }
+    return "accepted";
+  };
+  EXPECT_EQ(fault_of(R"({"name": "megatron-lm-2021", "host_forward": 1})"),
+            "system.host_forward: unknown key; did you mean host_forward_s?");
+  EXPECT_EQ(fault_of(R"({"name": "megatron-lm-2021", "overlap_shard_sums": "yes"})"),
+            "system.overlap_shard_sums: \"yes\" is not a boolean; write true or false without quotes");
+  EXPECT_EQ(fault_of(R"({"name": "megatron-lm-2021", "memory_reserve": 0})"),
+            "system.memory_reserve: is 0; write a positive number");
+  EXPECT_EQ(fault_of(R"({"name": "l2l", "product_speed": 2})"),
+            "system.name: \"l2l\" is no training software with flags; write one of aceso-2024, composer-fsdp-2023, "
+            "megatron-core-0.8, megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
+  EXPECT_EQ(fault_of(R"({"product_speed": 2})"), "system.name: missing; write a string");
+  EXPECT_EQ(fault_of("[1]"), "system: is a list; write a string");
+  EXPECT_EQ(
+      fault_of(R"({"name": "megatron-lm-2021", "blocking_transfers": true})", R"(, "transfers": {"blocking": false})"),
+      "system.blocking_transfers: is otherwise than transfers.blocking; leave one of them out");
+}
+
 TEST(PlanFile2, HasAChainWithRulesOfTransfers)
 {
   Plan plan = some_plan_2();

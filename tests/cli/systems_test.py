@@ -1,0 +1,222 @@
+"""The flags of training systems, in plans and in workloads."""
+
+import json
+import pathlib
+import re
+
+from tests.cli.support import CommandTest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+WORKLOAD = """model: gpt
+layers: 2
+hidden: 2048
+heads: 16
+vocabulary: 32001
+sequence: 1024
+micro_batch: 4
+dtype: DTYPE
+attention: ATTENTION
+optimizer: adam
+unit: operator
+compute: operators
+framework: SYSTEM
+"""
+LAYERS = 6
+
+# Links inside the pairs a, b and c, d are fast.
+FAST, SLOW = "100GBps", "2GBps"
+
+
+def platform():
+    hosts = "".join(f'<host id="{name}" speed="100Tf"><prop id="memory" value="80 GB"/>'
+                    '<prop id="device" value="A100-SXM4-80GB"/></host>' for name in "abcd")
+    links, routes = "", ""
+    for pair in ("ab", "ac", "ad", "bc", "bd", "cd"):
+        links += f'<link id="{pair}" bandwidth="{FAST if pair in ("ab", "cd") else SLOW}" latency="1us"/>'
+        routes += f'<route src="{pair[0]}" dst="{pair[1]}"><link_ctn id="{pair}"/></route>'
+    return ("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
+            f'<platform version="4.1"><zone id="z" routing="Full">{hosts}{links}{routes}</zone></platform>\n')
+
+
+def stage(first, last, *replicas):
+    """Layers of a stage and, for each of its replicas, the names of its shards."""
+    return {"first_layer": first, "last_layer": last,
+            "replicas": [{"microbatches": 4 // len(replicas),
+                          "shards": [{"device": device, "share": 1 / len(shards)} for device in shards]}
+                         for shards in replicas]}
+
+
+SHAPES = {
+    "one": {"stages": [stage(0, 5, "a")]},
+    "pipeline": {"stages": [stage(0, 2, "a"), stage(3, 5, "c")]},
+    "shards": {"stages": [stage(0, 5, "ab")]},
+    "pipeline of shards": {"stages": [stage(0, 2, "ab"), stage(3, 5, "cd")]},
+    "replicas": {"stages": [stage(0, 2, "a", "c"), stage(3, 5, "a", "c")], "sync": {"algorithm": "ring"}},
+    "pipelines": {"stages": [stage(0, 1, "a", "c"), stage(2, 3, "a", "c"), stage(4, 5, "b", "d")],
+                  "sync": {"algorithm": "ring"}},
+    "optimizers": {"stages": [stage(0, 2, "a", "c"), stage(3, 5, "a", "c")], "sync": {"algorithm": "ring", "sharded": "optimizer"}},
+    "parameters": {"stages": [stage(0, 2, "a", "c"), stage(3, 5, "a", "c")],
+                   "sync": {"algorithm": "ring", "sharded": "parameters"}},
+}
+
+MEGATRON, CORE, COMPOSER, DEEPSPEED = ("megatron-lm-2021", "megatron-core-0.8", "composer-fsdp-2023",
+                                       "megatron-deepspeed-2023")
+LONGER, SHORTER, MORE = ("step", 1), ("step", -1), ("memory", 1)
+# A flag as plans spell it: the system and the shape of a plan, the value, what it changes, and what else the plan has.
+FLAGS = {
+    "host_forward_s": (MEGATRON, "one", 0.05, LONGER),
+    "host_backward_s": (MEGATRON, "one", 0.05, LONGER),
+    "host_shards_s": (MEGATRON, "shards", 0.05, LONGER),
+    "host_pipeline_s": (MEGATRON, "pipeline", 0.01, LONGER),
+    "causal_softmax": (MEGATRON, "one", False, LONGER),
+    "logit_bytes_forward": (MEGATRON, "one", 250, LONGER),
+    "logit_bytes_backward": (MEGATRON, "one", 40, LONGER),
+    "product_speed": (MEGATRON, "one", 2, SHORTER),
+    "attention_speed": (CORE, "one", 8, SHORTER, {"attention": "fused"}),
+    "update_bytes": (MEGATRON, "one", 360, LONGER),
+    "pads_vocabulary": (MEGATRON, "one", False, SHORTER),
+    "recomputed_collectives": (MEGATRON, "shards", 0, SHORTER, {"recompute": "inner"}),
+    "stops_recomputation": (MEGATRON, "one", True, SHORTER, {"recompute": "inner"}),
+    "overlap_shard_sums": (MEGATRON, "shards", True, SHORTER),
+    "overlap_shard_collectives": (MEGATRON, "shards", True, SHORTER),
+    "overlap_parameter_gathers": (CORE, "optimizers", False, LONGER),
+    "serial_receives": (MEGATRON, "pipeline", True, LONGER),
+    "memory_parameter_bytes_16bit": (MEGATRON, "one", 20, MORE),
+    "memory_gradient_bytes_16bit": (MEGATRON, "one", 40, MORE),
+    "memory_optimizer_bytes_16bit": (MEGATRON, "one", 40, MORE),
+    "memory_parameter_bytes_32bit": (MEGATRON, "one", 40, MORE, {"dtype": "float32"}),
+    "memory_gradient_bytes_32bit": (MEGATRON, "one", 40, MORE, {"dtype": "float32"}),
+    "memory_optimizer_bytes_32bit": (MEGATRON, "one", 40, MORE, {"dtype": "float32"}),
+    "memory_logit_bytes": (MEGATRON, "one", 100, MORE),
+    "memory_activations": (MEGATRON, "one", 2, MORE),
+    "memory_reserve": (MEGATRON, "one", 2, MORE),
+    "memory_context_bytes": (MEGATRON, "one", 20e9, MORE),
+}
+# The same of rules, which become keys of `sync` and `transfers`. The base states the other value.
+RULES = {
+    "overlap_gradient_sums": (MEGATRON, "replicas", False, LONGER),
+    "overlap_gradient_sums_in_pipelines": (MEGATRON, "pipelines", True, SHORTER),
+    "gradient_bucket_bytes": (MEGATRON, "replicas", 1e12, LONGER),
+    "blocking_transfers": (MEGATRON, "pipeline", False, SHORTER),
+    "sliced_transfers": (MEGATRON, "pipeline of shards", False, LONGER),
+    "gradient_dtype": (MEGATRON, "replicas", "float32", LONGER),
+    "gather_dtype": (COMPOSER, "parameters", "float32", LONGER),
+    "sums_each_microbatch": (COMPOSER, "parameters", False, SHORTER),
+}
+# What a base states of rules, where the system itself would not.
+STATED = {"overlap_gradient_sums": {"overlap_gradient_sums": True},
+          "overlap_gradient_sums_in_pipelines": {"overlap_gradient_sums_in_pipelines": False},
+          "gradient_bucket_bytes": {"gradient_bucket_bytes": 0}, "blocking_transfers": {"blocking_transfers": True},
+          "sliced_transfers": {"sliced_transfers": True}, "gradient_dtype": {"gradient_dtype": "fp16"},
+          "gather_dtype": {"gather_dtype": "bf16"}, "sums_each_microbatch": {"sums_each_microbatch": True}}
+
+
+class TrainingSystems(CommandTest):
+    def setUp(self):
+        super().setUp()
+        self.platform = self.write("four.xml", platform())
+
+    def workload(self, system, dtype="fp16", attention="unfused"):
+        text = WORKLOAD.replace("SYSTEM", system).replace("DTYPE", dtype).replace("ATTENTION", attention)
+        return self.write("gpt.yaml", text)
+
+    def plan(self, system, shape, flags, recompute="none", name="plan.json", **workload):
+        """The plan of an answer that states flags, with its file and that of the workload."""
+        answer = self.write("answer.json", json.dumps(SHAPES[shape] | {"system": {"name": system} | flags}))
+        program = pathlib.Path(self.write("answer.sh", f"#!/bin/sh\ncat >/dev/null; cat {answer}\n"))
+        program.chmod(0o700)
+        file, model = self.folder / name, self.workload(system, **workload)
+        self.run_isobar("plan", self.platform, model, "--allocator", f"exec:{program}", "--microbatches", 4,
+                        "--recompute", recompute, "-o", file)
+        return json.loads(file.read_text()), file, model
+
+    def check(self, plan, file, workload):
+        """Verifies a plan, and compares its step and memory with those of its simulation."""
+        self.run_isobar("verify", self.platform, workload, file)
+        result = self.json_of("simulate", self.platform, workload, "--plan", file)
+        self.assertAlmostEqual(result["step_time_s"] / plan["predicted"]["step_time_s"], 1, delta=1e-6)
+        self.assertEqual({each["device"]: each["peak_memory_bytes"] for each in result["stages"]},
+                         plan["predicted"]["peak_memory_bytes"])
+
+    def compare(self, flag, system, shape, value, change, others=None, stated=None):
+        what, sign = change
+        figure = (lambda plan: plan["predicted"]["step_time_s"] if what == "step"
+                  else max(plan["predicted"]["peak_memory_bytes"].values()))
+        base, file, _ = self.plan(system, shape, stated or {}, **(others or {}))
+        changed, file, workload = self.plan(system, shape, {flag: value}, **(others or {}))
+        self.assertGreater(sign * (figure(changed) - figure(base)), 1e-4 * figure(base),
+                           f"{flag}: {figure(base)} and with {value} {figure(changed)}")
+        self.check(changed, file, workload)
+        return base, changed
+
+    def test_each_flag_changes_the_step_or_the_memory_that_is_predicted_verified_and_simulated(self):
+        for flag, (system, shape, value, change, *others) in FLAGS.items():
+            with self.subTest(flag):
+                base, changed = self.compare(flag, system, shape, value, change, *others)
+                self.assertEqual(base["system"], system)
+                self.assertEqual(changed["system"], {"name": system, flag: value})
+
+    def test_each_rule_becomes_one_of_transfers_or_sums(self):
+        for flag, (system, shape, value, change) in RULES.items():
+            with self.subTest(flag):
+                base, changed = self.compare(flag, system, shape, value, change, stated=STATED[flag])
+                self.assertEqual(changed["system"], system, "the plan has it in transfers or sync alone")
+                keys = ("transfers", "sync")
+                self.assertNotEqual([base.get(key) for key in keys], [changed.get(key) for key in keys])
+
+    def test_all_flags_are_tested(self):
+        file = (ROOT / "results" / "fidelity" / "systems.yaml").read_text()
+        first = file.split("- name:")[1]
+        keys = set(re.findall(r"^    (\w+): ", first, re.MULTILINE)) - {"version", "source"}
+        tested = {re.sub("_s$", "", flag) if flag.startswith("host") else re.sub(r"(context|bucket)_bytes$", r"\1", flag)
+                  for flag in FLAGS | RULES}
+        self.assertEqual(keys, tested | {"most_divided"})
+
+    def test_parameters_that_wait_for_their_gathers_take_longer_without_what_gathers_slow_down(self):
+        self.compare("overlap_parameter_gathers", COMPOSER, "parameters", False, LONGER)
+
+    def test_replicas_divide_what_their_system_can(self):
+        model = self.workload(MEGATRON)
+        options = ("--allocator", "grid", "--pipeline", 1, "--replicas", 2, "--tensor", 1, "--microbatches", 4)
+        plans = {}
+        for most in ("none", "parameters"):
+            file = self.folder / f"{most}.json"
+            self.run_isobar("plan", self.platform, model, *options, "--set", f"framework.most_divided={most}",
+                            "--set", "framework.memory_optimizer_bytes_16bit=200", "-o", file)
+            plans[most] = json.loads(file.read_text())
+        self.assertNotIn("sharded", plans["none"]["sync"])
+        self.assertEqual(plans["parameters"]["system"],
+                         {"name": MEGATRON, "most_divided": "parameters", "memory_optimizer_bytes_16bit": 200})
+
+    def test_a_workload_changes_flags_by_a_mapping_or_by_set(self):
+        model = self.workload(MEGATRON)
+        inside = self.write("inside.yaml", pathlib.Path(model).read_text().replace(
+            f"framework: {MEGATRON}", f"framework: {{name: {MEGATRON}, host_forward: 50 ms, blocking_transfers: false}}"))
+        shape = ("--allocator", "grid", "--pipeline", 2, "--replicas", 1, "--tensor", 1, "--microbatches", 4)
+        set_ = ("--set", "framework.host_forward=50 ms", "--set", "framework.blocking_transfers=false")
+        plans = []
+        for workload, options in ((inside, ()), (model, set_)):
+            file = self.folder / "plan.json"
+            self.run_isobar("plan", self.platform, workload, *shape, *options, "-o", file)
+            plans.append(json.loads(file.read_text()))
+            self.check(plans[-1], file, workload)
+        for plan in plans:
+            self.assertEqual(plan["system"], {"name": MEGATRON, "host_forward_s": 0.05})
+            self.assertNotIn("transfers", plan)
+        self.assertEqual(plans[0]["predicted"], plans[1]["predicted"])
+
+    def test_wrong_flags_have_one_line_with_the_key(self):
+        model = self.workload(MEGATRON)
+        for setting, fault in (
+                ("framework.overlap_shard_sum=true",
+                 "--set: framework.overlap_shard_sum: unknown key; did you mean overlap_shard_sums?"),
+                ("framework.host_forward=5", '--set: framework.host_forward: "5" is not a time; write a number and a unit, '
+                 'such as "20 ms"'),
+                ("framework.product_speed=0", "--set: framework.product_speed: is 0; write a positive number"),
+                ("framework.gradient_dtype=fp8", "--set: framework.gradient_dtype: \"fp8\" is not one of "
+                 "float32, bf16, fp16")):
+            with self.subTest(setting):
+                printed = self.fault_of("plan", self.platform, model, "--allocator", "even", "--set", setting)
+                self.assertIn(fault, printed)
+                self.assertEqual(len(printed.strip().splitlines()), 1, printed)
