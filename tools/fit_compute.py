@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Fits the constants of devices and frameworks in core/compute on the calibration rows of measured runs, and prints them.
+"""Fits the constants of devices in core/compute and of results/fidelity/systems.yaml on the calibration rows of measured
+runs, and prints them.
 
 fit_compute.py FILE.csv… fits the A100 on rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together, the H100 on
 those of mpt_h100, and Megatron-DeepSpeed on GH200 on those of sailor_gh200_opt350, each on rows of the role
