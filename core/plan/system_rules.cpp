@@ -24,7 +24,7 @@ bool has_member(MappingReader& file, const char* key, const std::string& name)
 /// Gives rules of transfers and sums that the key `system` states to the plan.
 class StatedRules {
  public:
-  StatedRules(MappingReader& file, const Plan& plan, const Framework& framework) : file_(file), ruled_(plan)
+  StatedRules(MappingReader& file, Plan plan, const Framework& framework) : file_(file), ruled_(std::move(plan))
   {
     take_rules(framework, DType::BFloat16, ruled_);  // a type that a file states counts for any model
   }

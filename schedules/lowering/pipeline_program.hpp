@@ -391,8 +391,8 @@ class PipelineProgram : public Program {
   /// What a pass of the task at `position` waits for and releases where several shards compute it.
   static void add_sharded(const StageWork& stage, ShardPass pass, std::uint64_t position, Instruction& instruction);
 
-  /// The wait for the task before the one at `position`, during which what that needs can come; for the one right before
-  /// `position`, if both are passes of the same stage, or the training system gathers nothing beside passes.
+  /// The wait for the task before the one at `position`, during which what that needs can come; for the one right
+  /// before `position`, if both are passes of the same stage, or the training system gathers nothing beside passes.
   Waits one_task_ahead(std::size_t rank, const StageWork& work, std::uint64_t position) const;
 
   Instruction collective_of_shards(std::size_t rank, LaneId lane, const LaneRecord& record,
