@@ -118,7 +118,7 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   const auto orders = schedules::orders_of(plan);
   const auto program = schedules::make_program(plan, trained.workload(), orders);
   const PlayedProgram played =
-      schedules::play_step(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
+      schedules::play_steps(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
   const ReplicaCosts costs(plan, orders, cost);
 
   plan.predicted = costs.formulas();

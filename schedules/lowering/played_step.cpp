@@ -33,8 +33,8 @@ std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workl
   return played;
 }
 
-PlayedProgram play_step(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
-                        std::uint64_t periods)
+PlayedProgram play_steps(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
+                         std::uint64_t periods)
 {
   auto folded = play_folded(plan, workload, cluster, whole, periods);
   return folded ? std::move(*folded) : play_program(whole, nominal_rates(plan, workload, cluster), periods);

@@ -19,7 +19,7 @@ std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workl
 
 /// Plays `periods` steps of a plan: its Program, `whole`, or a folded one if that is too long.
 /// @throws InputError as play_folded does.
-PlayedProgram play_step(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
-                        std::uint64_t periods);
+PlayedProgram play_steps(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
+                         std::uint64_t periods);
 
 }  // namespace isobar::schedules
