@@ -86,8 +86,8 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
       const Layer own = layer_on(cost.workload(), first, cluster.devices[costs.device].type);
       const Layer part = layer_of_shard(own, whole, replica, shard);
       const FlopsPerSecond rate = cost.rate(costs.device);
-      costs.times = {part.forward / rate, part.backward / rate};
-      if (splits_backward) costs.times.weights = part.backward_weight / rate;
+      costs.times = {part.forward / rate, part.backward / rate,
+                     splits_backward ? part.backward_weight / rate : Seconds(0)};
     }
     if (shard == 0) {
       Replica& next = replicas_.emplace_back();

@@ -24,8 +24,10 @@ set(ISOBAR_PUBLIC_HEADERS
     core/failure.hpp
     core/jobs/mix.hpp
     core/model/dtype.hpp
+    core/model/framework.hpp
     core/model/model_sizes.hpp
     core/model/routing.hpp
+    core/model/sharding.hpp
     core/model/training.hpp
     core/model/workload.hpp
     core/order/order.hpp

@@ -129,8 +129,9 @@ StepTerms PlacementCosts::terms_of(const StagePlacement& stage, const StagePlace
 {
   const auto& [device, first, last] = stage;
   StepTerms terms;
-  terms.forward = cost_->forward_time(device, first, last).value;
-  terms.backward = cost_->backward_time(device, first, last).value;
+  const std::size_t kind = cost_->work_kind(device);
+  terms.forward = cost_->forward_work(first, last, kind).value * seconds_per_flop_[device];
+  terms.backward = cost_->backward_work(first, last, kind).value * seconds_per_flop_[device];
   terms.update = cost_->update_time(device, first, last).value;
   if (!paths_ || next == nullptr) return terms;
   const AffinePath& there = paths_->between(device, next->device);

@@ -216,8 +216,8 @@ void PathRelaxation::solve_windows(std::size_t level)
       if (head[kind] == tail[kind]) continue;
       const std::uint32_t begin = queue[head[kind]];
       const double sent = cut < layers_ ? weight * outputs(kind, cut)[0] : 0;
-      const double candidate =
-          begun(kind, begin) + weight * tables_->compute(kind, begin, cut) + multipliers_[kind] + sent;
+      const double work = tables_->work(kind, cut) - tables_->work(kind, begin);
+      const double candidate = begun(kind, begin) + rate * work + multipliers_[kind] + sent;
       if (candidate < best) {
         best = candidate;
         choice[cut] = {static_cast<std::uint32_t>(kind), begin, 0};

@@ -184,6 +184,7 @@ void StageTables::find_kinds(std::size_t most_groups, const std::function<void()
       group_of_kind_.push_back(static_cast<std::uint32_t>(group[i]));
       place_of_kind_.push_back(static_cast<std::uint32_t>(place[i]));
       slowness_.push_back(1 / cost_->rate(i).value);
+      least_slowness_.push_back(1 / cost_->speed(i).value);
       row_.push_back(work * (layers_ + 1));
       input_.push_back(input);
       input_turn_.push_back(input_turn);

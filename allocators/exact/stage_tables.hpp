@@ -57,8 +57,8 @@ class StageTables {
   bool places_are_exact() const { return places_are_exact_; }
 
   double slowness(std::size_t kind) const { return slowness_[kind]; }  ///< seconds per FLOP of `work`
-  /// CostModel::speed of its devices.
-  double speed(std::size_t kind) const { return cost_->speed(devices_of_kind_[kind].front()).value; }
+  /// Seconds per FLOP of the layers' own work, at least: 1 / CostModel::speed of its devices.
+  double least_slowness(std::size_t kind) const { return least_slowness_[kind]; }
   /// FLOPs of the layers before `end` that take their time on devices of a kind.
   double work(std::size_t kind, std::size_t end) const { return work_[row_[kind] + end]; }
   double compute(std::size_t kind, std::size_t first, std::size_t end) const
@@ -180,6 +180,7 @@ class StageTables {
   std::size_t places_ = 1;
   std::vector<Path> paths_;  // [place][place]
   std::vector<double> slowness_;
+  std::vector<double> least_slowness_;
   std::vector<std::size_t> row_;  // of work_ and forward_
   std::vector<double> input_;
   std::vector<double> input_turn_;

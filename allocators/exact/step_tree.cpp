@@ -31,7 +31,7 @@ StepTree::StepTree(const PathRelaxation& relaxation, const std::vector<double>& 
   for (std::size_t kind = 0; kind < tables_.kinds(); ++kind) {
     const auto count = static_cast<double>(tables_.devices_of(kind).size());
     unused_multipliers_ += count * multipliers_[kind];
-    unused_speed_ += count * tables_.speed(kind);
+    unused_speed_ += count / tables_.least_slowness(kind);
   }
 }
 
@@ -61,9 +61,9 @@ void StepTree::extend(std::size_t end)
     if (free == devices.end()) continue;
     used_[*free] = true;
     unused_multipliers_ -= multipliers_[kind];
-    unused_speed_ -= tables_.speed(kind);
+    unused_speed_ -= 1 / tables_.least_slowness(kind);
     put_before(kind, *free, end);
-    unused_speed_ += tables_.speed(kind);
+    unused_speed_ += 1 / tables_.least_slowness(kind);
     unused_multipliers_ += multipliers_[kind];
     used_[*free] = false;
   }

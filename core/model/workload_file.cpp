@@ -507,7 +507,9 @@ DocumentNode& member_of(DocumentNode& mapping, const std::string& key)
   const auto same = std::find_if(mapping.members.begin(), mapping.members.end(),
                                  [&](const auto& member) { return member.key == key; });
   if (same != mapping.members.end()) return same->value;
-  return mapping.members.emplace_back(DocumentNode::Member{key, {.line = mapping.line}}).value;
+  DocumentNode& added = mapping.members.emplace_back(DocumentNode::Member{key, {}}).value;
+  added.line = mapping.line;
+  return added;
 }
 
 /// Replaces or adds a member of a file. "framework.FLAG" is a flag of the software that `framework` names.
@@ -520,7 +522,9 @@ void set_override(DocumentNode& document, const DocumentNode::Member& override)
   }
   DocumentNode& framework = member_of(document, "framework");
   if (framework.kind != DocumentNode::Kind::Mapping) {
-    DocumentNode mapping{.kind = DocumentNode::Kind::Mapping, .line = framework.line};
+    DocumentNode mapping;
+    mapping.kind = DocumentNode::Kind::Mapping;
+    mapping.line = framework.line;
     if (framework.kind != DocumentNode::Kind::Null) mapping.members.push_back({"name", framework});
     framework = mapping;
   }
