@@ -98,10 +98,11 @@ void Chain::add_work_of_types(const Workload& chain)
   own_work.reserve(chain.work_on.size());  // devices refer to them
   std::map<std::string, const WorkSums*> sums_of;
   for (const auto& [type, own] : chain.work_on) {
-    sums_of[type] = &own_work.emplace_back(
-        sums_before_cuts(own, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; }),
-        sums_before_cuts(own, [](const LayerWork& layer) { return layer.forward.value; }),
-        sums_before_cuts(own, [](const LayerWork& layer) { return layer.update.value; }));
+    WorkSums& sums = own_work.emplace_back();
+    sums.both = sums_before_cuts(own, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; });
+    sums.forward = sums_before_cuts(own, [](const LayerWork& layer) { return layer.forward.value; });
+    sums.update = sums_before_cuts(own, [](const LayerWork& layer) { return layer.update.value; });
+    sums_of[type] = &sums;
   }
   for (std::size_t i = 0; i < devices; ++i) {
     const auto own = sums_of.find(cluster->devices[i].type);
