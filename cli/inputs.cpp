@@ -78,8 +78,9 @@ void add_profiles(const std::vector<std::string>& files, const DeviceProfile& fi
   std::set<std::string> types;
   for (const auto& device : inputs.platform.cluster().devices) types.insert(device.type);
   std::map<std::string, std::string> file_of;  // by type
-  for (const auto& file : files) {
-    const DeviceProfile profile = &file == &files.front() ? first : read_profile(file);
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const std::string& file = files[i];
+    const DeviceProfile profile = i == 0 ? first : read_profile(file);
     bool is_used = false;
     for (const auto& type : types) {
       if (!is_same_device_type(type, profile.device)) continue;
@@ -89,7 +90,7 @@ void add_profiles(const std::vector<std::string>& files, const DeviceProfile& fi
         throw InputError(file, fmt::format("device: measured on {}, as {} was; give one profile of each device type",
                                            in_quotes(profile.device), other->second));
       }
-      if (&file == &files.front()) continue;  // its work is the layers'
+      if (i == 0) continue;  // its work is the layers'
       add_profile(profile, file, type, inputs.workload);
       inputs.platform.set_speed(type, profile.speed);
     }

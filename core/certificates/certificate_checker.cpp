@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <iterator>
 #include <map>
 #include <string>
 
@@ -92,7 +94,29 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
   add_work_of_types(chain);
 }
 
-/// A device's speed is the largest with which it does a pass of a layer, or its update.
+namespace {
+
+/// How many times as fast as at a rate a device with own work does the layers' work, at most: of a layer, a pass, the
+/// parts of a backward pass, or an update.
+double most_gain(const Workload& workload, const std::vector<LayerWork>& own)
+{
+  double most = 0;
+  for (std::size_t k = 0; k < own.size(); ++k) {
+    const Layer& layer = workload.layers[k];
+    const double whole[] = {layer.forward.value, layer.backward.value, layer.backward_weight.value,
+                            layer.backward.value - layer.backward_weight.value, update_work(workload, layer).value};
+    const double part[] = {own[k].forward.value, own[k].backward.value, own[k].backward_weight.value,
+                           own[k].backward.value - own[k].backward_weight.value, own[k].update.value};
+    for (std::size_t pass = 0; pass < std::size(whole); ++pass) {
+      if (whole[pass] > 0) most = std::max(most, whole[pass] / std::max(part[pass], 1e-6 * whole[pass]));
+    }
+  }
+  return most > 0 ? most : 1;
+}
+
+}  // namespace
+
+/// A device's speed is the largest with which it does a part of a layer's work.
 void Chain::add_work_of_types(const Workload& chain)
 {
   own_work.reserve(chain.work_on.size());  // devices refer to them
@@ -108,7 +132,7 @@ void Chain::add_work_of_types(const Workload& chain)
     const auto own = sums_of.find(cluster->devices[i].type);
     work_on.push_back(own == sums_of.end() ? &work : own->second);
     speed.push_back(rate[i]);
-    if (own != sums_of.end()) speed.back() *= most_speedup(chain, chain.work_on.at(own->first));
+    if (own != sums_of.end()) speed.back() *= most_gain(chain, chain.work_on.at(own->first));
   }
 }
 

@@ -448,13 +448,12 @@ class Checker {
       double update = 0;
       const std::string& type = cluster_.devices[facts.device].type;
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-        const Layer layer = layer_on(workload_, k, type);
-        forward += layer.forward.value;
-        backward += layer.backward.value;
+        const Layer& layer = workload_.layers[k];
+        const LayerWork work = work_of(workload_, k, type);
+        forward += work.forward.value;
+        backward += work.backward.value;
+        update += work.update.value;
         parameters += static_cast<double>(layer.parameters);
-        update += layer.update
-                      ? layer.update->value
-                      : static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer);
         activations += layer.activations.value;
         sky += layer.sky_memory.value;
       }

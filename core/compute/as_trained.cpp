@@ -320,7 +320,7 @@ void take_own_work(const Plan& plan, Workload& workload, Cluster& cluster)
         for (const auto& shard : replica.shards) {
           const std::size_t index = index_of.at(shard.device);
           const Device& device = cluster.devices[index];
-          const Layer own = layer_on(given, layer, device.type);
+          const LayerWork own = work_of(given, layer, device.type);
           loads[index].time += (own.forward + own.backward) / device.speed_at(given.dtype);
           loads[index].work += work;
         }

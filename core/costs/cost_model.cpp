@@ -69,8 +69,7 @@ void CostModel::add_types()
 
 Seconds CostModel::weight_time(std::size_t device, std::size_t layer) const
 {
-  const auto* own = row_[device] == 0 ? nullptr : work_on(*workload_, cluster_->devices[device].type);
-  return (own == nullptr ? workload_->layers[layer].backward_weight : (*own)[layer].backward_weight) / rate_[device];
+  return work_of(*workload_, layer, cluster_->devices[device].type).backward_weight / rate_[device];
 }
 
 Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const

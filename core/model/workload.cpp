@@ -226,12 +226,19 @@ const std::vector<LayerWork>* work_on(const Workload& workload, const std::strin
   return found == workload.work_on.end() ? nullptr : &found->second;
 }
 
+LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type)
+{
+  const auto* own = work_on(workload, type);
+  if (own != nullptr) return (*own)[layer];
+  const Layer& whole = workload.layers[layer];
+  return {whole.forward, whole.backward, whole.backward_weight, update_work(workload, whole)};
+}
+
 Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type)
 {
-  Layer result = workload.layers.at(layer);
-  const auto* types = work_on(workload, type);
-  if (types == nullptr) return result;
-  const LayerWork& own = (*types)[layer];
+  Layer result = workload.layers[layer];
+  if (work_on(workload, type) == nullptr) return result;
+  const LayerWork own = work_of(workload, layer, type);
   const auto scale = [](Flops part, Flops whole, Flops of_type) {
     return whole > Flops(0) ? part / whole * of_type : of_type;
   };
@@ -259,9 +266,10 @@ double most_speedup(const Workload& workload, const std::vector<LayerWork>& own)
     count(layer.forward, own[i].forward);
     count(layer.backward, own[i].backward);
     count(layer.backward_weight, own[i].backward_weight);
+    count(layer.backward - layer.backward_weight, own[i].backward - own[i].backward_weight);
     count(update_work(workload, layer), own[i].update);
   }
-  return speedup;
+  return speedup > 0 ? speedup : 1;
 }
 
 double update_flops_per_parameter(Optimizer optimizer)

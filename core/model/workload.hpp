@@ -240,10 +240,13 @@ Flops update_work(const Workload& workload, const Layer& layer);
 
 /// Workload::work_on of a type of devices; null: its devices compute the layers' own work. O(log types).
 const std::vector<LayerWork>* work_on(const Workload& workload, const std::string& type);
+/// The work that devices of a type have for a layer: the type's own, or the layer's.
+LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type);
 /// A layer as devices of a type compute it: with the type's own work, of which shards have the part that they have of
 /// the layer's.
 Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type);
-/// The most times as much as the own work of a type that a layer has, in one of its passes or its update. O(layers).
+/// The most times as much as the own work of a type that a layer has, in a pass, a part of one, or its update; 1 where
+/// no layer has work. O(layers).
 double most_speedup(const Workload& workload, const std::vector<LayerWork>& own);
 
 /// Floating-point operations of the optimizer's update per parameter: sgd 2, momentum 4, adam 12, adamw 14.

@@ -7,6 +7,7 @@
 #include "core/plan/plan.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <random>
@@ -172,13 +173,13 @@ inline Workload with_own_work(std::mt19937_64& random, Workload workload, Cluste
     if (unit(random) < 0.5) device.speed = FlopsPerSecond(2);
   }
   for (const char* type : {"type 0", "type 1"}) {
-    std::map<double, std::pair<double, double>> factors;  // by forward work
+    std::map<double, std::array<double, 3>> factors;  // by forward work
     for (const auto& layer : workload.layers) {
-      const auto [entry, is_new] = factors.emplace(layer.forward.value, std::pair(0.0, 0.0));
-      if (is_new) entry->second = {0.3 + 2 * unit(random), 0.3 + 2 * unit(random)};
-      const auto [forward, backward] = entry->second;
+      const auto [entry, is_new] = factors.try_emplace(layer.forward.value);
+      if (is_new) entry->second = {0.3 + 2 * unit(random), 0.3 + 2 * unit(random), unit(random)};
+      const auto [forward, backward, weights] = entry->second;
       workload.work_on[type].push_back({forward * layer.forward, backward * layer.backward,
-                                        backward * layer.backward_weight, forward * update_work(workload, layer)});
+                                        weights * backward * layer.backward, forward * update_work(workload, layer)});
     }
   }
   return workload;

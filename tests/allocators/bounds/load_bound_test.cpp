@@ -22,6 +22,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::allocators::load_bound_test {
@@ -247,6 +248,7 @@ TEST(LoadBound, IsNotAboveTheStepOfRoutedPlansThatFillTheirMemory)
       Workload workload = heavy_chain(random, layers);
       if (random() % 3 == 0) workload = with_random_recomputation(random, workload);
       Cluster cluster = random_cluster(random, 2 + random() % 6, 1e9);
+      if (round % 3 == 0) workload = with_own_work(random, std::move(workload), cluster);
       Plan plan = random_routed(random, cluster, layers, schedule, 1);
       if (random() % 4 == 0) plan.goal.communication = Communication::None;
       if (is_chain(plan) || !price_in_tight_memory(random, plan, workload, cluster)) continue;
@@ -270,6 +272,7 @@ TEST(LoadBound, IsNotAboveTheStepOfPlansWithShards)
       workload.memory_model = MemoryModel::Training;
       add_splits(random, workload);
       Cluster cluster = random_cluster(random, 2 + random() % 7, 1e9);
+      if (round % 3 == 0) workload = with_own_work(random, std::move(workload), cluster);
       Plan plan = random_routed(random, cluster, layers, schedule, 3);
       if (is_chain(plan) || !price_in_tight_memory(random, plan, workload, cluster)) continue;
       SCOPED_TRACE(fmt::format("round {}, {}", round, schedule));

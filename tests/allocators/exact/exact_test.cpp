@@ -95,7 +95,7 @@ TEST(Exact, EqualsBruteForceOverAllOrdersSubsetsAndSplitsForEveryGoal)
         continue;
       }
       ++feasible;
-      ASSERT_FALSE(placement.stages.empty()) << where;
+      ASSERT_FALSE(placement.stages.empty()) << where << ": " << name_of(placement.outcome) << ", " << placement.reason;
       ASSERT_TRUE(memory_holds(cost, placement.stages, goals[i])) << where;
       const double found = cost.evaluate(placement.stages, goals[i]).objective.value;
       ASSERT_NEAR(found, least[i], 1e-9 * least[i]) << where;
