@@ -26,7 +26,7 @@ Seconds hierarchical_time(const std::vector<std::size_t>& devices, Opcode opcode
   std::vector<std::string> sites;
   for (const std::size_t device : devices) sites.push_back(cluster.devices[device].site);
   EndNetwork whole = network_of(cluster);
-  whole.shared_links = {};  // as all transfers of pipelines are predicted
+  whole.shared_links = {};  // a bound, as other transfers may leave the flows no more
   return collective_time(rounds_of(opcode, std::vector(devices.size(), size), Algorithm::Hierarchical, sites),
                          network_between(devices, whole));
 }

@@ -8,6 +8,7 @@
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/residence_checker.hpp"
 #include "core/check/step_player.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
@@ -567,7 +568,9 @@ class Checker {
       fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
     }
-    claims_.check("predicted.step_time_s", plan_.predicted->step_time, step);
+    const bool agrees = is_by_recurrence() && stages_.size() > 1 && needs_gradient_sync(workload_);
+    claims_.check("predicted.step_time_s", plan_.predicted->step_time,
+                  agrees ? end_of_passes() + agreeing() + slowest_update : step);
     if (plan_.predicted->pipeline) claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     claims_.check("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     claims_.check("predicted.sequential_s", plan_.predicted->sequential, alone);
@@ -581,10 +584,31 @@ class Checker {
   /// The time of a step by playing it.
   double played() const
   {
+    return played([](const StageFacts& facts) { return facts.update_s; });
+  }
+
+  /// When the last stage has ended its passes.
+  double end_of_passes() const
+  {
+    return played([](const StageFacts&) { return 0.0; });
+  }
+
+  /// How long the stages take to agree on what clipping and loss scaling need to know.
+  double agreeing() const
+  {
+    if (plan_.goal.has_free_transfers()) return 0;
+    std::vector<std::size_t> devices;
+    for (const StageFacts& facts : stages_) devices.push_back(facts.device);
+    return gradient_sync_time(devices, cluster_).value;
+  }
+
+  template <typename UpdateTime>
+  double played(const UpdateTime& update_time) const
+  {
     const bool is_free = plan_.goal.has_free_transfers();
     std::vector<PlayedStage> stages;
     for (const StageFacts& facts : stages_) {
-      PlayedStage stage = {facts.forward_s, facts.backward_s, facts.update_s};
+      PlayedStage stage = {facts.forward_s, facts.backward_s, update_time(facts)};
       if (!is_free) {
         stage.output = facts.sent_forward;
         stage.gradient = facts.sent_backward;

@@ -21,7 +21,7 @@ class SharedRound {
  public:
   SharedRound(const Round& round, const EndNetwork& network)
   {
-    std::unordered_map<std::string_view, std::size_t> number_of;
+    std::unordered_map<SharedLink, std::size_t, NameHash, IsSame> number_of;
     flows_.reserve(round.size());
     for (const Flow& flow : round) {
       const TransferTimes alone = network.transfer(flow.from, flow.to, flow.size());
@@ -33,7 +33,7 @@ class SharedRound {
       state.most = state.left / alone.data.value;
       state.weight = alone.latency > Seconds(0) ? 1 / alone.latency.value : 1;
       for (const SharedLink& link : network.shared_links(flow.from, flow.to)) {
-        const auto [place, is_new] = number_of.try_emplace(link.name, links_.size());
+        const auto [place, is_new] = number_of.try_emplace(link, links_.size());
         if (is_new) links_.push_back({link.bandwidth.value, link.is_fat_pipe});
         state.loads.push_back({place->second, link.passes});
         LinkState& of_link = links_[place->second];
@@ -54,6 +54,15 @@ class SharedRound {
   }
 
  private:
+  struct NameHash {
+    std::size_t operator()(const SharedLink& link) const
+    {
+      return std::hash<std::string_view>()(link.name) + 31 * link.sharer;
+    }
+  };
+  struct IsSame {
+    bool operator()(const SharedLink& one, const SharedLink& other) const { return one.is_same(other); }
+  };
   struct LinkLoad {
     std::size_t link = 0;
     double passes = 1;
@@ -185,6 +194,21 @@ EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whol
   return network;
 }
 
+std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_by_own_flows(
+    std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links)
+{
+  return [shared_links = std::move(shared_links)](std::size_t from, std::size_t to) {
+    std::vector<SharedLink> own;
+    for (const SharedLink& link : shared_links(from, to)) {
+      for (const std::size_t end : {from, to}) {
+        own.push_back(link);
+        own.back().sharer = end;
+      }
+    }
+    return own;
+  };
+}
+
 namespace {
 
 const Lane& lane_at(const Program& program, const End& end)
@@ -228,7 +252,7 @@ EndNetwork network_of_channel(const Program& program, std::size_t channel, const
     for (const auto& ranks : others) {
       for (const SharedLink& link : whole.shared_links(ranks.at(from), ranks.at(to))) {
         const auto same =
-            std::find_if(links.begin(), links.end(), [&](const auto& each) { return each.name == link.name; });
+            std::find_if(links.begin(), links.end(), [&](const auto& each) { return each.is_same(link); });
         if (same != links.end()) same->passes += link.passes;
       }
     }

@@ -25,6 +25,11 @@ struct EndNetwork {
 /// What lies between some ends of a network. Refers to `whole`, which must outlive it.
 EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whole);
 
+/// Links that only flows of a common end share: a flow takes bandwidth from those that leave or reach one of its own
+/// ends. So a device that sends to many, or whose one link has both directions, is as slow as its links are.
+std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_by_own_flows(
+    std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links);
+
 /// What lies between the ends of a channel of a program.
 ///
 /// Channels of collectives on lanes of one name among ranks of one grid, such as those of the devices at each place in

@@ -28,8 +28,8 @@ struct FoldedStep {
 /// Folds a plan of equal replicas, equal shards, or both: in the program, only the first replicas act, and of these
 /// only the first shard. All other ranks have an empty compute lane and hold nothing. On the platform with its links
 /// divided, the program takes as long as that of the whole plan (make_program), to the last digits but for rounding to
-/// whole bytes; so it does in play_program with nominal_rates of the platform as it is. Events and memory are those of
-/// the ranks that act.
+/// whole bytes; so it does in play_program with nominal_rates of the platform as it is, if no flows share links
+/// (PlayerRates::shared_links). Events and memory are those of the ranks that act.
 ///
 /// Where shards wait for each other between passes (TransferRules::blocking), their collectives may become work of the
 /// one that acts: they have no events then, and stages of instructions are those of all layers of a device together.

@@ -114,6 +114,44 @@ TEST(SharedLinks, GiveTheFlowsOfACollectiveTheSameTimesSimulatedAndPlayed)
   EXPECT_GT(contended, work.size() / 4);
 }
 
+/// The times of an AllReduce of 100 MB among `devices` hosts of a cluster, as simulated and as a pipeline predicts it.
+std::string times_in_cluster(const std::string& sharing, Algorithm algorithm, std::size_t devices)
+{
+  const auto file = write_platform(fmt::format(
+      "{}<platform version=\"4.1\"><cluster id=\"c\" prefix=\"d\" suffix=\"\" radical=\"0-{}\" speed=\"1Gf\" "
+      "bw=\"10Gbps\" lat=\"10us\" sharing_policy=\"{}\"><prop id=\"memory\" value=\"1 GiB\"/></cluster></platform>",
+      xml_head, devices - 1, sharing));
+  const Platform platform = Platform::load(file);
+  ListedProgram program(devices);
+  std::vector<std::size_t> all(devices);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  program.collective(Opcode::AllReduce, all, Bytes(100e6), {}, algorithm);
+  const Plan plan = one_layer_per_device(names(devices), ChainSchedule::Sequential, 1);
+  const auto rates = nominal_rates(plan, equal_layers(devices, Bytes(1), Bytes(1)), platform.cluster());
+  const Seconds played = play_program(program, rates).periods[0].end;
+  const auto simulated = simulate(platform, program, at_one_gigaflop(names(devices)), 1, nullptr).step_times.at(0);
+  return fmt::format("{:.17g} {:.17g}", simulated.value, played.value);
+}
+
+TEST(SharedLinks, GiveTheFlowsOfADeviceTheSameTimesSimulatedAndPredicted)
+{
+  for (const std::string sharing : {"SPLITDUPLEX", "SHARED", "FATPIPE"}) {
+    for (const auto algorithm : {Algorithm::Ring, Algorithm::Tree, Algorithm::Direct, Algorithm::Server}) {
+      for (const std::size_t devices : {2, 3, 4, 7}) {
+        std::istringstream times(
+            run_in_child([&] { return times_in_cluster(sharing, algorithm, devices); }, Seconds(60)).output_or_throw());
+        double simulated = 0;
+        double predicted = 0;
+        times >> simulated >> predicted;
+        EXPECT_NEAR(predicted, simulated, 1e-9 * simulated) << sharing << ' ' << name_of(algorithm) << ' ' << devices;
+        if (sharing != "SPLITDUPLEX" || devices != 4) continue;
+        if (algorithm == Algorithm::Direct) EXPECT_NEAR(predicted, 2 * (60e-3 + 20e-6), 1e-9);
+        if (algorithm == Algorithm::Server) EXPECT_NEAR(predicted, 2 * (240e-3 + 20e-6), 1e-9);
+      }
+    }
+  }
+}
+
 /// How long two opposite transfers of 100 MB take at once between two hosts of a cluster whose links have 100 MB/s.
 double time_of_exchange(const std::string& attributes)
 {

@@ -174,7 +174,8 @@ std::string folded_text(const Shape& shape)
   if (const auto* reason = std::get_if<std::string>(&folded)) return "reason " + *reason;
   const auto& step = std::get<schedules::FoldedStep>(folded);
   const auto program = schedules::make_program(plan, workload);
-  const PlayerRates rates = nominal_rates(plan, workload, platform.cluster());
+  PlayerRates rates = nominal_rates(plan, workload, platform.cluster());
+  rates.shared_links = {};  // the links of this platform are not divided yet
   const auto whole = play_program(*program, rates, 1);
   const auto own = play_program(*step.program, rates, 1);
   for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
