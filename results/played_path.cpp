@@ -1,6 +1,7 @@
 #include "results/played_path.hpp"
 
 #include "core/errors.hpp"
+#include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/round_time.hpp"
 #include "core/program/walk.hpp"
@@ -147,7 +148,7 @@ class PlayedPathFinder {
       if (!rates_.sites.empty()) sites.push_back(rates_.sites.at(end.rank));
     }
     if (has_equal_parts(results)) results.clear();
-    const EndNetwork network = network_of_channel(program_, number, network_);
+    const EndNetwork network = network_between(ranks_of(channel), network_);
     const auto rounds = rounds_of(at.opcode, sizes, channel.algorithm, sites, results);
     Seconds start = collective_start(rounds, network);
     for (const Round& round : rounds) {

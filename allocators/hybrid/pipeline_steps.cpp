@@ -211,7 +211,7 @@ class Step {
     const Cluster& cluster = cost_.cluster();
     std::vector<std::string> sites;
     for (const std::size_t device : devices) sites.push_back(cluster.devices[device].site);
-    const EndNetwork whole = pipeline_network_of(cluster);
+    const EndNetwork whole = network_of(cluster);
     return collective_time(rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites),
                            network_between(devices, whole));
   }

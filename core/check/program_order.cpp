@@ -102,10 +102,11 @@ class OrderChecker : public WalkVisitor {
     complete(turn);
   }
 
-  void meet(std::size_t, std::span<const Turn* const> turns) override
+  bool meet(std::size_t, std::span<const Turn* const> turns) override
   {
     for (const Turn* turn : turns) begin(*turn);
     for (const Turn* turn : turns) complete(*turn);
+    return true;
   }
 
   /// The faults of the walk, which has ended.

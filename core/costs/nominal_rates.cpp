@@ -1,11 +1,9 @@
 #include "core/costs/nominal_rates.hpp"
 
 #include "core/errors.hpp"
-#include "core/plan/operator_plan.hpp"
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 #include <vector>
 
 namespace isobar {
@@ -55,16 +53,9 @@ EndNetwork network_of(const Cluster& cluster)
           [&cluster](std::size_t device) { return cluster.devices.at(device).collective_start; }};
 }
 
-EndNetwork pipeline_network_of(const Cluster& cluster)
-{
-  EndNetwork network = network_of(cluster);
-  network.shared_links = shared_by_own_flows(std::move(network.shared_links));
-  return network;
-}
-
 Seconds gradient_sync_time(const std::vector<std::size_t>& devices, const Cluster& cluster)
 {
-  const EndNetwork whole = pipeline_network_of(cluster);
+  const EndNetwork whole = network_of(cluster);
   const std::vector<Bytes> sizes(devices.size(), gradient_sync_size);
   return collective_time(rounds_of(Opcode::AllReduce, sizes, Algorithm::Ring), network_between(devices, whole));
 }
@@ -104,7 +95,6 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
   rates.shared_links = [endpoint_of_rank, network = cluster.network](std::size_t from, std::size_t to) {
     return network->shared_links(endpoint_of_rank.at(from), endpoint_of_rank.at(to));
   };
-  if (!divides_operators(plan)) rates.shared_links = shared_by_own_flows(std::move(rates.shared_links));
   return rates;
 }
 

@@ -22,17 +22,13 @@ MeasuredSystem measured_system(const Plan& plan, const Cluster& cluster);
 Flops machine_update_work(const Workload& workload, const Layer& layer);
 
 /// The rates of a plan's ranks on a cluster: its devices, then the data server. Transfers take their path's latency and
-/// bandwidth, or no time if they are free (Goal::has_free_transfers). The flows of a round of a collective share
-/// links: all of them where devices divide operators, elsewhere those of a common device (shared_by_own_flows).
-/// Transfers of many pipelines over one link share nothing here, so sums of gradients that did would seem slower.
+/// bandwidth, or no time if they are free (Goal::has_free_transfers). They share links as the simulator lets them.
 /// Keeps no reference to its arguments.
 /// @throws std::logic_error for a device that the cluster lacks.
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// What lies between the endpoints of a cluster. Refers to it; it must outlive the network.
 EndNetwork network_of(const Cluster& cluster);
-/// The same for the collectives of pipelines, as nominal_rates has it.
-EndNetwork pipeline_network_of(const Cluster& cluster);
 
 /// What devices take, alone and in their order, to agree on what clipping and loss scaling need to know
 /// (needs_gradient_sync).

@@ -3,12 +3,15 @@
 #include "core/errors.hpp"
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
+#include "core/program/contention.hpp"
 #include "core/program/round_time.hpp"
+#include "core/program/shared_flows.hpp"
 #include "core/program/walk.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <map>
 #include <optional>
@@ -33,6 +36,23 @@ struct LaneTimes {
   std::vector<std::vector<double>> ends = std::vector<std::vector<double>>(1);
 };
 
+/// A message whose data share links with others.
+struct SharedMessage {
+  Turn send;
+  Turn receive;
+  double ready = 0;
+  TransferTimes alone;
+};
+
+/// Likewise a collective.
+struct SharedCollective {
+  std::vector<Turn> turns;
+  double begin = 0;
+  std::size_t next_round = 0;
+  std::size_t flows_left = 0;  // of the round under way
+  double last_end = 0;         // of a flow so far
+};
+
 /// What the messages or collectives of a channel take.
 struct ChannelTimes {
   double arrived = 0;              // when the last message so far has
@@ -44,7 +64,11 @@ struct ChannelTimes {
   std::vector<Bytes> results = {};  // likewise, of unequal parts
   std::vector<Bytes> new_results = {};
   double collective_duration = 0;
-  std::optional<EndNetwork> network = {};  // of collectives
+  // Of a channel that contends for links:
+  bool contends = false;
+  std::deque<SharedMessage> messages = {};  // under way
+  std::vector<Round> rounds = {};           // of the last collective so far
+  std::optional<SharedCollective> shared_collective = {};
 };
 
 struct MemoryChange {
@@ -104,7 +128,8 @@ struct RankTimes {
   std::uint64_t settled_period = 0;  // the last one that a lane has entered
   std::vector<double> ends;          // of all lanes, by period
   RankMemory memory;
-  std::vector<Interval> collectives;  // that slow down its computations, ascending and apart
+  std::vector<Interval> collectives;          // that slow down its computations, ascending and apart
+  std::vector<double> collectives_under_way;  // likewise: when they began
 };
 
 /// The times in which the devices of each machine compute, ascending and apart.
@@ -155,7 +180,7 @@ class ProgramPlayer : public WalkVisitor {
  public:
   /// `busy` is of the last time that the program was played.
   ProgramPlayer(const Program& program, const PlayerRates& rates, const ProgramWalk& walk, std::uint64_t periods,
-                const PlayedSink& sink, const BusyTimes& busy)
+                const PlayedSink& sink, const BusyTimes& busy, const std::vector<bool>& contends)
       : program_(program),
         rates_(rates),
         sink_(sink),
@@ -164,6 +189,7 @@ class ProgramPlayer : public WalkVisitor {
         lanes_(walk.lanes()),
         channels_(program.channels().size())
   {
+    for (std::size_t i = 0; i < channels_.size(); ++i) channels_[i].contends = contends[i];
     played_.periods.resize(periods);
     for (auto& period : played_.periods) period.ranks.assign(program.ranks(), {never, Seconds(0), Seconds(0)});
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -198,7 +224,9 @@ class ProgramPlayer : public WalkVisitor {
     }
     if (turn.period > rank.settled_period) {
       rank.settled_period = turn.period;
-      rank.memory.settle(least_reach(rank));
+      // What is under way ends later than now.
+      const double shared = flows_.next() < never.value ? flows_.now() : never.value;
+      rank.memory.settle(std::min(least_reach(rank), shared));
     }
   }
 
@@ -236,28 +264,48 @@ class ProgramPlayer : public WalkVisitor {
     return true;
   }
 
-  std::size_t next_deferred() override
+  Deferred next_deferred() override
   {
-    const auto first = std::min_element(deferred_.begin(), deferred_.end(),
-                                        [](const Deferred& a, const Deferred& b) { return a.end < b.end; });
-    const std::size_t number = first->turn->number;
-    *first = deferred_.back();
-    deferred_.pop_back();
-    return number;
+    while (over_.empty()) {
+      const auto first = std::min_element(deferred_.begin(), deferred_.end(),
+                                          [](const DeferredTurn& a, const DeferredTurn& b) { return a.end < b.end; });
+      if (first != deferred_.end() && first->end <= flows_.next()) {
+        const std::size_t number = first->turn->number;
+        *first = deferred_.back();
+        deferred_.pop_back();
+        return {false, number};
+      }
+      for (const SharedFlows::End& end : flows_.advance()) end_flow(end);
+    }
+    const std::size_t channel = over_.front();
+    over_.pop_front();
+    return {true, channel};
   }
 
-  void meet(std::size_t number, std::span<const Turn* const> turns) override
+  bool meet(std::size_t number, std::span<const Turn* const> turns) override
   {
     double begin = 0;
     for (const Turn* turn : turns) begin = std::max(begin, ready(*turn));
+    ChannelTimes& channel = channels_[number];
     if (is_transfer(turns.front()->instruction.opcode)) {
-      const double arrived = transfer(channels_[number], *turns.front(), *turns.back(), begin);
-      for (const Turn* turn : turns) complete(*turn, begin, begin, arrived);
-    } else {
-      const double end = begin + collective_duration(number, turns);
-      add_collective(turns, begin, end);
-      for (const Turn* turn : turns) complete(*turn, begin, end, end);
+      find_transfer_times(channel, *turns.front(), *turns.back());
+      if (channel.contends) {
+        begin_message(number, *turns.front(), *turns.back(), begin);
+        return false;
+      }
+      channel.arrived = std::max(begin + channel.transfer.latency.value, channel.arrived) + channel.transfer.data.value;
+      for (const Turn* turn : turns) complete(*turn, begin, begin, channel.arrived);
+      return true;
     }
+    find_rounds(number, turns);
+    if (channel.contends && !channel.rounds.empty()) {
+      begin_collective(number, turns, begin);
+      return false;
+    }
+    const double end = begin + channel.collective_duration;
+    add_collective(turns, begin, end);
+    for (const Turn* turn : turns) complete(*turn, begin, end, end);
+    return true;
   }
 
   BusyTimes take_busy_times()
@@ -350,35 +398,60 @@ class ProgramPlayer : public WalkVisitor {
     ensure(rank < rates_.speeds.size() && rates_.speeds[rank].value > 0, "a rank that computes needs a speed");
     const double speed = rates_.speeds[rank].value;
     const auto& collectives = ranks_[rank].collectives;
-    if (collectives.empty()) return work / speed;
-    return duration_of(work, begin, speed, speed / interference_of(rank), collectives);
+    const auto& under_way = ranks_[rank].collectives_under_way;
+    if (collectives.empty() && under_way.empty()) return work / speed;
+    const double slow = speed / interference_of(rank);
+    if (under_way.empty()) return duration_of(work, begin, speed, slow, collectives);
+    std::vector<Interval> all = collectives;
+    for (const double since : under_way) all.push_back({since, never.value});
+    join(all);
+    return duration_of(work, begin, speed, slow, all);
   }
 
   /// Notes a collective that slows down the computations of its ranks.
   void add_collective(std::span<const Turn* const> turns, double begin, double end)
   {
     if (rates_.interference.empty() || begin == end) return;
-    for (const Turn* turn : turns) {
-      if (interference_of(turn->at.rank) <= 1) continue;
-      auto& collectives = ranks_[turn->at.rank].collectives;
-      collectives.push_back({begin, end});
-      join(collectives);
-      for (auto& deferred : deferred_) {
-        if (deferred.turn->at.rank != turn->at.rank) continue;
-        deferred.end = deferred.begin + computing_time(*deferred.turn, deferred.begin);
-      }
+    for (const Turn* turn : turns) add_collective(turn->at.rank, begin, end);
+  }
+
+  void add_collective(std::size_t rank, double begin, double end)
+  {
+    if (interference_of(rank) <= 1) return;
+    auto& collectives = ranks_[rank].collectives;
+    collectives.push_back({begin, end});
+    join(collectives);
+    slow_down_deferred(rank);
+  }
+
+  void slow_down_deferred(std::size_t rank)
+  {
+    for (auto& deferred : deferred_) {
+      if (deferred.turn->at.rank != rank) continue;
+      deferred.end = deferred.begin + computing_time(*deferred.turn, deferred.begin);
     }
   }
 
   /// The turn takes from `begin` to `end`; its lane reaches the next one at `next`.
   void complete(const Turn& turn, double begin, double next, double end)
   {
+    leave(turn, begin, next);
+    this->end(turn, begin, end);
+  }
+
+  /// The turn begins; its lane reaches the next one at `next`.
+  void leave(const Turn& turn, double begin, double next)
+  {
+    lanes_[turn.number].reach = next;
+    ranks_[turn.at.rank].memory.change(begin, turn.instruction.acquires, 1);
+  }
+
+  void end(const Turn& turn, double begin, double end)
+  {
     RankTimes& rank = ranks_[turn.at.rank];
     LaneTimes& lane = lanes_[turn.number];
-    lane.reach = next;
-    lane.ends.back().push_back(end);
+    lane.ends.at(turn.period - lane.first_period).push_back(end);
     rank.ends[turn.period] = std::max(rank.ends[turn.period], end);
-    rank.memory.change(begin, turn.instruction.acquires, 1);
     rank.memory.change(end, turn.instruction.releases, -1);
     if (sink_) sink_(turn, Seconds(begin), Seconds(end));
   }
@@ -396,21 +469,18 @@ class ProgramPlayer : public WalkVisitor {
     return rates_.transfer ? rates_.transfer(from.at.rank, to.at.rank, size) : TransferTimes{};
   }
 
-  /// The arrival of a message that is ready at `time`.
-  double transfer(ChannelTimes& channel, const Turn& send, const Turn& receive, double time) const
+  void find_transfer_times(ChannelTimes& channel, const Turn& send, const Turn& receive) const
   {
     ensure(send.instruction.opcode == Opcode::Send && receive.instruction.opcode == Opcode::Recv,
            "a Send that meets no Recv");
     const Bytes size = send.instruction.size;
-    if (channel.size != size) {
-      channel.size = size;
-      channel.transfer = transfer_times(send, receive, size);
-    }
-    channel.arrived = std::max(time + channel.transfer.latency.value, channel.arrived) + channel.transfer.data.value;
-    return channel.arrived;
+    if (channel.size == size) return;
+    channel.size = size;
+    channel.transfer = transfer_times(send, receive, size);
   }
 
-  double collective_duration(std::size_t number, std::span<const Turn* const> turns)
+  /// Finds the rounds of the channel's next collective and, if it contends with no other channel, its duration.
+  void find_rounds(std::size_t number, std::span<const Turn* const> turns)
   {
     ChannelTimes& channel = channels_[number];
     const Opcode opcode = turns.front()->instruction.opcode;
@@ -423,7 +493,7 @@ class ProgramPlayer : public WalkVisitor {
     }
     if (has_equal_parts(channel.new_results)) channel.new_results.clear();
     if (channel.collective == opcode && channel.sizes == channel.new_sizes && channel.results == channel.new_results) {
-      return channel.collective_duration;
+      return;
     }
     channel.collective = opcode;
     channel.sizes = channel.new_sizes;
@@ -432,14 +502,114 @@ class ProgramPlayer : public WalkVisitor {
     if (!rates_.sites.empty()) {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
     }
-    if (!channel.network) channel.network = network_of_channel(program_, number, network_);
-    const auto rounds = rounds_of(program_.channels()[number], opcode, channel.sizes, sites, channel.results);
-    channel.collective_duration = collective_time(rounds, *channel.network).value;
-    return channel.collective_duration;
+    const Channel& ends = program_.channels()[number];
+    channel.rounds = rounds_of(ends, opcode, channel.sizes, sites, channel.results);
+    std::erase_if(channel.rounds, [](const Round& round) { return round.empty(); });
+    if (channel.contends) return;
+    channel.collective_duration = collective_time(channel.rounds, network_between(ranks_of(ends), network_)).value;
+  }
+
+  // --- channels that contend for links ----------------------------------------------------------------------------
+
+  /// The number of the way from one rank to another.
+  std::size_t way(std::size_t from, std::size_t to)
+  {
+    const auto [place, is_new] = ways_.try_emplace({from, to}, 0);
+    if (is_new) place->second = flows_.way_over(rates_.shared_links(from, to));
+    return place->second;
+  }
+
+  /// Lets the data of a message flow, or all those of a flow.
+  void begin_flow(std::size_t channel, std::size_t from, std::size_t to, double time, Bytes size, TransferTimes alone)
+  {
+    const bool has_data = alone.data > Seconds(0);
+    flows_.begin(channel, way(from, to), time, has_data ? size.value : 0, has_data ? (size / alone.data).value : 0,
+                 weight_of_flow(alone.latency));
+  }
+
+  void begin_message(std::size_t number, const Turn& send, const Turn& receive, double ready)
+  {
+    ChannelTimes& channel = channels_[number];
+    leave(send, ready, ready);
+    leave(receive, ready, ready);
+    channel.messages.push_back({send, receive, ready, channel.transfer});
+    if (channel.messages.size() == 1) begin_data(number);
+  }
+
+  /// Lets the data of the channel's first message flow.
+  void begin_data(std::size_t number)
+  {
+    const ChannelTimes& channel = channels_[number];
+    const SharedMessage& message = channel.messages.front();
+    begin_flow(number, message.send.at.rank, message.receive.at.rank,
+               std::max(message.ready + message.alone.latency.value, channel.arrived), message.send.instruction.size,
+               message.alone);
+  }
+
+  void begin_collective(std::size_t number, std::span<const Turn* const> turns, double begin)
+  {
+    SharedCollective& collective = channels_[number].shared_collective.emplace();
+    collective.begin = begin;
+    for (const Turn* turn : turns) {
+      collective.turns.push_back(*turn);
+      if (interference_of(turn->at.rank) <= 1) continue;
+      ranks_[turn->at.rank].collectives_under_way.push_back(begin);
+      slow_down_deferred(turn->at.rank);
+    }
+    const auto ranks = ranks_of(program_.channels()[number]);
+    collective.last_end = begin + collective_start(channels_[number].rounds, network_between(ranks, network_)).value;
+    begin_round(number);
+  }
+
+  void begin_round(std::size_t number)
+  {
+    SharedCollective& collective = *channels_[number].shared_collective;
+    const auto ranks = ranks_of(program_.channels()[number]);
+    const Round& round = channels_[number].rounds[collective.next_round++];
+    const double time = collective.last_end;
+    collective.flows_left = round.size();
+    for (const Flow& flow : round) {
+      const std::size_t from = ranks[flow.from];
+      const std::size_t to = ranks[flow.to];
+      const TransferTimes alone = rates_.transfer(from, to, flow.size());
+      begin_flow(number, from, to, time + static_cast<double>(flow.messages) * alone.latency.value, flow.size(), alone);
+    }
+  }
+
+  void end_flow(const SharedFlows::End& flow)
+  {
+    ChannelTimes& channel = channels_[flow.owner];
+    if (channel.shared_collective) return end_flow_of_round(flow);
+    const SharedMessage message = channel.messages.front();
+    channel.messages.pop_front();
+    channel.arrived = flow.time;
+    end(message.send, message.ready, flow.time);
+    end(message.receive, message.ready, flow.time);
+    over_.push_back(flow.owner);
+    if (!channel.messages.empty()) begin_data(flow.owner);
+  }
+
+  void end_flow_of_round(const SharedFlows::End& flow)
+  {
+    ChannelTimes& channel = channels_[flow.owner];
+    SharedCollective& collective = *channel.shared_collective;
+    collective.last_end = std::max(collective.last_end, flow.time);
+    if (--collective.flows_left > 0) return;
+    if (collective.next_round < channel.rounds.size()) return begin_round(flow.owner);
+    for (const Turn& turn : collective.turns) {
+      if (interference_of(turn.at.rank) > 1) {
+        auto& under_way = ranks_[turn.at.rank].collectives_under_way;
+        under_way.erase(std::find(under_way.begin(), under_way.end(), collective.begin));
+        add_collective(turn.at.rank, collective.begin, collective.last_end);
+      }
+      complete(turn, collective.begin, collective.last_end, collective.last_end);
+    }
+    channel.shared_collective.reset();
+    over_.push_back(flow.owner);
   }
 
   /// A computation whose end other ranks may move.
-  struct Deferred {
+  struct DeferredTurn {
     const Turn* turn = nullptr;
     double begin = 0;
     double end = 0;  // beside the collectives so far
@@ -455,7 +625,10 @@ class ProgramPlayer : public WalkVisitor {
   std::vector<LaneTimes> lanes_;  // by number
   std::vector<RankTimes> ranks_;
   std::vector<ChannelTimes> channels_;
-  std::vector<Deferred> deferred_;
+  std::vector<DeferredTurn> deferred_;
+  SharedFlows flows_;                                                // owned by their channels
+  std::map<std::pair<std::size_t, std::size_t>, std::size_t> ways_;  // from and to ranks
+  std::deque<std::size_t> over_;  // channels of which a message or collective has ended, which the walk does not know
   PlayedProgram played_;
 };
 
@@ -501,9 +674,10 @@ PlayedProgram play_program(const Program& program, const PlayerRates& rates, std
     throw InputError(fmt::format("program: {} instructions in a period; at most {} can be played", instructions,
                                  most_played_instructions));
   }
+  const std::vector<bool> contends = contending_channels(program, network_between_ranks(rates), rates.sites);
   const auto play = [&](const PlayedSink& to, BusyTimes& busy) {
     ProgramWalk walk(program);
-    ProgramPlayer player(program, rates, walk, periods, to, busy);
+    ProgramPlayer player(program, rates, walk, periods, to, busy, contends);
     if (const auto deadlock = walk.run(periods, player)) throw InputError("program: " + *deadlock);
     PlayedProgram result = player.result();
     busy = player.take_busy_times();

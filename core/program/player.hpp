@@ -37,14 +37,13 @@ struct MachineRates {
   Seconds backward_delay;            ///< added to each load of parameters for a backward pass
 };
 
-/// The rates by which a program is played: nominal ones, without contention.
+/// The rates by which a program is played: nominal ones.
 struct PlayerRates {
   std::vector<FlopsPerSecond> speeds;  ///< by rank; unused for a rank that computes nothing
   /// The times of a transfer of `size` bytes from one rank to another; none: transfers take no time. Called once per
   /// channel and size, not per message.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
-  /// The links of such a transfer; none: no two share one. Only flows of a round do, and those of channels that run
-  /// beside each other (network_of_channel).
+  /// The links of such a transfer, at which it meets others; none: no two share one.
   std::function<std::vector<SharedLink>(std::size_t from, std::size_t to)> shared_links = {};
   std::vector<std::string> sites = {};          ///< by rank, for hierarchical collectives; may be empty without them
   std::vector<MachineRates> machines = {};      ///< by rank; may be empty for a program that uses devices alone
@@ -87,8 +86,8 @@ using PlayedSink = std::function<void(const Turn& turn, Seconds begin, Seconds e
 /// Most instructions of a period that `play_program` accepts.
 inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22;
 
-/// Computes when each instruction of a program begins and ends, as the simulator plays it if no two transfers share a
-/// link, but for the flows of a round, and no two lanes of a rank share a device. Plays any program, `periods` times.
+/// Computes when each instruction of a program begins and ends, as the simulator plays it if nobody else uses the links
+/// and no two lanes of a rank share a device. Plays any program, `periods` times.
 ///
 /// - A computation begins when its lane is free and its waits are over. It takes work / speed. On a device, it is
 /// `interference` times slower while a collective of its rank is under way.
@@ -98,6 +97,7 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 /// - A collective begins when all ends have reached it and their waits are over. Its rounds follow each other
 ///   (rounds_of), and end with their last flows (collective_time). Then all ends complete it and reach their next
 ///   instruction.
+/// - Data of transfers and collectives share the links that they meet at (SharedFlows). `data` is their time alone.
 /// - A lane goes from its last instruction of a period to the first of the next one as within a period, unless another
 ///   lane of its rank has not ended the period before.
 /// - A copy or disk access begins when its lane is free and its waits are over, and takes its lane's CopyRate. So do
@@ -108,6 +108,9 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 ///
 /// A program with updates at two rates is played again until the computations that slow them down no longer change:
 /// mostly a few times, and never more often than it has instructions.
+///
+/// Channels that contend for a link (contending_channels) are followed in the order of time: when nothing else can
+/// continue, the flow that ends first does. What has not begun by then begins no earlier.
 ///
 /// With interference, the computation that ends first is the next one: what has not begun by then waits for one that
 /// ends no earlier, so all collectives that slow it down are known. That takes O(instructions x ranks).

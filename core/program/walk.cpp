@@ -77,9 +77,13 @@ std::optional<std::string> ProgramWalk::run(std::uint64_t periods, WalkVisitor& 
   while (!awake_.empty() || deferred_ > 0) {
     if (awake_.empty()) {
       --deferred_;
-      const std::size_t next = visitor.next_deferred();
-      execute(lanes_[next]);
-      awake_.push_back(next);
+      const Deferred next = visitor.next_deferred();
+      if (next.is_meeting) {
+        end_meeting(meetings_[next.number]);
+        continue;
+      }
+      execute(lanes_[next.number]);
+      awake_.push_back(next.number);
     }
     LaneState& lane = lanes_[awake_.back()];
     awake_.pop_back();
@@ -157,20 +161,49 @@ bool ProgramWalk::meet(LaneState& lane)
   lane.is_present = true;
   if (++meeting.present < meeting.lanes.size()) return false;
   meeting.present = 0;
-  visitor_->meet(*lane.channel, meeting.turns);
+  const bool is_over = visitor_->meet(*lane.channel, meeting.turns);
+  meeting.has_left = is_over || is_transfer(lane.turn.instruction.opcode);
+  if (!is_over) ++deferred_;
+  if (!meeting.has_left) return false;
   for (const std::size_t number : meeting.lanes) {
     lanes_[number].is_present = false;
-    complete(lanes_[number]);
+    proceed(lanes_[number]);
+    if (is_over) count(lanes_[number]);
     if (number != lane.turn.number) awake_.push_back(number);
   }
   return true;
 }
 
+/// Completes the first instructions under way of the ends of a channel.
+void ProgramWalk::end_meeting(Meeting& meeting)
+{
+  for (const std::size_t number : meeting.lanes) {
+    if (!meeting.has_left) {
+      lanes_[number].is_present = false;
+      proceed(lanes_[number]);
+      awake_.push_back(number);
+    }
+    count(lanes_[number]);
+  }
+}
+
 void ProgramWalk::complete(LaneState& lane)
 {
-  ++lane.completed;
+  proceed(lane);
+  count(lane);
+}
+
+/// The lane leaves its turn.
+void ProgramWalk::proceed(LaneState& lane)
+{
   ++lane.turn.position;
   lane.has_turn = false;
+}
+
+/// Counts an instruction of the lane as completed.
+void ProgramWalk::count(LaneState& lane)
+{
+  ++lane.completed;
   if (lane.completed >= lane.wakes_at) wake_waiters(lane);
 }
 
@@ -226,7 +259,7 @@ std::optional<std::string> deadlock_of(const Program& program)
   class Nothing : public WalkVisitor {
    public:
     void execute(const Turn& /*turn*/) override {}
-    void meet(std::size_t /*channel*/, std::span<const Turn* const> /*turns*/) override {}
+    bool meet(std::size_t /*channel*/, std::span<const Turn* const> /*turns*/) override { return true; }
   } nothing;
   return ProgramWalk(program).run(1, nothing);
 }

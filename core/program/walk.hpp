@@ -27,6 +27,12 @@ std::string place_text(std::size_t rank, const Lane& lane, std::uint64_t positio
 /// The number of instructions of a period; the largest number if the lanes claim to have more.
 std::uint64_t instructions_of(const Program& program);
 
+/// What a visitor has left for later and continues now.
+struct Deferred {
+  bool is_meeting = false;  ///< a meeting that was under way is over; else the turn of a lane may be executed
+  std::size_t number = 0;   ///< of the channel, or of the lane
+};
+
 /// What is done at each instruction of a walk.
 class WalkVisitor {
  public:
@@ -41,11 +47,13 @@ class WalkVisitor {
   virtual void execute(const Turn& turn) = 0;
   /// Whether the turn of a lane without a channel, which may be executed, is left for later.
   virtual bool defers(const Turn& /*turn*/) { return false; }
-  /// The number of a lane whose turn was deferred, to be executed now that nothing else can be visited. Called if there
-  /// is one.
-  virtual std::size_t next_deferred() { return 0; }
-  /// The turns of all ends of a channel, in the channel's order.
-  virtual void meet(std::size_t channel, std::span<const Turn* const> turns) = 0;
+  /// What was left for later and continues now that nothing else can be visited. Called if there is something. Meetings
+  /// of a channel end in their order.
+  virtual Deferred next_deferred() { return {}; }
+  /// The turns of all ends of a channel, in the channel's order. @returns whether their instructions are completed. If
+  /// not, they are under way until next_deferred names the channel: lanes of transfers meanwhile reach their next
+  /// turns, those of collectives do not.
+  virtual bool meet(std::size_t channel, std::span<const Turn* const> turns) = 0;
 };
 
 /// Visits the instructions of a program in an order in which each comes after those that it waits for: those before it
@@ -90,6 +98,7 @@ class ProgramWalk {
     std::vector<std::size_t> lanes;  // of its ends, in the channel's order
     std::vector<const Turn*> turns;
     std::size_t present = 0;
+    bool has_left = false;  // the lanes of a meeting under way have reached their next turns
   };
 
   bool has_ended(const LaneState& lane) const;
@@ -98,7 +107,10 @@ class ProgramWalk {
   bool reaches(LaneState& lane, LaneState& other, std::uint64_t completed);
   bool meet(LaneState& lane);
   void execute(LaneState& lane);
+  void end_meeting(Meeting& meeting);
   void complete(LaneState& lane);
+  void proceed(LaneState& lane);
+  void count(LaneState& lane);
   void wake_waiters(LaneState& lane);
   std::size_t blocker_of(const LaneState& lane) const;
   std::string deadlock() const;
@@ -108,7 +120,7 @@ class ProgramWalk {
   std::vector<std::size_t> first_lane_;  // of each rank; then the number of all
   std::vector<Meeting> meetings_;        // by channel
   std::vector<std::size_t> awake_;       // lanes to try
-  std::size_t deferred_ = 0;             // lanes
+  std::size_t deferred_ = 0;             // turns and meetings
   std::uint64_t periods_ = 0;
   WalkVisitor* visitor_ = nullptr;
 };

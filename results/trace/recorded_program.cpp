@@ -107,7 +107,7 @@ class RecordedProgram : public Program {
 class NoVisitor : public WalkVisitor {
  public:
   void execute(const Turn& /*turn*/) override {}
-  void meet(std::size_t /*channel*/, std::span<const Turn* const> /*turns*/) override {}
+  bool meet(std::size_t /*channel*/, std::span<const Turn* const> /*turns*/) override { return true; }
 };
 
 }  // namespace

@@ -80,7 +80,11 @@ std::string compute_text(const Program& program, std::size_t rank)
 class Backlog : public WalkVisitor {
  public:
   void execute(const Turn& turn) override { waiting_ -= turn.instruction.waits.empty() ? 0 : 1; }
-  void meet(std::size_t, std::span<const Turn* const>) override { ++waiting_; }
+  bool meet(std::size_t, std::span<const Turn* const>) override
+  {
+    ++waiting_;
+    return true;
+  }
   std::int64_t waiting() const { return waiting_; }
 
  private:

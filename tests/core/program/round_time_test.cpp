@@ -89,20 +89,6 @@ TEST(RoundTime, LetsAFlowThatFillsAFatPipeLeaveOneOfTwiceTheLatencyHalfOfIt)
               ElementsAre(DoubleNear(4, 1e-12), DoubleNear(4 + 1, 1e-12)));
 }
 
-TEST(SharedByOwnFlows, LetsOnlyTheFlowsOfACommonEndShareALink)
-{
-  EndNetwork network = star();
-  network.shared_links = shared_by_own_flows([](std::size_t, std::size_t) {
-    return std::vector<SharedLink>{{"trunk", BytesPerSecond(100)}};
-  });
-  EXPECT_THAT(ends_of({{0, 1, Bytes(100)}, {2, 3, Bytes(100)}}, network), ElementsAre(2, 2)) << "of different ends";
-  for (const Round& round :
-       {Round{{0, 1, Bytes(100)}, {0, 2, Bytes(100)}}, Round{{1, 0, Bytes(100)}, {2, 0, Bytes(100)}},
-        Round{{0, 1, Bytes(100)}, {1, 0, Bytes(100)}}, Round{{0, 1, Bytes(100)}, {1, 2, Bytes(100)}}}) {
-    EXPECT_THAT(ends_of(round, network), ElementsAre(DoubleNear(3, 1e-12), DoubleNear(3, 1e-12)));
-  }
-}
-
 TEST(CollectiveTime, IsTheLongestStartAndTheRoundsOneAfterAnother)
 {
   const std::vector<Round> rounds = {{{0, 1, Bytes(100)}, {1, 2, Bytes(100)}}, {{2, 0, Bytes(200)}}};

@@ -132,9 +132,10 @@ class UntimedPlay : public WalkVisitor {
   bool run(std::uint64_t periods = 1) { return !ProgramWalk(program_).run(periods, *this); }
 
   void execute(const Turn& turn) override { apply(turn); }
-  void meet(std::size_t, std::span<const Turn* const> turns) override
+  bool meet(std::size_t, std::span<const Turn* const> turns) override
   {
     for (const auto* turn : turns) apply(*turn);
+    return true;
   }
 
   Bytes peak(std::size_t rank) const { return peak_[rank]; }
