@@ -16,7 +16,9 @@
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/program/contention.hpp"
 #include "core/program/player.hpp"
+#include "core/program/walk.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/replicas.hpp"
@@ -140,6 +142,18 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   plan.objective_bound = std::min(bound.value, *plan.objective);
   plan.certificate = bound.certificate;
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
+}
+
+void play_chain(Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  const auto program = schedules::make_program(plan, workload);
+  if (instructions_of(*program) > most_played_instructions) return;
+  const PlayerRates rates = nominal_rates(plan, workload, cluster);
+  const auto contends = contending_channels(*program, network_between_ranks(rates), rates.sites);
+  const bool has_contention = std::find(contends.begin(), contends.end(), true) != contends.end();
+  if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return;
+  plan.predicted.value().step_time = play_program(*program, rates).periods.front().step_time;
+  plan.predicted->step_time_by = StepTimeBy::Played;
 }
 
 namespace {

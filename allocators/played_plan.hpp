@@ -16,10 +16,15 @@ namespace isobar::allocators {
 /// meets that bound becomes optimal. A plan whose orders an allocator made gets the bound of all orders too.
 ///
 /// The plan has stages, objective step and a schedule with all its numbers. The step is that of the simulator's first
-/// iteration without contention, from the first input to the last update.
+/// iteration where nobody else uses the links, from the first input to the last update.
 /// O(instructions of a step). @throws InputError for numbers or orders that do not fit the stages, and for a step that
 /// is too long to be played.
 void price_by_playing(Plan& plan, const Workload& workload, const Cluster& cluster);
+
+/// Predicts the step of a chain by playing its Program, where that may differ from the recurrence: channels contend for
+/// links, or stages agree before their updates (needs_gradient_sync). Leaves the prediction of a chain of more than
+/// most_played_instructions as it is. O(instructions of a step).
+void play_chain(Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// The memory that a plan lacks.
 struct Excess {

@@ -104,11 +104,12 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   const auto evaluation = cost.evaluate(stages, plan.goal);
   plan.objective = evaluation.objective;
   plan.step_bound = evaluation.step_bound;
-  plan.predicted = Predicted{.step_time = predicted_step(cost, stages, plan.goal),
+  plan.predicted = Predicted{.step_time = step_time_by_recurrence(cost, stages, plan.goal),
                              .bottleneck = evaluation.bottleneck,
                              .sequential = evaluation.sequential,
                              .pipeline = evaluation.pipeline};
   plan.stages = plan_stages(cost, stages);
+  play_chain(plan, cost.workload(), cost.cluster());
   for (std::size_t i = 0; i < stages.size(); ++i) {
     plan.predicted->peak_memory[plan.stages[i].device()] =
         stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);

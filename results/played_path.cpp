@@ -92,15 +92,15 @@ class PlayedPathFinder {
     } else if (is_transfer(at.opcode)) {
       const auto ends = ends_of(point.lane);
       const TransferTimes times = transfer_times(ends.front().rank, ends.back().rank, at.size);
-      add_transfer(ends.front().rank, ends.back().rank, at.stage, std::nullopt, PlayedPath::Kind::Data, times.data);
-      if (point.position > 0) {
-        const Seconds arrived = played(point.lane, point.position - 1).end;
-        if (arrived > begin.time + times.latency) return {point.lane, point.position - 1, true, arrived};
-      }
+      const Seconds first_byte = begin.time + times.latency;
+      const Seconds arrived = point.position > 0 ? played(point.lane, point.position - 1).end : Seconds(0);
+      add_transfer(ends.front().rank, ends.back().rank, at.stage, std::nullopt, PlayedPath::Kind::Data,
+                   point.time - std::max(first_byte, arrived));
+      if (arrived > first_byte) return {point.lane, point.position - 1, true, arrived};
       add_transfer(ends.front().rank, ends.back().rank, at.stage, std::nullopt, PlayedPath::Kind::Latency,
                    times.latency);
     } else {
-      add_collective(point.lane, at, point.position);
+      add_collective(point.lane, at, point.position, point.time - begin.time);
     }
     return begin;
   }
@@ -134,7 +134,9 @@ class PlayedPathFinder {
     return rates_.transfer ? rates_.transfer(from, to, size) : TransferTimes{};
   }
 
-  void add_collective(const End& lane, const Instruction& at, std::uint64_t position)
+  /// Adds the rounds of a collective, each by its longest flow. Beside other flows they take longer than alone; that
+  /// is divided among their data.
+  void add_collective(const End& lane, const Instruction& at, std::uint64_t position, Seconds time)
   {
     const std::size_t number = program_.lanes(lane.rank)[lane.lane].channel.value();
     const Channel& channel = program_.channels()[number];
@@ -151,6 +153,15 @@ class PlayedPathFinder {
     const EndNetwork network = network_between(ranks_of(channel), network_);
     const auto rounds = rounds_of(at.opcode, sizes, channel.algorithm, sites, results);
     Seconds start = collective_start(rounds, network);
+    struct RoundPart {
+      std::size_t from = 0;
+      std::size_t to = 0;
+      Seconds latency;
+      Seconds data;
+    };
+    std::vector<RoundPart> parts;
+    Seconds latencies;
+    Seconds data;
     for (const Round& round : rounds) {
       const auto ends = ends_of_flows(round, network);
       const auto last = std::max_element(ends.begin(), ends.end());
@@ -159,9 +170,15 @@ class PlayedPathFinder {
       const std::size_t from = channel.ends[flow.from].rank;
       const std::size_t to = channel.ends[flow.to].rank;
       const Seconds latency = static_cast<double>(flow.messages) * transfer_times(from, to, flow.size()).latency;
-      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Data, *last - latency);
-      add_transfer(from, to, at.stage, at.payload, PlayedPath::Kind::Latency, start + latency);
+      parts.push_back({from, to, start + latency, *last - latency});
+      latencies += start + latency;
+      data += *last - latency;
       start = Seconds(0);
+    }
+    const double stretch = data > Seconds(0) ? (time - latencies) / data : 1;
+    for (const RoundPart& part : parts) {
+      add_transfer(part.from, part.to, at.stage, at.payload, PlayedPath::Kind::Data, stretch * part.data);
+      add_transfer(part.from, part.to, at.stage, at.payload, PlayedPath::Kind::Latency, part.latency);
     }
   }
 

@@ -16,8 +16,8 @@ namespace isobar::results {
 struct PlayedPath {
   enum class Kind { Compute, Data, Latency, Copy, Update };
   /// A piece of the path. A transfer has one for its bytes and one for its latency; so has each round of a collective,
-  /// of its longest flow. Copies are those between a device and its machine, and of the machine's disk; updates those
-  /// by the machine.
+  /// of its longest flow alone, with its part of what other flows add to the collective. Copies are those between a
+  /// device and its machine, and of the machine's disk; updates those by the machine.
   struct Part {
     Kind kind = Kind::Compute;
     std::size_t from = 0;           ///< rank that computes or sends

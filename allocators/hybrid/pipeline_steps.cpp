@@ -1,7 +1,6 @@
 #include "allocators/hybrid/pipeline_steps.hpp"
 
 #include "allocators/bounds/comparisons.hpp"
-#include "core/costs/nominal_rates.hpp"
 #include "core/costs/step_recurrence.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/sharding.hpp"
@@ -211,9 +210,13 @@ class Step {
     const Cluster& cluster = cost_.cluster();
     std::vector<std::string> sites;
     for (const std::size_t device : devices) sites.push_back(cluster.devices[device].site);
-    const EndNetwork whole = network_of(cluster);
-    return collective_time(rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites),
-                           network_between(devices, whole));
+    EndNetwork network;
+    network.transfer = [&](std::size_t from, std::size_t to, Bytes bytes) {
+      const Path path = cluster.path(devices[from], devices[to]);
+      return TransferTimes{path.latency, path.data_time(bytes)};
+    };
+    network.start = [&](std::size_t end) { return cluster.devices[devices[end]].collective_start; };
+    return collective_time(rounds_of(opcode, std::vector(devices.size(), size), algorithm, sites), network);
   }
 
   std::vector<std::size_t> devices_of(std::size_t stage) const
@@ -254,7 +257,7 @@ class Step {
     for (const std::size_t device : ranks_) {
       time = std::max({time, devices_[device].free, devices_[device].last_sync});
     }
-    if (!plan_.goal.has_free_transfers()) time += gradient_sync_time(ranks_, cost_.cluster());
+    time += duration(Opcode::AllReduce, ranks_, gradient_sync_size, Algorithm::Ring);
     for (Seconds& sync : syncs_at_) sync = std::max(sync, time);
   }
 

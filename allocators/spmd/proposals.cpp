@@ -213,58 +213,10 @@ Proposals propose_experts(const HybridProblem& problem, bool by_index, bool adds
   return {.plans = {plan}};
 }
 
-/// The part of a tensor that is in the slices of two devices.
-double overlap(const std::vector<double>& shares, std::size_t i, const std::vector<double>& others, std::size_t j)
+/// The step of a plan as its program plays it.
+Seconds played_step(const Plan& plan, const HybridProblem& problem)
 {
-  constexpr double rounding = 1e-9;
-  const auto begin_of = [](const std::vector<double>& all, std::size_t position) {
-    return std::accumulate(all.begin(), all.begin() + static_cast<std::ptrdiff_t>(position), 0.0);
-  };
-  const double begin = std::max(begin_of(shares, i), begin_of(others, j));
-  const double end = std::min(begin_of(shares, i + 1), begin_of(others, j + 1));
-  return end > begin + rounding ? end - begin : 0;
-}
-
-/// The time of a transfer between groups, if all slices of the tensor pass the links at the same time.
-TransferTimes crowded_transfer(const OperatorPlan& plan, const PlayerRates& alone, std::size_t from, std::size_t to,
-                               Bytes size)
-{
-  TransferTimes times = alone.transfer(from, to, size);
-  const OperatorPlace sender = plan.place_of(from);
-  const OperatorPlace receiver = plan.place_of(to);
-  if (sender.group == receiver.group) return times;
-  const OperatorGroup& senders = plan.groups[sender.group];
-  const OperatorGroup& receivers = plan.groups[receiver.group];
-  const double own = overlap(senders.shares, sender.position, receivers.shares, receiver.position);
-  if (own == 0) return times;
-  for (const SharedLink& link : alone.shared_links(from, to)) {
-    double passes = 0;  // of all, for each byte of this one
-    for (std::size_t i = 0; i < senders.shares.size(); ++i) {
-      for (std::size_t j = 0; j < receivers.shares.size(); ++j) {
-        const double part = overlap(senders.shares, i, receivers.shares, j) / own;
-        for (std::size_t replica = 0; replica < plan.replicas && part > 0; ++replica) {
-          for (const auto& other : alone.shared_links(senders.rank_of(replica, i), receivers.rank_of(replica, j))) {
-            if (other.name == link.name) passes += part * other.passes;
-          }
-        }
-      }
-    }
-    times.data = std::max(times.data, passes * size / link.bandwidth);
-  }
-  return times;
-}
-
-/// The step of a pipeline whose groups pass all slices of a tensor on at the same time. Its prediction plays each as if
-/// it were alone.
-Seconds crowded_step(const Plan& plan, const HybridProblem& problem)
-{
-  PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
-  if (rates.transfer) {
-    rates.transfer = [read = operator_plan_of(plan, problem.workload), alone = rates](std::size_t from, std::size_t to,
-                                                                                      Bytes size) {
-      return crowded_transfer(read, alone, from, to, size);
-    };
-  }
+  const PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
   return play_program(*schedules::make_program(plan, problem.workload), rates).periods.front().step_time;
 }
 
@@ -325,7 +277,7 @@ class DivisionProposals {
     const auto found = find_spmd_pipeline(problem_.workload, problem_.cluster, sites, microbatches, division_.options);
     if (!found) return;
     Plan plan = plan_of(*found, problem_);
-    if (crowded_step(plan, problem_) < least_step_) proposals_.plans.push_back(std::move(plan));
+    if (played_step(plan, problem_) < least_step_) proposals_.plans.push_back(std::move(plan));
   }
 
   const HybridProblem& problem_;

@@ -6,9 +6,9 @@
 
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
+#include "core/check/pipeline_player.hpp"
 #include "core/check/residence_checker.hpp"
 #include "core/check/step_player.hpp"
-#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
@@ -16,6 +16,7 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/program/player.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
@@ -509,10 +510,6 @@ class Checker {
 
   void check_claims()
   {
-    if (plan_.predicted && plan_.predicted->step_time_by == StepTimeBy::Played) {
-      fault("predicted.step_time_by: played; the step of a chain under {} is by recurrence", name_of(schedule_));
-      return;
-    }
     if (is_by_recurrence() && plan_.goal.microbatches > most_microbatches_by_recurrence) {
       fault("microbatches: {}; a step by recurrence has at most {}", plan_.goal.microbatches,
             most_microbatches_by_recurrence);
@@ -557,6 +554,12 @@ class Checker {
     const double pipelined = (microbatches - 1) * largest + sum;
     const double by_formula = schedule_ == ChainSchedule::Sequential ? last_update_end : pipelined + slowest_update;
     const double step = is_by_recurrence() ? played() : by_formula;
+    const bool is_played = plan_.predicted && plan_.predicted->step_time_by == StepTimeBy::Played;
+    const std::uint64_t passes = 2 * plan_.goal.microbatches * stages_.size();
+    if (is_played && passes > most_played_instructions) {
+      fault("predicted.step_time_by: played; a step of {} passes is by recurrence", passes);
+      return;
+    }
     const double objective = plan_.goal.objective == Objective::Step         ? step
                              : plan_.goal.objective == Objective::DtFm       ? dtfm_cost(plan_, workload_, cluster_)
                              : plan_.goal.objective == Objective::Sequential ? sum
@@ -568,9 +571,8 @@ class Checker {
       fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
     }
-    const bool agrees = is_by_recurrence() && stages_.size() > 1 && needs_gradient_sync(workload_);
     claims_.check("predicted.step_time_s", plan_.predicted->step_time,
-                  agrees ? end_of_passes() + agreeing() + slowest_update : step);
+                  is_played ? play_pipelines(plan_, workload_, cluster_, passes_of_chain(plan_)) : step);
     if (plan_.predicted->pipeline) claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     claims_.check("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     claims_.check("predicted.sequential_s", plan_.predicted->sequential, alone);
@@ -579,36 +581,16 @@ class Checker {
     claims_.check_objective_bound(objective);
   }
 
-  bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by == StepTimeBy::Recurrence; }
+  /// Whether steps are those of the recurrence, and not of the formula of older versions.
+  bool is_by_recurrence() const { return !plan_.predicted || plan_.predicted->step_time_by != StepTimeBy::Formula; }
 
   /// The time of a step by playing it.
   double played() const
   {
-    return played([](const StageFacts& facts) { return facts.update_s; });
-  }
-
-  /// When the last stage has ended its passes.
-  double end_of_passes() const
-  {
-    return played([](const StageFacts&) { return 0.0; });
-  }
-
-  /// How long the stages take to agree on what clipping and loss scaling need to know.
-  double agreeing() const
-  {
-    if (plan_.goal.has_free_transfers()) return 0;
-    std::vector<std::size_t> devices;
-    for (const StageFacts& facts : stages_) devices.push_back(facts.device);
-    return gradient_sync_time(devices, cluster_).value;
-  }
-
-  template <typename UpdateTime>
-  double played(const UpdateTime& update_time) const
-  {
     const bool is_free = plan_.goal.has_free_transfers();
     std::vector<PlayedStage> stages;
     for (const StageFacts& facts : stages_) {
-      PlayedStage stage = {facts.forward_s, facts.backward_s, update_time(facts)};
+      PlayedStage stage = {facts.forward_s, facts.backward_s, facts.update_s};
       if (!is_free) {
         stage.output = facts.sent_forward;
         stage.gradient = facts.sent_backward;

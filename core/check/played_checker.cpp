@@ -6,6 +6,7 @@
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/holders.hpp"
 #include "core/check/operator_checker.hpp"
+#include "core/check/pipeline_player.hpp"
 #include "core/check/resident_memory.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"
@@ -95,7 +96,9 @@ class PlayedChecker {
                                                     : play_program(program_, nominal_rates(plan_, workload_, cluster_),
                                                                    counted_step(plan_).played());
     check_memory(played);
-    check_claims(played);
+    const bool is_plain = has_plain_pipelines(plan_, workload_, cluster_);
+    check_claims(is_plain ? play_pipelines(plan_, workload_, cluster_, passes_of(program_))
+                          : played.periods[counted_step(plan_).before].step_time.value);
     return claims_.take();
   }
 
@@ -336,9 +339,8 @@ class PlayedChecker {
     }
   }
 
-  void check_claims(const PlayedProgram& played)
+  void check_claims(double step)
   {
-    const double step = played.periods[counted_step(plan_).before].step_time.value;
     const bool is_dtfm = plan_.goal.objective == Objective::DtFm;
     const double objective = is_dtfm ? dtfm_cost(plan_, workload_, cluster_) : step;
     claims_.check("objective_s", plan_.objective, objective);

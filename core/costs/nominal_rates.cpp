@@ -53,13 +53,6 @@ EndNetwork network_of(const Cluster& cluster)
           [&cluster](std::size_t device) { return cluster.devices.at(device).collective_start; }};
 }
 
-Seconds gradient_sync_time(const std::vector<std::size_t>& devices, const Cluster& cluster)
-{
-  const EndNetwork whole = network_of(cluster);
-  const std::vector<Bytes> sizes(devices.size(), gradient_sync_size);
-  return collective_time(rounds_of(Opcode::AllReduce, sizes, Algorithm::Ring), network_between(devices, whole));
-}
-
 PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   PlayerRates rates;

@@ -6,9 +6,6 @@
 #include "core/program/player.hpp"
 #include "core/program/round_time.hpp"
 
-#include <cstddef>
-#include <vector>
-
 namespace isobar {
 
 /// The rates at which a device of a plan uses the machine that it is in: those measured of the plan's system where
@@ -29,9 +26,5 @@ PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Clus
 
 /// What lies between the endpoints of a cluster. Refers to it; it must outlive the network.
 EndNetwork network_of(const Cluster& cluster);
-
-/// What devices take, alone and in their order, to agree on what clipping and loss scaling need to know
-/// (needs_gradient_sync).
-Seconds gradient_sync_time(const std::vector<std::size_t>& devices, const Cluster& cluster);
 
 }  // namespace isobar

@@ -1,6 +1,5 @@
 #include "core/costs/step_recurrence.hpp"
 
-#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 
 #include <algorithm>
@@ -116,24 +115,6 @@ Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePl
 {
   const StepTimes times = step_times(cost, stages, goal);
   return StepRecurrence(require_chain_schedule(goal.schedule), goal.microbatches).step_time(times.input, times.stages);
-}
-
-Seconds predicted_step(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal)
-{
-  const StepTimes times = step_times(cost, stages, goal);
-  StepRecurrence recurrence(require_chain_schedule(goal.schedule), goal.microbatches);
-  const Seconds step = recurrence.step_time(times.input, times.stages);
-  if (stages.size() < 2 || !needs_gradient_sync(cost.workload())) return step;
-  std::vector<std::size_t> devices;
-  Seconds begin;
-  Seconds slowest_update;
-  for (std::size_t i = 0; i < stages.size(); ++i) {
-    devices.push_back(stages[i].device);
-    begin = std::max(begin, recurrence.end_of_passes(i));
-    slowest_update = std::max(slowest_update, times.stages[i].update);
-  }
-  const Seconds agreeing = goal.has_free_transfers() ? Seconds(0) : gradient_sync_time(devices, cost.cluster());
-  return begin + agreeing + slowest_update;
 }
 
 }  // namespace isobar

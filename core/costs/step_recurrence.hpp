@@ -79,9 +79,4 @@ StepTimes step_times(const CostModel& cost, const std::vector<StagePlacement>& s
 /// @throws std::logic_error without stages.
 Seconds step_time_by_recurrence(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal);
 
-/// The step of a placement as it is predicted. Where stages agree before their updates (needs_gradient_sync), these
-/// begin when all stages have ended their passes and gradient_sync_time is over; the recurrence leaves that out.
-/// @throws std::logic_error without stages.
-Seconds predicted_step(const CostModel& cost, const std::vector<StagePlacement>& stages, const Goal& goal);
-
 }  // namespace isobar

@@ -39,8 +39,7 @@ constexpr auto schema_2 = "isobar-plan/2";
 /// Whether isobar-plan/1 can express a plan: then it is written so, and keeps its hash.
 bool fits_schema_1(const Plan& plan)
 {
-  const bool is_played = plan.predicted && plan.predicted->step_time_by == StepTimeBy::Played;
-  return is_chain(plan) && !is_played && !plan.schedule_bound && !plan.routing;
+  return is_chain(plan) && !plan.schedule_bound && !plan.routing;
 }
 
 /// Adds what an executor needs to know of a device.
@@ -316,7 +315,8 @@ std::map<std::string, Bytes> read_sizes(MappingReader& parent, const std::string
 StepTimeBy read_step_time_by_1(MappingReader& reader)
 {
   const std::vector<std::string> names = {std::string(name_of(StepTimeBy::Formula)),
-                                          std::string(name_of(StepTimeBy::Recurrence))};
+                                          std::string(name_of(StepTimeBy::Recurrence)),
+                                          std::string(name_of(StepTimeBy::Played))};
   const auto by = reader.optional_choice("step_time_by", names);
   return by ? step_time_by_from_name(*by).value_or(StepTimeBy::Formula) : StepTimeBy::Formula;
 }

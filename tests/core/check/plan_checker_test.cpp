@@ -17,6 +17,7 @@ namespace isobar::plan_checker_test {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing_support::chain;
 using testing_support::cluster;
@@ -203,12 +204,13 @@ TEST(FaultsOf, RefusesAFormulaAsTheObjectiveOfAPlanThatIsNoChain)
                                           "sequential, gpipe and 1f1b has objective step"));
 }
 
-TEST(FaultsOf, RefusesAChainWhoseStepIsPlayed)
+TEST(FaultsOf, PlaysTheStepOfAChainThatClaimsIt)
 {
   Sound sound;
   sound.plan.predicted->step_time_by = StepTimeBy::Played;
-  EXPECT_THAT(sound.faults(),
-              ElementsAre("predicted.step_time_by: played; the step of a chain under 1f1b is by recurrence"));
+  EXPECT_THAT(sound.faults(), IsEmpty()) << "it is that of the recurrence where nothing is shared";
+  sound.plan.predicted->step_time = Seconds(1);
+  EXPECT_THAT(sound.faults(), ElementsAre(HasSubstr("predicted.step_time_s: claims 1; it is ")));
 }
 
 TEST(FaultsOf, NamesAnotherDataServer)

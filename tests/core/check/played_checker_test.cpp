@@ -2,6 +2,7 @@
 
 #include "core/check/plan_checker.hpp"
 #include "core/costs/cost_model.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "tests/support/editable_program.hpp"
 #include "tests/support/instances.hpp"
 
@@ -19,6 +20,7 @@ namespace {
 
 using testing::Contains;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing_support::chain;
 using testing_support::cluster;
@@ -160,6 +162,42 @@ TEST(FaultsOfPlayed, NamesAStageWhoseProgramHasOtherWorkThanItsLayers)
   EXPECT_THAT(
       played.faults(),
       ElementsAre("stages[1]: its program takes 3 s for the forward pass of a micro-batch; its layers take 2 s"));
+}
+
+/// Lets a plan claim the step that its program takes at these rates.
+void claim_played_step(Played& played, const PlayerRates& rates)
+{
+  const Seconds step = play_program(played.program, rates).periods.front().step_time;
+  played.plan.objective = played.plan.predicted->step_time = step;
+}
+
+TEST(FaultsOfPlayed, FindsAWrongWaitOfAProgramWhoseStepIsClaimed)
+{
+  Played sound;
+  claim_played_step(sound, nominal_rates(sound.plan, sound.workload, sound.devices));
+  EXPECT_THAT(sound.faults(), IsEmpty());
+  for (const std::uint64_t position : {0U, 2U}) {
+    Played wrong;
+    wrong.program.instruction(1, compute_lane, position).waits = {};
+    claim_played_step(wrong, nominal_rates(wrong.plan, wrong.workload, wrong.devices));
+    if (wrong.plan.objective == sound.plan.objective) continue;  // it has to wait for the passes before it anyway
+    EXPECT_THAT(wrong.faults(), Contains(HasSubstr("predicted.step_time_s: claims "))) << position;
+  }
+  Played early;
+  early.program.instruction(1, compute_lane, 0).waits = {};
+  claim_played_step(early, nominal_rates(early.plan, early.workload, early.devices));
+  EXPECT_LT(*early.plan.objective, *sound.plan.objective);
+}
+
+TEST(FaultsOfPlayed, FindsAStepOfAPlayerThatIgnoresLatencies)
+{
+  Played played;
+  PlayerRates rates = nominal_rates(played.plan, played.workload, played.devices);
+  rates.transfer = [exact = rates.transfer](std::size_t from, std::size_t to, Bytes size) {
+    return TransferTimes{Seconds(0), exact(from, to, size).data};
+  };
+  claim_played_step(played, rates);
+  EXPECT_THAT(played.faults(), Contains(HasSubstr("predicted.step_time_s: claims ")));
 }
 
 TEST(FaultsOfPlayed, CountsTheWeightGradientsOfASplitBackwardInItsBound)

@@ -1,6 +1,7 @@
 #include "core/program/player.hpp"
 
 #include "core/base/child_process.hpp"
+#include "core/check/pipeline_player.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -38,8 +39,9 @@ namespace {
 
 /// Relative. SimGrid takes times within 1e-13 s for equal (network_settings).
 constexpr double tolerance = 1e-9;
-/// Where links are shared. SimGrid then gives equal flows unequal rates now and then.
-constexpr double tolerance_of_shared = 1e-6;
+constexpr double tolerance_of_shared = 1e-6;  // where links are shared
+/// SimGrid gives equal flows unequal rates now and then, in one plan of a thousand.
+constexpr double tolerance_of_unequal_rates = 1e-4;
 constexpr std::uint64_t steps = 3;
 
 /// Times as simulated, compared with the same times as played.
@@ -80,6 +82,13 @@ Comparison compare(const Platform& platform, const Program& program, const Plan&
       comparison.add(simulated[i][rank].busy, step.ranks[rank].busy, step.end);
     }
   }
+  // The checker's own player plays one step, beside which no transfer of the next one is under way.
+  const Seconds one = play_program(program, nominal_rates(plan, workload, cluster)).periods.front().step_time;
+  const auto add = [&](const std::vector<std::vector<StagePass>>& passes) {
+    comparison.add(Seconds(play_pipelines(plan, workload, cluster, passes)), one, one);
+  };
+  if (has_plain_pipelines(plan, workload, cluster)) add(passes_of(program));
+  if (is_chain(plan) && !workload.layers.empty()) add(passes_of_chain(plan));
   return comparison;
 }
 
@@ -102,6 +111,7 @@ void expect_equal_times(const std::vector<Case>& cases, Links links = Links::Own
     });
   }
   const auto results = run_in_children(work, 2, Seconds(60));
+  std::size_t unequal = 0;
   for (std::size_t i = 0; i < cases.size(); ++i) {
     SCOPED_TRACE(cases[i].name);
     if (results[i].failure) {
@@ -111,9 +121,15 @@ void expect_equal_times(const std::vector<Case>& cases, Links links = Links::Own
     Comparison comparison;
     std::istringstream text(results[i].output);
     EXPECT_TRUE(text >> comparison.distance >> comparison.times) << results[i].output;
-    EXPECT_LT(comparison.distance, links == Links::Own ? tolerance : tolerance_of_shared);
+    if (links == Links::Shared && comparison.distance >= tolerance_of_shared) {
+      ++unequal;
+      EXPECT_LT(comparison.distance, tolerance_of_unequal_rates);
+    } else {
+      EXPECT_LT(comparison.distance, links == Links::Own ? tolerance : tolerance_of_shared);
+    }
     EXPECT_GE(comparison.times, 3 * steps);  // at least the time of each step, and a rank's end and busy time
   }
+  EXPECT_LE(unequal, cases.size() / 1000);
 }
 
 void add_network(PlatformFile& file, std::mt19937_64& random, std::size_t devices, bool has_data_server, Links links,
