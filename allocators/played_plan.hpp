@@ -16,7 +16,7 @@ namespace isobar::allocators {
 /// meets that bound becomes optimal. A plan whose orders an allocator made gets the bound of all orders too.
 ///
 /// The plan has stages, objective step and a schedule with all its numbers. The step is that of the simulator's first
-/// iteration where nobody else uses the links, from the first input to the last update.
+/// iteration where no other job uses the links, from the first input to the last update.
 /// O(instructions of a step). @throws InputError for numbers or orders that do not fit the stages, and for a step that
 /// is too long to be played.
 void price_by_playing(Plan& plan, const Workload& workload, const Cluster& cluster);

@@ -253,7 +253,10 @@ class PipelinePlayer {
     for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
       const bool is_divided = holders_[stage].size() > 1 && plan_.sync.sharded != Sharding::None;
       const auto parts = static_cast<double>(is_divided ? holders_[stage].size() : 1);
-      const double work = parameters_of(stage) * update_flops_per_parameter(workload_.optimizer) / parts;
+      double work = 0;
+      for (std::size_t k = plan_.stages[stage].first_layer; k <= plan_.stages[stage].last_layer; ++k) {
+        work += update_work(workload_, workload_.layers[k]).value / parts;
+      }
       std::vector<std::size_t> updates;
       for (const Holder& holder : holders_[stage]) {
         const std::size_t update = add_next(holder.rank, work / speed(holder.rank));

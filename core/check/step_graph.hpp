@@ -31,7 +31,7 @@ class StepGraph {
   /// `paths` is between the endpoints of messages and collectives; none: they take no time.
   explicit StepGraph(Paths paths) : paths_(std::move(paths)) {}
 
-  /// Adds a computation of so many seconds. @returns its number.
+  /// Adds a computation that takes `seconds`. @returns its number.
   std::size_t add_computation(double seconds);
   /// Adds a stream, whose messages flow one after the other in the order in which they are added.
   std::size_t add_stream(std::size_t from, std::size_t to);

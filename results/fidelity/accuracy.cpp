@@ -14,7 +14,7 @@ constexpr std::size_t fewest_ranked = 5;
 constexpr double least_difference = 0.02;  // of measurements that have an order
 
 /// Ranks from 1, equal numbers having the mean of theirs.
-std::vector<double> ranks_of(const std::vector<double>& numbers)
+std::vector<double> ordinals_of(const std::vector<double>& numbers)
 {
   std::vector<std::size_t> order(numbers.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -97,7 +97,7 @@ std::optional<double> spearman(const std::vector<PredictedNumber>& numbers)
     predicted.push_back(number.predicted);
     measured.push_back(number.measured);
   }
-  return correlation(ranks_of(predicted), ranks_of(measured));
+  return correlation(ordinals_of(predicted), ordinals_of(measured));
 }
 
 RankFigures rank_figures(const std::vector<std::vector<PredictedNumber>>& groups)

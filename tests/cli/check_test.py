@@ -236,7 +236,8 @@ class Check(CommandTest):
 
         first, fastest = steps(), steps(simulate={"grid": 16})
         self.assertEqual(fastest["amp"], first["amp"])
-        self.assertLess(fastest["grid"], first["grid"] * 0.99)
+        # Predictions count what transfers take from each other, so they choose as simulations do.
+        self.assertLessEqual(fastest["grid"], first["grid"])
 
     def test_refuses_a_number_of_placements_to_simulate_out_of_range(self):
         for count in (0, 65):

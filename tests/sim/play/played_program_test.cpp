@@ -33,7 +33,7 @@
 #include <utility>
 #include <vector>
 
-// The player (core/program/player.hpp) and the simulator play the same times where nobody else uses the links.
+// The player (core/program/player.hpp) and the simulator play the same times where no other job uses the links.
 namespace isobar::sim::played_program_test {
 namespace {
 
