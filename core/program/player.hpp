@@ -86,8 +86,8 @@ using PlayedSink = std::function<void(const Turn& turn, Seconds begin, Seconds e
 /// Most instructions of a period that `play_program` accepts.
 inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22;
 
-/// Computes when each instruction of a program begins and ends, as the simulator plays it if no other job uses the links
-/// and no two lanes of a rank share a device. Plays any program, `periods` times.
+/// Computes when each instruction of a program begins and ends, as the simulator plays it if no other job uses the
+/// links and no two lanes of a rank share a device. Plays any program, `periods` times.
 ///
 /// - A computation begins when its lane is free and its waits are over. It takes work / speed. On a device, it is
 /// `interference` times slower while a collective of its rank is under way.
