@@ -1,5 +1,6 @@
 #include "core/check/pipeline_player.hpp"
 
+#include "core/check/claims.hpp"
 #include "core/check/step_graph.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -7,6 +8,7 @@
 #include "core/program/collective.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <string>
@@ -20,11 +22,12 @@ namespace {
 class PipelinePlayer {
  public:
   PipelinePlayer(const Plan& plan, const Workload& workload, const Cluster& cluster,
-                 const std::vector<std::vector<StagePass>>& passes)
+                 const std::vector<std::vector<StagePass>>& passes, double stretch)
       : plan_(plan),
         workload_(workload),
         cluster_(cluster),
         passes_(passes),
+        stretch_(stretch),
         cuts_(boundaries_of(workload)),
         graph_(paths(plan, cluster)),
         holders_(plan.stages.size()),
@@ -86,7 +89,7 @@ class PipelinePlayer {
   /// Lets a computation be the next one of a device.
   std::size_t add_next(std::size_t rank, double seconds)
   {
-    const std::size_t node = graph_.add_computation(seconds);
+    const std::size_t node = graph_.add_computation(seconds * stretch_);
     if (ready_[rank]) graph_.add_wait(node, *ready_[rank]);
     ready_[rank] = node;
     return node;
@@ -280,6 +283,7 @@ class PipelinePlayer {
   const Workload& workload_;
   const Cluster& cluster_;
   const std::vector<std::vector<StagePass>>& passes_;
+  const double stretch_;  // of computations
   const Boundaries cuts_;
   StepGraph graph_;
   std::vector<std::vector<Holder>> holders_;       // by stage
@@ -359,7 +363,24 @@ std::vector<std::vector<StagePass>> passes_of_chain(const Plan& plan)
 double play_pipelines(const Plan& plan, const Workload& workload, const Cluster& cluster,
                       const std::vector<std::vector<StagePass>>& passes)
 {
-  return PipelinePlayer(plan, workload, cluster, passes).play();
+  return PipelinePlayer(plan, workload, cluster, passes, 1).play();
+}
+
+double checked_step(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                    const std::vector<std::vector<StagePass>>& passes)
+{
+  constexpr double margin = 100;
+  constexpr double most = 0.02;
+  const double step = play_pipelines(plan, workload, cluster, passes);
+  if (!plan.predicted) return step;
+  const double claimed = plan.predicted->step_time.value;
+  if (agree(claimed, step)) return claimed;
+  if (!(std::abs(claimed - step) <= most * step)) return step;  // also NaN
+  double moved = 0;
+  for (const double stretch : {1 - 4e-15, 1 + 4e-15, 1 + 8e-15}) {
+    moved = std::max(moved, std::abs(PipelinePlayer(plan, workload, cluster, passes, stretch).play() - step));
+  }
+  return std::abs(claimed - step) <= margin * moved ? claimed : step;
 }
 
 }  // namespace isobar

@@ -572,7 +572,7 @@ class Checker {
       return;
     }
     claims_.check("predicted.step_time_s", plan_.predicted->step_time,
-                  is_played ? play_pipelines(plan_, workload_, cluster_, passes_of_chain(plan_)) : step);
+                  is_played ? checked_step(plan_, workload_, cluster_, passes_of_chain(plan_)) : step);
     if (plan_.predicted->pipeline) claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     claims_.check("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     claims_.check("predicted.sequential_s", plan_.predicted->sequential, alone);

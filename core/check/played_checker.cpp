@@ -97,7 +97,7 @@ class PlayedChecker {
                                                                    counted_step(plan_).played());
     check_memory(played);
     const bool is_plain = has_plain_pipelines(plan_, workload_, cluster_);
-    check_claims(is_plain ? play_pipelines(plan_, workload_, cluster_, passes_of(program_))
+    check_claims(is_plain ? checked_step(plan_, workload_, cluster_, passes_of(program_))
                           : played.periods[counted_step(plan_).before].step_time.value);
     return claims_.take();
   }

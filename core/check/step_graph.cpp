@@ -10,7 +10,9 @@ namespace isobar {
 
 namespace {
 
-constexpr double same_time = 1e-12;  // relative
+// Relative:
+constexpr double same_rate = 1e-12;
+constexpr double same_time = 1e-15;
 constexpr double endless = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -205,13 +207,13 @@ void StepGraph::set_rates()
       LinkState& link = links_[part.link];
       link.wanted += part.passes * data.path->bandwidth;
       link.least_weight = std::min(link.least_weight, weight);
-      const bool fills = data.path->bandwidth >= link.bandwidth * (1 - same_time);
+      const bool fills = data.path->bandwidth >= link.bandwidth * (1 - same_rate);
       if (fills) link.filling_weight = std::max(link.filling_weight, weight);
     }
   }
   for (LinkState& link : links_) {
-    link.binds = link.is_fat_pipe ? link.least_weight < link.filling_weight * (1 - same_time)
-                                  : link.wanted > link.bandwidth * (1 + same_time);
+    link.binds = link.is_fat_pipe ? link.least_weight < link.filling_weight * (1 - same_rate)
+                                  : link.wanted > link.bandwidth * (1 + same_rate);
   }
   std::vector<Data*> open;
   for (Data& data : data_) {
@@ -242,7 +244,7 @@ void StepGraph::set_rates()
     for (const Data* data : open) least = std::min(least, most_of(data));
     std::vector<Data*> full;
     std::vector<Data*> rest;
-    for (Data* data : open) (most_of(data) <= least * (1 + same_time) ? full : rest).push_back(data);
+    for (Data* data : open) (most_of(data) <= least * (1 + same_rate) ? full : rest).push_back(data);
     for (Data* data : full) {
       data->rate = std::min(data->path->bandwidth, least * weight_of(*data->path));
       for (const Part& part : data->path->parts) {

@@ -7,8 +7,10 @@ namespace isobar {
 
 namespace {
 
-/// Levels and times that differ by less are equal.
+/// Levels that differ by less are equal.
 constexpr double rounding_of_rates = 1e-12;
+/// Likewise times. A difference may grow from message to message.
+constexpr double rounding_of_times = 1e-15;
 constexpr double no_limit = std::numeric_limits<double>::infinity();
 
 }  // namespace
@@ -65,7 +67,7 @@ const std::vector<SharedFlows::End>& SharedFlows::advance()
   ended_.clear();
   changed_.clear();
   now_ = next();
-  const double limit = now_ * (1 + rounding_of_rates);
+  const double limit = now_ * (1 + rounding_of_times);
   for (; !ends_.empty() && ends_.top().time <= limit; drop_outdated()) {
     const Event end = ends_.top();
     ends_.pop();
