@@ -2,15 +2,36 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 
 namespace isobar {
 
-double fraction_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
+std::vector<Holder> holders_of(const Plan& plan)
 {
-  if (holder.parts.size() == 1) return 1;
-  if (grid_of(plan, holder).is_grid()) return 1 / static_cast<double>(holder.parts.size());
+  std::unordered_map<std::string, std::size_t> rank_of;
+  for (const auto& name : devices_of(plan)) rank_of.emplace(name, rank_of.size());
+  std::vector<Holder> holders;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    for (const auto& replica : plan.stages[i].replicas) {
+      Holder& holder = holders.emplace_back();
+      holder.stage = i;
+      holder.microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;
+      for (const auto& shard : replica.shards) {
+        Part& part = holder.parts.emplace_back();
+        part.rank = rank_of.at(shard.device);
+        part.share = shard.share;
+      }
+    }
+  }
+  return holders;
+}
+
+std::vector<double> units_of(const Holder& holder, const Layer& layer)
+{
+  const auto units = layer.split ? static_cast<double>(layer.split->units) : 1;
+  if (holder.parts.size() == 1) return {units};
   // Whole units, at least one each; those that are left go to the shards that lack most of their share.
-  const auto units = static_cast<double>(layer.split->units);
   std::vector<double> taken;
   double left = units;
   for (std::size_t k = 0; k < holder.parts.size(); ++k) {
@@ -31,7 +52,28 @@ double fraction_of(const Plan& plan, const Holder& holder, const Part& part, con
     ++taken[*neediest];
     is_served[*neediest] = true;
   }
-  return taken[static_cast<std::size_t>(&part - holder.parts.data())] / units;
+  return taken;
+}
+
+double fraction_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
+{
+  if (holder.parts.size() == 1) return 1;
+  if (grid_of(plan, holder).is_grid()) return 1 / static_cast<double>(holder.parts.size());
+  const auto units = static_cast<double>(layer.split->units);
+  return units_of(holder, layer)[static_cast<std::size_t>(&part - holder.parts.data())] / units;
+}
+
+PassWork work_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
+{
+  const auto known = layer.work_of_shards.find(holder.parts.size());
+  const bool has_equal_shares =
+      std::all_of(holder.parts.begin(), holder.parts.end(), [&](const Part& each) { return each.share == part.share; });
+  if (known != layer.work_of_shards.end() && !grid_of(plan, holder).is_grid() && has_equal_shares) {
+    const ShardWork& work = known->second;
+    return {work.forward.value, work.backward.value, work.backward_weight.value};
+  }
+  const double fraction = fraction_of(plan, holder, part, layer);
+  return {fraction * layer.forward.value, fraction * layer.backward.value, fraction * layer.backward_weight.value};
 }
 
 const ShardGrid& grid_of(const Plan& plan, const Holder& holder)

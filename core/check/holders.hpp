@@ -61,6 +61,20 @@ const ShardGrid& grid_of(const Plan& plan, const Holder& holder);
 /// Of what crosses a cut, each shard of a grid or of a sequence has one block.
 double blocks_of(const Plan& plan, const Holder& holder);
 
+/// The replicas of a plan's stages, in the order of stages and replicas, without times.
+std::vector<Holder> holders_of(const Plan& plan);
+
+/// The units of a layer (Split::units) that each part of a holder has outside of grids; all, if it has one part.
+std::vector<double> units_of(const Holder& holder, const Layer& layer);
+
+/// What a part of a holder computes of a layer, in FLOPs.
+struct PassWork {
+  double forward = 0;
+  double backward = 0;
+  double backward_weight = 0;  // of `backward`
+};
+PassWork work_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);
+
 /// The part of a layer that is divided by units, and that a shard has.
 double fraction_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);
 

@@ -18,17 +18,15 @@ struct StagePass {
   std::uint64_t microbatch = 0;
 };
 
-/// Whether play_pipelines plays the step of a plan: one shard in each replica, all stages live on their devices,
-/// parameters are not divided, gradients are added up at the end of the step, transfers have no rules, and no
-/// collective slows a device down.
-bool has_plain_pipelines(const Plan& plan, const Workload& workload, const Cluster& cluster);
+/// Whether play_pipelines plays the step of a plan: its devices divide no operators, and all stages live on them.
+bool is_played_from_plan(const Plan& plan);
 
 /// The passes of a Program's devices, in the order of their compute lanes.
 std::vector<std::vector<StagePass>> passes_of(const Program& program);
 /// Likewise of the devices of a chain, by its schedule.
 std::vector<std::vector<StagePass>> passes_of_chain(const Plan& plan);
 
-/// Computes the time of a step of a plan that has_plain_pipelines, in seconds, from the plan and the passes of each of
+/// Computes the time of a step of a plan that is_played_from_plan, in seconds, from the plan and the passes of each of
 /// its devices (devices_of). What they wait for, what they send and what they add up is that of the plan.
 ///
 /// For the plan checker, independent of programs and of play_program. O(passes), and as StepGraph has it.

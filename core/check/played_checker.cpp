@@ -60,26 +60,14 @@ class PlayedChecker {
         claims_(plan),
         number_(numbers_in_file(plan)),
         devices_(devices_of(plan)),
+        holders_(holders_of(plan)),
         holder_of_(plan.stages.size())
   {
-    std::unordered_map<std::string, std::size_t> rank_of;
-    for (std::size_t rank = 0; rank < devices_.size(); ++rank) {
-      rank_of.emplace(devices_[rank], rank);
-      device_of_rank_.push_back(cluster.device_index(devices_[rank]).value());
-    }
-    for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-      for (const auto& replica : plan.stages[i].replicas) {
-        Holder holder;
-        holder.stage = i;
-        holder.microbatches = replica.microbatches > 0 ? replica.microbatches : plan.goal.microbatches;
-        for (const auto& shard : replica.shards) {
-          const std::size_t rank = rank_of.at(shard.device);
-          holder_of_[i].emplace(rank, std::pair(holders_.size(), holder.parts.size()));
-          Part& part = holder.parts.emplace_back();
-          part.rank = rank;
-          part.share = shard.share;
-        }
-        holders_.push_back(std::move(holder));
+    for (const auto& name : devices_) device_of_rank_.push_back(cluster.device_index(name).value());
+    for (std::size_t i = 0; i < holders_.size(); ++i) {
+      const auto& parts = holders_[i].parts;
+      for (std::size_t k = 0; k < parts.size(); ++k) {
+        holder_of_[holders_[i].stage].emplace(parts[k].rank, std::pair(i, k));
       }
     }
   }
@@ -96,9 +84,8 @@ class PlayedChecker {
                                                     : play_program(program_, nominal_rates(plan_, workload_, cluster_),
                                                                    counted_step(plan_).played());
     check_memory(played);
-    const bool is_plain = has_plain_pipelines(plan_, workload_, cluster_);
-    check_claims(is_plain ? checked_step(plan_, workload_, cluster_, passes_of(program_))
-                          : played.periods[counted_step(plan_).before].step_time.value);
+    check_claims(is_played_from_plan(plan_) ? checked_step(plan_, workload_, cluster_, passes_of(program_))
+                                            : played.periods[counted_step(plan_).before].step_time.value);
     return claims_.take();
   }
 
@@ -162,14 +149,7 @@ class PlayedChecker {
     for (std::size_t k = 0; k < from.parts.size(); ++k) meet(from.parts[k], to.parts[k % to.parts.size()]);
   }
 
-  static bool has_equal_shares(const Holder& holder)
-  {
-    const double share = holder.parts.front().share;
-    return std::all_of(holder.parts.begin(), holder.parts.end(),
-                       [share](const Part& part) { return part.share == share; });
-  }
-
-  void compare_work(Holder& holder, Part& part)
+  void compare_work(const Holder& holder, Part& part)
   {
     if (part.forwards != holder.microbatches) {
       claims_.fault("stages[{}]: {} takes {} in its program; its replica has {}", number_[holder.stage],
@@ -179,12 +159,9 @@ class PlayedChecker {
     Times& times = part.times;
     for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
       const Layer& layer = workload_.layers[k];
-      const auto known = layer.work_of_shards.find(holder.parts.size());
-      const bool is_known =
-          known != layer.work_of_shards.end() && !grid_of(plan_, holder).is_grid() && has_equal_shares(holder);
-      const double fraction = is_known ? 1 : fraction_of(plan_, holder, part, layer);
-      times.forward += fraction * (is_known ? known->second.forward : layer.forward).value / speed(part.rank);
-      times.backward += fraction * (is_known ? known->second.backward : layer.backward).value / speed(part.rank);
+      const PassWork work = work_of(plan_, holder, part, layer);
+      times.forward += work.forward / speed(part.rank);
+      times.backward += work.backward / speed(part.rank);
     }
     const auto played = [&](Opcode opcode) { return part.seconds[static_cast<std::size_t>(opcode)]; };
     const auto whole = played(Opcode::Backward);

@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace isobar {
@@ -19,11 +21,11 @@ struct GraphPath {
   std::vector<SharedLink> links = {};
 };
 
-/// A step as a graph of its computations, messages and collectives, which it plays in the order of time.
+/// Steps as a graph of their computations, messages and collectives, which it plays in the order of time.
 ///
 /// For the plan checker, independent of core/program/player.hpp, so that an error in one shows against the other. What
 /// is under way shares links by max-min fairness, with weights of 1 / latency (docs/costs.md). The names of links must
-/// outlive the graph. O(flows under way x links) for each time at which a flow begins or ends.
+/// outlive the graph. O(flows that share full links with each other) for each time at which one of them begins or ends.
 class StepGraph {
  public:
   using Paths = std::function<GraphPath(std::size_t from, std::size_t to)>;
@@ -31,28 +33,38 @@ class StepGraph {
   /// `paths` is between the endpoints of messages and collectives; none: they take no time.
   explicit StepGraph(Paths paths) : paths_(std::move(paths)) {}
 
-  /// Adds a computation that takes `seconds`. @returns its number.
-  std::size_t add_computation(double seconds);
+  /// Adds a pace: its computations take `factor` times as long while something that slows it is under way.
+  std::size_t add_pace(double factor);
+  /// Adds a computation that takes `seconds`, at a pace, and slows another pace. @returns its number.
+  std::size_t add_computation(double seconds, std::optional<std::size_t> pace = {},
+                              std::optional<std::size_t> slows = {});
   /// Adds a stream, whose messages flow one after the other in the order in which they are added.
   std::size_t add_stream(std::size_t from, std::size_t to);
   /// Adds a message. It is ready when what it waits for has ended and the message before it is ready.
   std::size_t add_message(std::size_t stream, double bytes);
-  /// Adds a collective of these rounds among endpoints, which begins with `start` seconds.
-  std::size_t add_collective(std::vector<Round> rounds, std::vector<std::size_t> ends, double start);
+  /// Adds endpoints that meet for collectives, each of which begins with `start` seconds, and which slow these paces.
+  std::size_t add_group(std::vector<std::size_t> ends, double start, std::vector<std::size_t> slows = {});
+  /// Adds rounds that collectives play.
+  std::size_t add_rounds(std::vector<Round> rounds);
+  /// Adds a collective of these rounds, which follows the one that was added to the group before.
+  std::size_t add_collective(std::size_t group, std::size_t rounds);
   /// Lets one wait for the end of another.
   void add_wait(std::size_t waiter, std::size_t awaited);
+  /// What is added from now on belongs to the next step.
+  void begin_step() { first_of_step_.push_back(nodes_.size()); }
 
-  /// When the last of all has ended. May be called once. @throws std::logic_error if some wait for each other.
-  double play();
+  /// When the last of each step has ended. May be called once. @throws std::logic_error if some wait for each other.
+  std::vector<double> play();
 
  private:
   enum class Kind : std::uint8_t { Computation, Message, Collective };
   struct Node {
     Kind kind = Kind::Computation;
-    std::size_t waits = 0;
-    std::vector<std::size_t> waiters;
-    double size = 0;         // seconds or bytes
-    std::size_t detail = 0;  // stream or group
+    bool is_released = false;
+    std::uint32_t waits = 0;
+    std::uint32_t detail = 0;  // stream, group, or index of its pace and 1
+    std::uint32_t rounds = 0;  // of a collective; of a computation the pace that it slows and 1
+    double size = 0;           // seconds or bytes
   };
   struct Stream {
     std::size_t from = 0;
@@ -64,11 +76,26 @@ class StepGraph {
     double arrived = 0;
   };
   struct Group {
-    std::vector<Round> rounds;
     std::vector<std::size_t> ends;
     double start = 0;
-    std::size_t next_round = 0;
+    std::vector<std::size_t> slows;
+    std::optional<std::size_t> last;  // collective that was added
+    std::size_t next_round = 0;       // of the one under way
     std::size_t flows_left = 0;
+  };
+  /// A computation under way at a pace.
+  struct Paced {
+    std::size_t node = 0;
+    double left = 0;  // seconds at full speed
+    double since = 0;
+    std::uint64_t version = 0;
+  };
+  struct Pace {
+    double factor = 1;
+    std::size_t slowed_by = 0;
+    std::vector<Paced> under_way;
+
+    double rate() const { return slowed_by > 0 ? 1 / factor : 1; }
   };
   struct Part {
     std::size_t link = 0;
@@ -77,6 +104,7 @@ class StepGraph {
   struct Path {
     double latency = 0;
     double bandwidth = 0;
+    double weight = 1;
     std::vector<Part> parts;
   };
   struct Data {
@@ -84,46 +112,77 @@ class StepGraph {
     const Path* path = nullptr;
     double left = 0;
     double rate = 0;
+    double since = 0;
+    std::uint64_t version = 0;
+    std::uint64_t visit = 0;
+    bool flows = false;
   };
   struct LinkState {
     double bandwidth = 0;
     bool is_fat_pipe = false;
-    double wanted = 0;  // by all data under way
+    bool binds = false;  // its data take bandwidth from each other
+    double wanted = 0;   // by all data under way
     double free = 0;
     double weight = 0;
-    double least_weight = 0;
-    double filling_weight = 0;
-    bool binds = false;
+    std::uint64_t visit = 0;
+    std::vector<std::size_t> data;
   };
+  enum class EventKind : std::uint8_t { Ends, PacedEnds, DataBegin, DataEnd };
   struct Event {
     double time = 0;
     std::uint64_t number = 0;  // of equal times, in the order of their making
-    std::size_t node = 0;
-    const Path* path = nullptr;  // of data that begin to flow; null: a computation ends
-    double bytes = 0;
+    std::uint64_t version = 0;
+    std::uint32_t subject = 0;  // node or data
+    EventKind kind = EventKind::Ends;
 
     bool operator>(const Event& other) const { return time != other.time ? time > other.time : number > other.number; }
   };
 
   const Path& path(std::size_t from, std::size_t to);
-  void push(double time, std::size_t node, const Path* path, double bytes);
+  void push(double time, EventKind kind, std::size_t subject, std::uint64_t version = 0);
+  void handle(const Event& event);
+  void list_waiters();
   void release(std::size_t node);
   void end(std::size_t node);
+  void begin_computation(std::size_t node);
+  bool end_paced(const Event& event);
+  void slow(std::size_t pace, bool begins);
   void begin_message(Stream& stream);
-  void begin_round(std::size_t node);
+  void begin_collective(std::size_t node);
+  void begin_round(std::size_t node, double time);
+  void add_data(std::size_t node, const Path& path, double time, double bytes);
+  void begin_data(std::size_t number);
+  void end_data(std::size_t number);
   void data_ended(std::size_t node);
+  static bool does_bind(const LinkState& link, const std::vector<Data>& data);
+  void note_change(LinkState& link);
   void set_rates();
-  static double weight_of(const Path& path);
+  void collect_sharing(std::size_t data);
+  void share();
+  void set_rate(std::size_t number, double rate);
 
   Paths paths_;
   std::vector<Node> nodes_;
+  std::vector<std::size_t> first_of_step_;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> waits_;  // awaited, waiter
+  std::vector<std::uint32_t> waiters_;                          // of all nodes, one after the other
+  std::vector<std::uint32_t> first_waiter_;                     // of each node, and their number
+  std::vector<double> step_ends_;
   std::vector<Stream> streams_;
   std::vector<Group> groups_;
+  std::vector<std::vector<Round>> rounds_;
+  std::vector<Pace> paces_;
   std::unordered_map<std::uint64_t, Path> known_;
   std::unordered_map<std::string_view, std::size_t> number_of_link_;
   std::vector<LinkState> links_;
   std::vector<Event> events_;  // a heap
-  std::vector<Data> data_;     // under way
+  std::vector<Data> data_;
+  std::vector<std::size_t> unused_;        // of data
+  std::vector<std::size_t> changed_;       // data whose rates may change now
+  std::vector<std::size_t> sharing_;       // data that share links, directly or by others
+  std::vector<std::size_t> shared_links_;  // their links
+  std::uint64_t visit_ = 0;
+  std::uint64_t versions_ = 0;
   std::uint64_t pushed_ = 0;
   std::size_t ended_ = 0;
   double now_ = 0;

@@ -20,14 +20,14 @@ TEST(StepGraph, PlaysAMessageAfterItsLatencyAndAfterTheMessageBeforeIt)
   const std::size_t first = graph.add_computation(2);
   const std::size_t stream = graph.add_stream(0, 1);
   for (int i = 0; i < 2; ++i) graph.add_wait(graph.add_message(stream, 50), first);
-  EXPECT_DOUBLE_EQ(graph.play(), 2 + 3 + 5 + 5);
+  EXPECT_DOUBLE_EQ(graph.play().front(), 2 + 3 + 5 + 5);
 }
 
 TEST(StepGraph, PlaysTheRoundsOfACollectiveAfterItsStart)
 {
   StepGraph graph([](std::size_t, std::size_t) { return GraphPath{1, 10}; });
-  graph.add_collective({{{0, 1, Bytes(20), 2}}, {{1, 0, Bytes(10)}}}, {4, 7}, 5);
-  EXPECT_DOUBLE_EQ(graph.play(), 5 + (2 + 4) + (1 + 1));
+  graph.add_collective(graph.add_group({4, 7}, 5), graph.add_rounds({{{0, 1, Bytes(20), 2}}, {{1, 0, Bytes(10)}}}));
+  EXPECT_DOUBLE_EQ(graph.play().front(), 5 + (2 + 4) + (1 + 1));
 }
 
 TEST(StepGraph, RefusesPartsThatWaitForEachOther)
@@ -95,7 +95,7 @@ double end_by_graph(const RandomFlows& all)
     const std::size_t before = graph.add_computation(all.begins[i]);
     graph.add_wait(graph.add_message(graph.add_stream(2 * i, 2 * i + 1), all.bytes[i]), before);
   }
-  return graph.play();
+  return graph.play().front();
 }
 
 TEST(StepGraph, SharesLinksAsSharedFlowsDo)

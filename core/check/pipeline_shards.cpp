@@ -1,0 +1,165 @@
+// What the shards of a replica bring each other.
+
+#include "core/check/pipeline_steps.hpp"
+
+#include "core/plan/shard_collectives.hpp"
+
+#include <algorithm>
+
+namespace isobar {
+
+namespace {
+
+constexpr double bytes_of_a_gradient = 4;
+
+/// The last collectives of a pass so far, by side and payload.
+std::size_t chain_of(const ShardNeed& need)
+{
+  return 2 * static_cast<std::size_t>(need.payload) + (need.is_before ? 1 : 0);
+}
+constexpr std::size_t chains = 2 * (static_cast<std::size_t>(Payload::Optimizer) + 1);
+
+bool is_of(NeedOf need, Opcode pass)
+{
+  if (need == NeedOf::Forward) return pass == Opcode::Forward;
+  const Opcode half = need == NeedOf::InputGradient ? Opcode::BackwardInput : Opcode::BackwardWeight;
+  return pass == Opcode::Backward || pass == half;
+}
+
+}  // namespace
+
+void PipelineSteps::find_needs()
+{
+  needs_.resize(seats_.size());
+  for (std::size_t first = 0; first < seats_.size(); first += seats_[first].shards) {
+    const Seat& seat = seats_[first];
+    if (seat.shards == 1) continue;
+    const Stage& stage = plan_.stages[seat.stage];
+    ReplicaNeeds& own = needs_[first];
+    own.needs = shard_needs(workload_, cuts_, stage.first_layer, stage.grid, seat.shards);
+    for (const ShardNeed& need : own.needs) own.meetings.push_back(meetings_of(need, seat.stage, seat.replica));
+  }
+}
+
+std::vector<PipelineSteps::Meeting> PipelineSteps::meetings_of(const ShardNeed& need, std::size_t stage,
+                                                               std::size_t replica)
+{
+  std::map<std::size_t, Meeting> by_first;
+  const std::size_t first = seat_at(stage, replica, 0);
+  for (std::size_t shard = 0; shard < seats_[first].shards; ++shard) {
+    by_first[need.axis.first_of(shard)].seats.push_back(first + shard);
+  }
+  std::vector<Meeting> meetings;
+  for (auto& [number, meeting] : by_first) {
+    const Ranks ranks = ranks_of(meeting.seats);
+    meeting.group = group_of(need.lane, ranks);
+    meeting.rounds = rounds_for(need.opcode, ranks, need.bytes, algorithm_among_shards(ranks));
+    meetings.push_back(std::move(meeting));
+  }
+  return meetings;
+}
+
+Algorithm PipelineSteps::algorithm_among_shards(const Ranks& ranks) const
+{
+  std::vector<std::string> sites;
+  for (const std::size_t rank : ranks) sites.push_back(cluster_.devices[ranks_[rank].device].site);
+  return algorithm_of_shards(plan_.sync.algorithm, sites);
+}
+
+/// The shards of a replica have all their stages together, so the first one's order is that of all.
+void PipelineSteps::add_shard_collectives()
+{
+  for (const Rank& rank : ranks_) {
+    if (rank.seats.empty() || seats_[rank.seats.front()].shard > 0) continue;
+    for (std::size_t position = 0; position < rank.passes.size(); ++position) {
+      const std::size_t seat = rank.passes[position].seat;
+      if (seats_[seat].shards > 1) add_shard_collectives(seat, position);
+    }
+  }
+}
+
+void PipelineSteps::add_shard_collectives(std::size_t first_seat, std::size_t position)
+{
+  const ReplicaNeeds& own = needs_[first_seat];
+  const Opcode opcode = ranks_[seats_[first_seat].rank].passes[position].opcode;
+  // The last ones so far of each chain and shard, of a whole backward for each gradient.
+  std::array<std::array<std::vector<std::optional<Node>>, chains>, 3> before;
+  for (std::size_t i = 0; i < own.needs.size(); ++i) {
+    const ShardNeed& need = own.needs[i];
+    if (!is_of(need.pass, opcode)) continue;
+    auto& last = before[static_cast<std::size_t>(need.pass)][chain_of(need)];
+    last.resize(seats_[first_seat].shards);
+    for (const Meeting& meeting : own.meetings[i]) add_meeting(need, meeting, position, last);
+  }
+}
+
+void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t position,
+                                std::vector<std::optional<Node>>& before)
+{
+  const Node node = graph_.add_collective(meeting.group, meeting.rounds);
+  for (const std::size_t number : meeting.seats) {
+    const Seat& seat = seats_[number];
+    Rank& rank = ranks_[seat.rank];
+    RankPass& pass = rank.passes[position];
+    auto& last = before[seat.shard];
+    if (last) graph_.add_wait(node, *last);
+    if (need.is_before) {
+      graph_.add_wait(pass.node, node);
+      if (need.on_arrival && !last) pass.takers.push_back(node);
+      const auto ahead = need.on_arrival ? std::nullopt : one_task_ahead(rank, position);
+      if (ahead) graph_.add_wait(node, *ahead);
+    } else {
+      if (!last) graph_.add_wait(node, pass.node);
+      (need.pass == NeedOf::WeightGradient ? pass.weights : pass.made) = node;
+    }
+    last = node;
+  }
+}
+
+/// What is gathered for a pass comes while the one before it runs, unless both are of one stage.
+std::optional<PipelineSteps::Node> PipelineSteps::one_task_ahead(const Rank& rank, std::size_t position) const
+{
+  if (position == 0) return std::nullopt;
+  const RankPass& before = rank.passes[position - 1];
+  const bool follows_itself = before.seat == rank.passes[position].seat && before.opcode != Opcode::BackwardWeight;
+  if (follows_itself) return before.node;
+  return position > 1 ? std::optional(rank.passes[position - 2].node) : std::nullopt;
+}
+
+/// Once a step, shards add up the gradients of parameters that several of them have, those of the last stage first.
+void PipelineSteps::add_shared_sums()
+{
+  const bool has_shared = std::any_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.shared > 0; });
+  constexpr std::size_t lane = ~std::size_t{0};
+  for (std::size_t first = seats_.size(); first-- > 0;) {
+    const Seat& seat = seats_[first];
+    if (seat.shard > 0 || seat.shards == 1) continue;
+    const ShardAxis axis = axis_of_copies(plan_.stages[seat.stage].grid, seat.shards);
+    const bool adds_up = has_shared && axis.length > 1 && is_divided_alike_[seat.stage];
+    std::map<std::size_t, std::vector<std::size_t>> meetings;
+    for (std::size_t shard = 0; shard < seat.shards; ++shard) {
+      meetings[axis.first_of(shard)].push_back(first + shard);
+      Seat& own = seats_[first + shard];
+      Rank& rank = ranks_[own.rank];
+      const Node last = rank.passes[own.gradients.back()].weights;
+      own.before_sum.push_back(last);
+      rank.last_gradients.push_back(last);
+      if (!adds_up) own.sums.push_back(last);
+    }
+    for (const auto& [number, seats] : meetings) {
+      if (!adds_up) break;
+      const Ranks ranks = ranks_of(seats);
+      const Node sum = add_collective(lane, Opcode::AllReduce, ranks, seat.shared * bytes_of_a_gradient,
+                                      algorithm_among_shards(ranks));
+      for (const std::size_t each : seats) {
+        Seat& own = seats_[each];
+        graph_.add_wait(sum, own.before_sum.front());
+        own.before_sum.push_back(sum);
+        own.sums.push_back(sum);
+        ranks_[own.rank].last_gradients.push_back(sum);
+      }
+    }
+  }
+}
+
+}  // namespace isobar

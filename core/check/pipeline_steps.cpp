@@ -1,0 +1,305 @@
+// What the passes of a step wait for, and the messages between stages.
+
+#include "core/check/pipeline_steps.hpp"
+
+#include "core/check/claims.hpp"
+#include "core/errors.hpp"
+
+#include <algorithm>
+
+namespace isobar {
+
+PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                             const std::vector<std::vector<StagePass>>& passes, double stretch)
+    : plan_(plan),
+      workload_(workload),
+      cluster_(cluster),
+      order_(passes),
+      stretch_(stretch),
+      cuts_(boundaries_of(workload)),
+      graph_(paths(plan, cluster)),
+      holders_(holders_of(plan))
+{
+  for (const auto& name : devices_of(plan)) {
+    Rank& rank = ranks_.emplace_back();
+    rank.device = cluster.device_index(name).value();
+    const Device& device = cluster.devices[rank.device];
+    rank.speed = device.speed_at(workload.dtype).value;
+    if (device.interference > 1) rank.pace = graph_.add_pace(device.interference);
+  }
+  add_seats();
+  find_passes();
+  find_takers();
+  find_needs();
+}
+
+double PipelineSteps::play()
+{
+  build_step();
+  return graph_.play().front();
+}
+
+StepGraph::Paths PipelineSteps::paths(const Plan& plan, const Cluster& cluster)
+{
+  if (plan.goal.has_free_transfers()) return {};
+  return [&cluster](std::size_t from, std::size_t to) {
+    const Path path = cluster.path(from, to);
+    return GraphPath{path.latency.value, path.bandwidth.value, cluster.network->shared_links(from, to)};
+  };
+}
+
+void PipelineSteps::add_seats()
+{
+  first_seat_.resize(plan_.stages.size());
+  for (const Holder& holder : holders_) {
+    auto& of_stage = first_seat_[holder.stage];
+    of_stage.push_back(seats_.size());
+    for (const Part& part : holder.parts) {
+      Seat seat;
+      seat.stage = holder.stage;
+      seat.replica = of_stage.size() - 1;
+      seat.shard = static_cast<std::size_t>(&part - holder.parts.data());
+      seat.shards = holder.parts.size();
+      seat.rank = part.rank;
+      const Stage& stage = plan_.stages[holder.stage];
+      for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+        const Layer& layer = workload_.layers[k];
+        const PassWork work = work_of(plan_, holder, part, layer);
+        seat.work.forward += work.forward;
+        seat.work.backward += work.backward;
+        seat.work.backward_weight += work.backward_weight;
+        seat.parameters += parameters_of(plan_, holder, part, layer);
+        if (seat.shards > 1 && axis_of_copies(stage.grid, seat.shards).length > 1) {
+          const auto divided = static_cast<double>(layer.split ? layer.split->parameters : 0);
+          const bool is_grid = stage.grid.is_grid();
+          seat.shared +=
+              is_grid ? parameters_of(plan_, holder, part, layer) : static_cast<double>(layer.parameters) - divided;
+        }
+      }
+      ranks_[seat.rank].seats.push_back(seats_.size());
+      seats_.push_back(std::move(seat));
+    }
+  }
+  for (const Stage& stage : plan_.stages) {
+    const auto& first = stage.replicas.front().shards;
+    is_divided_alike_.push_back(std::all_of(stage.replicas.begin(), stage.replicas.end(), [&](const Replica& replica) {
+      return std::equal(first.begin(), first.end(), replica.shards.begin(), replica.shards.end(),
+                        [](const Shard& a, const Shard& b) { return agree(a.share, b.share); });
+    }));
+  }
+}
+
+void PipelineSteps::find_passes()
+{
+  for (std::size_t number = 0; number < ranks_.size(); ++number) {
+    Rank& rank = ranks_[number];
+    rank.passes.reserve(order_.at(number).size());
+    std::unordered_map<std::size_t, std::size_t> seat_of_stage;
+    for (const std::size_t seat : rank.seats) seat_of_stage[seats_[seat].stage] = seat;
+    for (const StagePass& pass : order_[number]) {
+      const auto found = seat_of_stage.find(pass.stage);
+      ensure(found != seat_of_stage.end(), "a device computes its own stages");
+      RankPass& own = rank.passes.emplace_back();
+      own.opcode = pass.opcode;
+      own.seat = found->second;
+      own.microbatch = pass.microbatch;
+      Seat& seat = seats_[own.seat];
+      const std::size_t position = rank.passes.size() - 1;
+      if (pass.opcode == Opcode::Forward) seat.forwards.push_back(position);
+      if (pass.opcode == Opcode::Backward || pass.opcode == Opcode::BackwardInput) seat.backwards.push_back(position);
+      if (pass.opcode == Opcode::Backward || pass.opcode == Opcode::BackwardWeight) seat.gradients.push_back(position);
+    }
+  }
+}
+
+/// Finds who takes which micro-batch. All shards of a replica order their passes alike.
+void PipelineSteps::find_takers()
+{
+  takers_.assign(plan_.stages.size(), std::vector<Taker>(plan_.goal.microbatches));
+  for (const Seat& seat : seats_) {
+    if (seat.shard > 0) {
+      const Seat& first = seats_[seat_at(seat.stage, seat.replica, 0)];
+      ensure(seat.forwards == first.forwards && seat.backwards == first.backwards && seat.gradients == first.gradients,
+             "the shards of a replica order their passes alike");
+      continue;
+    }
+    const auto& passes = ranks_[seat.rank].passes;
+    for (const std::size_t position : seat.forwards) {
+      Taker& taker = takers_[seat.stage].at(passes[position].microbatch);
+      taker.replica = static_cast<std::uint32_t>(seat.replica);
+      taker.forward = static_cast<std::uint32_t>(position);
+    }
+    for (const std::size_t position : seat.backwards) {
+      takers_[seat.stage].at(passes[position].microbatch).backward = static_cast<std::uint32_t>(position);
+    }
+  }
+}
+
+void PipelineSteps::build_step()
+{
+  add_passes();
+  add_shard_collectives();
+  add_messages();
+  if (plan_.transfers.blocking) block();
+  if (plan_.sync.sharded == Sharding::Parameters) add_gathers_for_passes();
+  add_shared_sums();
+  plan_.sync.each_microbatch ? add_microbatch_sums() : add_sums();
+  add_facts();
+  wait_for_updates();
+  if (plan_.sync.sharded == Sharding::Optimizer || plan_.sync.sharded == Sharding::Gradients) {
+    add_gathers_after_updates();
+  }
+}
+
+double PipelineSteps::seconds_of(const RankPass& pass) const
+{
+  const Seat& seat = seats_[pass.seat];
+  double work = seat.work.forward;
+  if (pass.opcode == Opcode::Backward) work = seat.work.backward;
+  if (pass.opcode == Opcode::BackwardInput) work = seat.work.backward - seat.work.backward_weight;
+  if (pass.opcode == Opcode::BackwardWeight) work = seat.work.backward_weight;
+  return work / ranks_[seat.rank].speed;
+}
+
+/// Lets a computation be the next one of a device.
+PipelineSteps::Node PipelineSteps::add_next(Rank& rank, double seconds)
+{
+  const Node node = graph_.add_computation(seconds * stretch_, rank.pace);
+  if (rank.ready) graph_.add_wait(node, *rank.ready);
+  rank.ready = node;
+  return node;
+}
+
+/// Adds the passes of each device, and then its updates, one for each of its stages.
+void PipelineSteps::add_passes()
+{
+  for (Rank& rank : ranks_) {
+    for (RankPass& pass : rank.passes) {
+      pass.node = pass.made = pass.weights = add_next(rank, seconds_of(pass));
+      pass.takers.clear();
+      pass.sends.clear();
+    }
+    rank.first_update.reset();
+    rank.last_sum.reset();
+    rank.last_gradients.clear();
+    for (const std::size_t number : rank.seats) {
+      Seat& seat = seats_[number];
+      seat.before_sum.clear();
+      seat.sums.clear();
+      seat.update = add_next(rank, update_seconds(seat));
+      if (!rank.first_update) rank.first_update = seat.update;
+    }
+  }
+}
+
+// --- messages --------------------------------------------------------------------------------------------------------
+
+/// Lets a pass, or what it needs of other shards before it, wait for what comes from the neighbouring stage.
+void PipelineSteps::arrive(Rank& rank, std::size_t position, Node node)
+{
+  const RankPass& pass = rank.passes[position];
+  for (const Node taker : pass.takers) graph_.add_wait(taker, node);
+  if (pass.takers.empty() && pass.node != node) graph_.add_wait(pass.node, node);
+}
+
+void PipelineSteps::add_messages()
+{
+  if (plan_.data_server) add_inputs();
+  for (const Seat& seat : seats_) {
+    if (seat.stage + 1 < plan_.stages.size()) add_messages_of(seat, seat.stage + 1, true);
+    if (seat.stage > 0) add_messages_of(seat, seat.stage - 1, false);
+    if (seat.stage + 1 < plan_.stages.size() || seat.shards == 1) continue;
+    Rank& rank = ranks_[seat.rank];
+    for (const std::size_t position : seat.forwards) {
+      const RankPass& pass = rank.passes[position];
+      arrive(rank, takers_[seat.stage][pass.microbatch].backward, pass.made);
+    }
+  }
+}
+
+/// One input is on its way while another one is forwarded.
+void PipelineSteps::add_inputs()
+{
+  for (std::size_t number = 0; number < seats_.size() && seats_[number].stage == 0; ++number) {
+    const Seat& seat = seats_[number];
+    Rank& rank = ranks_[seat.rank];
+    const std::size_t stream = graph_.add_stream(cluster_.data_server_index(), rank.device);
+    for (std::size_t i = 0; i < seat.forwards.size(); ++i) {
+      const Node message = graph_.add_message(stream, cuts_.output.front().value);
+      if (i >= 2) graph_.add_wait(message, rank.passes[seat.forwards[i - 2]].node);
+      arrive(rank, seat.forwards[i], message);
+    }
+  }
+}
+
+/// In how many parts what crosses the cut before a stage travels.
+double PipelineSteps::parts_between(std::size_t stage) const
+{
+  const ShardGrid& grid = plan_.stages[stage].grid;
+  return grid.form == ShardGrid::Form::OneD ? 1 : static_cast<double>(grid.blocks());
+}
+
+/// Sends what the passes of a seat make to those of a neighbouring stage that take the same micro-batches: shards take
+/// turns where one side has more of them.
+void PipelineSteps::add_messages_of(const Seat& from, std::size_t to_stage, bool is_forward)
+{
+  const std::size_t later = std::max(from.stage, to_stage);
+  const std::size_t cut = plan_.stages[later].first_layer;
+  const double whole = (is_forward ? cuts_.output : cuts_.gradient).at(cut).value;
+  Rank& rank = ranks_[from.rank];
+  for (const std::size_t position : is_forward ? from.forwards : from.backwards) {
+    RankPass& pass = rank.passes[position];
+    const Taker& taker = takers_[to_stage][pass.microbatch];
+    const std::size_t shards = seats_[seat_at(to_stage, taker.replica, 0)].shards;
+    const bool is_sliced = plan_.transfers.sliced && shards == from.shards && parts_between(later) == 1;
+    const double bytes = whole / (is_sliced ? static_cast<double>(shards) : parts_between(later));
+    for (std::size_t shard = 0; shard < shards; ++shard) {
+      if (from.shard != shard % from.shards) continue;
+      const std::size_t number = seat_at(to_stage, taker.replica, shard);
+      Rank& to = ranks_[seats_[number].rank];
+      const std::size_t taken = is_forward ? taker.forward : taker.backward;
+      if (&to == &rank) {
+        arrive(to, taken, pass.made);
+        continue;
+      }
+      const auto own = static_cast<std::uint64_t>(&from - seats_.data());
+      const std::uint64_t key = own << 32 | static_cast<std::uint64_t>(number);
+      const auto [stream, is_new] = streams_.try_emplace(key, 0);
+      if (is_new) stream->second = graph_.add_stream(rank.device, to.device);
+      const Node message = graph_.add_message(stream->second, bytes);
+      graph_.add_wait(message, pass.made);
+      pass.sends.push_back(message);
+      arrive(to, taken, message);
+    }
+  }
+}
+
+/// Lets each computation wait until what the one before it has made is sent, or added up where it is not sent.
+void PipelineSteps::block()
+{
+  for (Rank& rank : ranks_) {
+    for (std::size_t position = 0; position < rank.passes.size(); ++position) {
+      const RankPass& pass = rank.passes[position];
+      if (pass.opcode == Opcode::BackwardWeight) continue;
+      const bool is_last = position + 1 == rank.passes.size();
+      const auto next = is_last ? rank.first_update : std::optional(rank.passes[position + 1].node);
+      if (!next) continue;
+      for (const Node send : pass.sends) graph_.add_wait(*next, send);
+      if (pass.sends.empty() && pass.made != pass.node) graph_.add_wait(*next, pass.made);
+    }
+  }
+}
+
+bool PipelineSteps::is_divided(std::size_t stage) const
+{
+  return plan_.sync.sharded != Sharding::None && replicas_of(stage) > 1;
+}
+
+std::vector<std::size_t> PipelineSteps::counterparts(std::size_t stage, std::size_t shard) const
+{
+  std::vector<std::size_t> seats;
+  for (const std::size_t first : first_seat_[stage]) seats.push_back(first + shard);
+  return seats;
+}
+
+}  // namespace isobar

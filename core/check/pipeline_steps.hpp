@@ -1,0 +1,178 @@
+#pragma once
+
+#include "core/check/holders.hpp"
+#include "core/check/pipeline_player.hpp"
+#include "core/check/shard_needs.hpp"
+#include "core/check/step_graph.hpp"
+#include "core/model/layer_graph.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+/// The graph of a plan's steps. Internal to core/check: play_pipelines is its only user.
+namespace isobar {
+
+/// Adds what a plan's devices do in a step to a StepGraph: their passes in the given order, and from the plan what
+/// these wait for, send, gather and add up.
+///
+/// A seat is a shard of a replica of a stage. Of each pass, `made` is known when its output, or the gradient of its
+/// input, may be sent; `weights` when it has added to the gradients of parameters.
+class PipelineSteps {
+ public:
+  /// `stretch`: how much longer computations take. Refers to the other arguments.
+  PipelineSteps(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                const std::vector<std::vector<StagePass>>& passes, double stretch);
+  PipelineSteps(const PipelineSteps&) = delete;
+  PipelineSteps& operator=(const PipelineSteps&) = delete;
+
+  /// How long a step takes, in seconds. May be called once. @throws std::logic_error for passes that wait for each
+  /// other.
+  double play();
+
+ private:
+  using Node = std::size_t;  // of the graph
+  struct Seat {
+    std::size_t stage = 0;
+    std::size_t replica = 0;
+    std::size_t shard = 0;
+    std::size_t shards = 1;
+    std::size_t rank = 0;
+    PassWork work;
+    double parameters = 0;
+    double shared = 0;                   // of those, which other shards have too
+    std::vector<std::size_t> forwards;   // positions in the rank's passes
+    std::vector<std::size_t> backwards;  // that the stage before waits for
+    std::vector<std::size_t> gradients;  // that add to the gradients of parameters
+    // Of the step under construction:
+    std::vector<Node> before_sum;  // what the sum over replicas waits for
+    std::vector<Node> sums;        // what the update waits for
+    std::optional<Node> update;
+  };
+  struct RankPass {
+    Opcode opcode = Opcode::Forward;
+    std::size_t seat = 0;
+    std::uint64_t microbatch = 0;
+    Node node = 0;
+    Node made = 0;
+    Node weights = 0;
+    std::vector<Node> takers;  // of what comes from the neighbouring stage; none: the pass
+    std::vector<Node> sends;
+  };
+  struct Rank {
+    std::size_t device = 0;  // its index in the cluster
+    double speed = 0;
+    std::optional<std::size_t> pace;  // of its computations
+    std::vector<std::size_t> seats;   // in the order of stages
+    std::vector<RankPass> passes;
+    std::optional<Node> ready;              // its last computation so far
+    std::optional<Node> first_update;       // of the step under construction
+    std::optional<Node> last_sum;           // over replicas
+    std::vector<Node> last_gradients;       // that all of its gradients wait for
+    std::optional<Node> last_after_update;  // the last gather of updated parameters
+  };
+  /// Which replica takes a micro-batch through a stage, and where in the passes of its ranks.
+  struct Taker {
+    std::uint32_t replica = 0;
+    std::uint32_t forward = 0;
+    std::uint32_t backward = 0;
+  };
+  using Ranks = std::vector<std::size_t>;
+
+  // pipeline_steps.cpp
+  static StepGraph::Paths paths(const Plan& plan, const Cluster& cluster);
+  void add_seats();
+  void find_passes();
+  void find_takers();
+  void build_step();
+  double seconds_of(const RankPass& pass) const;
+  Node add_next(Rank& rank, double seconds);
+  void add_passes();
+  void add_messages();
+  void add_inputs();
+  void add_messages_of(const Seat& from, std::size_t to_stage, bool is_forward);
+  void arrive(Rank& rank, std::size_t position, Node node);
+  void block();
+  double parts_between(std::size_t stage) const;
+  std::size_t seat_at(std::size_t stage, std::size_t replica, std::size_t shard) const
+  {
+    return first_seat_[stage][replica] + shard;
+  }
+  std::size_t replicas_of(std::size_t stage) const { return first_seat_[stage].size(); }
+  bool is_divided(std::size_t stage) const;
+  /// Seat `shard` of each replica of a stage.
+  std::vector<std::size_t> counterparts(std::size_t stage, std::size_t shard) const;
+
+  // pipeline_shards.cpp
+  /// Shards that meet for a need.
+  struct Meeting {
+    std::size_t group = 0;  // of the graph
+    std::size_t rounds = 0;
+    std::vector<std::size_t> seats;
+  };
+  /// The needs of the shards of a replica of a stage.
+  struct ReplicaNeeds {
+    std::vector<ShardNeed> needs;
+    std::vector<std::vector<Meeting>> meetings;  // of each
+  };
+  void find_needs();
+  std::vector<Meeting> meetings_of(const ShardNeed& need, std::size_t stage, std::size_t replica);
+  void add_shard_collectives();
+  void add_shard_collectives(std::size_t first_seat, std::size_t position);
+  void add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t position,
+                   std::vector<std::optional<Node>>& before);
+  Algorithm algorithm_among_shards(const Ranks& ranks) const;
+  void add_shared_sums();
+  std::optional<Node> one_task_ahead(const Rank& rank, std::size_t position) const;
+
+  // pipeline_sums.cpp
+  struct Sum {
+    std::vector<std::size_t> seats;
+    double bytes = 0;
+  };
+  std::size_t group_of(std::size_t lane, const Ranks& ranks);
+  std::size_t rounds_for(Opcode opcode, const Ranks& ranks, double bytes, Algorithm algorithm);
+  Node add_collective(std::size_t lane, Opcode opcode, const Ranks& ranks, double bytes, Algorithm algorithm);
+  Ranks ranks_of(const std::vector<std::size_t>& seats) const;
+  void add_gathers_for_passes();
+  void add_gathers_for(std::size_t stage, std::vector<std::size_t> Seat::*passes);
+  std::vector<std::vector<std::size_t>> buckets() const;
+  std::vector<Sum> sums_of(const std::vector<std::size_t>& bucket) const;
+  void add_sums();
+  void add_sum(const Sum& sum, const std::vector<std::size_t>& bucket);
+  void wait_for_sends_of_last(Node sum, const Seat& seat);
+  void add_microbatch_sums();
+  void add_facts();
+  void add_updates();
+  double update_seconds(const Seat& seat) const;
+  void wait_for_updates();
+  void add_gathers_after_updates();
+
+  const Plan& plan_;
+  const Workload& workload_;
+  const Cluster& cluster_;
+  const std::vector<std::vector<StagePass>>& order_;
+  const double stretch_;  // of computations
+  const Boundaries cuts_;
+  StepGraph graph_;
+  std::vector<Holder> holders_;
+  std::vector<Seat> seats_;                           // by stage, replica and shard
+  std::vector<std::vector<std::size_t>> first_seat_;  // by stage and replica
+  std::vector<bool> is_divided_alike_;                // by stage: its replicas have the same shards
+  std::vector<ReplicaNeeds> needs_;                   // by the first seat of a replica, of several shards
+  std::vector<Rank> ranks_;
+  std::vector<std::vector<Taker>> takers_;                       // by stage and micro-batch
+  std::unordered_map<std::uint64_t, std::size_t> streams_;       // by seats, and direction
+  std::map<std::pair<std::size_t, Ranks>, std::size_t> groups_;  // by lane and ranks
+  std::map<std::tuple<Opcode, Algorithm, double, Ranks>, std::size_t> rounds_;
+  std::optional<Node> facts_;
+};
+
+}  // namespace isobar

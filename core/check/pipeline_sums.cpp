@@ -1,0 +1,331 @@
+// What replicas gather and add up, and the updates.
+
+#include "core/check/pipeline_steps.hpp"
+
+#include "core/errors.hpp"
+#include "core/model/dtype.hpp"
+#include "core/program/collective.hpp"
+
+#include <algorithm>
+
+namespace isobar {
+
+namespace {
+
+constexpr double float32 = 4;
+
+/// Lanes of collectives among replicas; those for the passes of a stage have its number added.
+constexpr std::size_t lane_of_sums = ~std::size_t{0} - 1;
+constexpr std::size_t lane_of_facts = ~std::size_t{0} - 2;
+constexpr std::size_t lane_of_updated = ~std::size_t{0} - 3;
+constexpr std::size_t lane_of_forwards = std::size_t{1} << 40;
+constexpr std::size_t lane_of_backwards = std::size_t{2} << 40;
+constexpr std::size_t lane_of_gradients = std::size_t{3} << 40;
+
+}  // namespace
+
+PipelineSteps::Ranks PipelineSteps::ranks_of(const std::vector<std::size_t>& seats) const
+{
+  Ranks ranks;
+  for (const std::size_t seat : seats) ranks.push_back(seats_[seat].rank);
+  return ranks;
+}
+
+std::size_t PipelineSteps::group_of(std::size_t lane, const Ranks& ranks)
+{
+  const auto [group, is_new] = groups_.try_emplace({lane, ranks}, 0);
+  if (!is_new) return group->second;
+  std::vector<std::size_t> ends;
+  std::vector<std::size_t> slows;
+  double start = 0;
+  for (const std::size_t rank : ranks) {
+    ends.push_back(ranks_[rank].device);
+    start = std::max(start, cluster_.devices[ranks_[rank].device].collective_start.value);
+    if (ranks_[rank].pace) slows.push_back(*ranks_[rank].pace);
+  }
+  group->second = graph_.add_group(std::move(ends), start, std::move(slows));
+  return group->second;
+}
+
+std::size_t PipelineSteps::rounds_for(Opcode opcode, const Ranks& ranks, double bytes, Algorithm algorithm)
+{
+  // Only sites tell ranks apart.
+  const Ranks key = algorithm == Algorithm::Hierarchical ? ranks : Ranks(ranks.size());
+  const auto [rounds, is_new] = rounds_.try_emplace({opcode, algorithm, bytes, key}, 0);
+  if (!is_new) return rounds->second;
+  std::vector<std::string> sites;
+  for (const std::size_t rank : ranks) sites.push_back(cluster_.devices[ranks_[rank].device].site);
+  rounds->second = graph_.add_rounds(rounds_of(opcode, std::vector(ranks.size(), Bytes(bytes)), algorithm, sites));
+  return rounds->second;
+}
+
+PipelineSteps::Node PipelineSteps::add_collective(std::size_t lane, Opcode opcode, const Ranks& ranks, double bytes,
+                                                  Algorithm algorithm)
+{
+  return graph_.add_collective(group_of(lane, ranks), rounds_for(opcode, ranks, bytes, algorithm));
+}
+
+// --- parameters for passes -------------------------------------------------------------------------------------------
+
+void PipelineSteps::add_gathers_for_passes()
+{
+  for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
+    if (replicas_of(stage) == 1) continue;
+    add_gathers_for(stage, &Seat::forwards);
+    add_gathers_for(stage, &Seat::backwards);
+  }
+}
+
+/// Replicas bring each other their parts of the parameters for each of these passes of a stage.
+void PipelineSteps::add_gathers_for(std::size_t stage, std::vector<std::size_t> Seat::*passes)
+{
+  const std::size_t lane = (passes == &Seat::forwards ? lane_of_forwards : lane_of_backwards) + stage;
+  const auto parts = static_cast<double>(replicas_of(stage));
+  for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
+    const auto seats = counterparts(stage, shard);
+    const Seat& first = seats_[seats.front()];
+    const double bytes = first.parameters * size_of(plan_.sync.gathered) / parts;
+    for (std::size_t i = 0; i < (first.*passes).size(); ++i) {
+      const Node gather = add_collective(lane, Opcode::AllGather, ranks_of(seats), bytes, plan_.sync.algorithm);
+      for (const std::size_t each : seats) {
+        const Rank& rank = ranks_[seats_[each].rank];
+        const std::size_t position = (seats_[each].*passes).at(i);
+        graph_.add_wait(rank.passes[position].node, gather);
+        if (const auto ahead = one_task_ahead(rank, position)) graph_.add_wait(gather, *ahead);
+      }
+    }
+  }
+}
+
+// --- sums of gradients -----------------------------------------------------------------------------------------------
+
+/// The stages whose gradients are added up together, each with its last one first.
+std::vector<std::vector<std::size_t>> PipelineSteps::buckets() const
+{
+  std::vector<std::vector<std::size_t>> all;
+  double filled = 0;
+  const auto has_same_devices = [&](std::size_t a, std::size_t b) {
+    const auto& some = first_seat_[a];
+    const auto& others = first_seat_[b];
+    const auto same_ranks = [&](std::size_t x, std::size_t y) {
+      if (seats_[x].shards != seats_[y].shards) return false;
+      for (std::size_t k = 0; k < seats_[x].shards; ++k) {
+        if (seats_[x + k].rank != seats_[y + k].rank) return false;
+      }
+      return true;
+    };
+    return std::equal(some.begin(), some.end(), others.begin(), others.end(), same_ranks);
+  };
+  for (std::size_t stage = plan_.stages.size(); stage-- > 0;) {
+    if (replicas_of(stage) == 1) continue;
+    const bool continues = !all.empty() && filled < plan_.sync.bucket.value && all.back().back() == stage + 1 &&
+                           has_same_devices(stage, stage + 1);
+    if (!continues) {
+      all.emplace_back();
+      filled = 0;
+    }
+    all.back().push_back(stage);
+    double largest = 0;
+    for (const std::size_t first : first_seat_[stage]) {
+      for (std::size_t k = 0; k < seats_[first].shards; ++k) {
+        largest = std::max(largest, seats_[first + k].parameters * float32);
+      }
+    }
+    filled += largest;
+  }
+  return all;
+}
+
+/// The collectives of a bucket. Where replicas are not divided alike, all devices have what is not divided in common,
+/// and one shard of each replica has each piece between two places at which a replica cuts the units of a layer.
+std::vector<PipelineSteps::Sum> PipelineSteps::sums_of(const std::vector<std::size_t>& bucket) const
+{
+  const double bytes = size_of(plan_.sync.summed);
+  const std::size_t first_stage = bucket.back();
+  std::vector<Sum> sums;
+  if (is_divided_alike_[first_stage]) {
+    for (std::size_t shard = 0; shard < seats_[first_seat_[first_stage].front()].shards; ++shard) {
+      Sum& sum = sums.emplace_back(Sum{counterparts(first_stage, shard), 0});
+      for (const std::size_t stage : bucket) sum.bytes += seats_[seat_at(stage, 0, shard)].parameters * bytes;
+    }
+    return sums;
+  }
+  Sum shared;
+  for (const std::size_t first : first_seat_[first_stage]) {
+    for (std::size_t k = 0; k < seats_[first].shards; ++k) shared.seats.push_back(first + k);
+  }
+  std::map<std::vector<std::size_t>, double> pieces;  // by the shard of each replica
+  for (const std::size_t stage : bucket) {
+    const Layer& layer = workload_.layers[plan_.stages[stage].first_layer];
+    const auto divided = static_cast<double>(layer.split ? layer.split->parameters : 0);
+    const double units = layer.split ? static_cast<double>(layer.split->units) : 1;
+    shared.bytes += (static_cast<double>(layer.parameters) - divided) * bytes;
+    std::vector<std::vector<double>> ends;  // of the units of each shard of each replica
+    for (const Holder& holder : holders_) {
+      if (holder.stage != stage) continue;
+      auto& own = ends.emplace_back(units_of(holder, layer));
+      for (std::size_t k = 1; k < own.size(); ++k) own[k] += own[k - 1];
+    }
+    std::vector<std::size_t> shards(ends.size(), 0);
+    for (double begin = 0; begin < units;) {
+      double end = units;
+      for (std::size_t r = 0; r < ends.size(); ++r) end = std::min(end, ends[r][shards[r]]);
+      pieces[shards] += (end - begin) / units * divided * bytes;
+      for (std::size_t r = 0; r < ends.size(); ++r) shards[r] += ends[r][shards[r]] == end ? 1 : 0;
+      begin = end;
+    }
+  }
+  sums.push_back(std::move(shared));
+  for (const auto& [shards, size] : pieces) {
+    Sum& sum = sums.emplace_back();
+    for (std::size_t r = 0; r < shards.size(); ++r) sum.seats.push_back(seat_at(first_stage, r, shards[r]));
+    sum.bytes = size;
+  }
+  return sums;
+}
+
+/// The replicas of a stage add up their gradients, the last stage first. The sums of a device follow each other.
+void PipelineSteps::add_sums()
+{
+  for (const auto& bucket : buckets()) {
+    for (const Sum& sum : sums_of(bucket)) add_sum(sum, bucket);
+    for (const std::size_t stage : bucket) {
+      for (const std::size_t first : first_seat_[stage]) {
+        for (std::size_t k = 0; k < seats_[first].shards; ++k) {
+          Seat& seat = seats_[first + k];
+          seat.sums.push_back(ranks_[seat.rank].last_sum.value());
+        }
+      }
+    }
+  }
+}
+
+void PipelineSteps::add_sum(const Sum& sum, const std::vector<std::size_t>& bucket)
+{
+  const Opcode opcode = is_divided(bucket.back()) ? Opcode::ReduceScatter : Opcode::AllReduce;
+  const Node node = add_collective(lane_of_sums, opcode, ranks_of(sum.seats), sum.bytes, plan_.sync.algorithm);
+  for (const std::size_t number : sum.seats) {
+    const Seat& first = seats_[number];
+    for (const std::size_t stage : bucket) {
+      const Seat& seat = seats_[seat_at(stage, first.replica, first.shard)];
+      graph_.add_wait(node, ranks_[seat.rank].passes[seat.gradients.back()].weights);
+      for (const Node before : seat.before_sum) graph_.add_wait(node, before);
+    }
+    if (plan_.transfers.blocking) wait_for_sends_of_last(node, first);
+    auto& last = ranks_[first.rank].last_sum;
+    if (last) graph_.add_wait(node, *last);
+    last = node;
+  }
+}
+
+/// Where transfers block, a sum also waits until what the last backward has made is sent, or added up among shards.
+void PipelineSteps::wait_for_sends_of_last(Node sum, const Seat& seat)
+{
+  const RankPass& last = ranks_[seat.rank].passes[seat.gradients.back()];
+  if (last.opcode != Opcode::Backward) return;
+  for (const Node send : last.sends) graph_.add_wait(sum, send);
+  if (last.sends.empty()) graph_.add_wait(sum, last.made);
+}
+
+/// The gradients of each micro-batch are added up after its backward. Those of a device follow each other in the order
+/// of its passes.
+void PipelineSteps::add_microbatch_sums()
+{
+  std::vector<std::vector<std::pair<std::size_t, Node>>> of_rank(ranks_.size());  // by the position of the pass
+  for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
+    if (replicas_of(stage) == 1) continue;
+    for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
+      const auto seats = counterparts(stage, shard);
+      const Seat& first = seats_[seats.front()];
+      const double bytes = first.parameters * size_of(plan_.sync.summed);
+      for (std::size_t i = 0; i < first.gradients.size(); ++i) {
+        const Node sum = add_collective(lane_of_gradients + stage, Opcode::ReduceScatter, ranks_of(seats), bytes,
+                                        plan_.sync.algorithm);
+        for (const std::size_t each : seats) {
+          Seat& seat = seats_[each];
+          const std::size_t position = seat.gradients.at(i);
+          graph_.add_wait(sum, ranks_[seat.rank].passes[position].node);
+          of_rank[seat.rank].emplace_back(position, sum);
+          seat.sums = {sum};
+        }
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    auto& sums = of_rank[rank];
+    std::sort(sums.begin(), sums.end());
+    for (std::size_t i = 1; i < sums.size(); ++i) graph_.add_wait(sums[i].second, sums[i - 1].second);
+    if (!sums.empty()) ranks_[rank].last_sum = sums.back().second;
+  }
+}
+
+/// All devices agree on what clipping and loss scaling need to know.
+void PipelineSteps::add_facts()
+{
+  facts_.reset();
+  if (!needs_gradient_sync(workload_) || ranks_.size() == 1) return;
+  Ranks all;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) all.push_back(rank);
+  facts_ = add_collective(lane_of_facts, Opcode::AllReduce, all, gradient_sync_size.value, Algorithm::Ring);
+  for (const Rank& rank : ranks_) {
+    if (!rank.passes.empty()) graph_.add_wait(*facts_, rank.passes.back().node);
+    if (rank.last_sum) graph_.add_wait(*facts_, *rank.last_sum);
+    for (const Node last : rank.last_gradients) graph_.add_wait(*facts_, last);
+  }
+}
+
+// --- updates ---------------------------------------------------------------------------------------------------------
+
+/// Replicas that divide the optimizer update a part each.
+double PipelineSteps::update_seconds(const Seat& seat) const
+{
+  const Stage& stage = plan_.stages[seat.stage];
+  double work = 0;
+  for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
+    const Layer& layer = workload_.layers[k];
+    const double all = update_work(workload_, layer).value;
+    if (seat.shards == 1 || layer.parameters == 0) {
+      work += all;
+    } else if (stage.grid.is_grid() && layer.update) {
+      work += all / static_cast<double>(stage.grid.parameter_blocks());
+    } else {
+      work += all * seat.parameters / static_cast<double>(layer.parameters);
+    }
+  }
+  if (is_divided(seat.stage)) work /= static_cast<double>(replicas_of(seat.stage));
+  return work / ranks_[seat.rank].speed;
+}
+
+void PipelineSteps::wait_for_updates()
+{
+  for (const Seat& seat : seats_) {
+    if (!seat.update) continue;
+    for (const Node sum : seat.sums) graph_.add_wait(*seat.update, sum);
+    if (facts_) graph_.add_wait(*seat.update, *facts_);
+  }
+}
+
+/// Replicas bring each other what they have updated, one stage of a device after another.
+void PipelineSteps::add_gathers_after_updates()
+{
+  for (Rank& rank : ranks_) rank.last_after_update.reset();
+  for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
+    if (replicas_of(stage) == 1) continue;
+    const auto parts = static_cast<double>(replicas_of(stage));
+    for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
+      const auto seats = counterparts(stage, shard);
+      const double bytes = seats_[seats.front()].parameters * float32 / parts;
+      const Node gather =
+          add_collective(lane_of_updated, Opcode::AllGather, ranks_of(seats), bytes, plan_.sync.algorithm);
+      for (const std::size_t each : seats) {
+        const Seat& seat = seats_[each];
+        graph_.add_wait(gather, seat.update.value());
+        auto& last = ranks_[seat.rank].last_after_update;
+        if (last) graph_.add_wait(gather, *last);
+        last = gather;
+      }
+    }
+  }
+}
+
+}  // namespace isobar

@@ -1,0 +1,240 @@
+#include "core/check/shard_needs.hpp"
+
+#include "core/errors.hpp"
+#include "core/model/dtype.hpp"
+
+namespace isobar {
+
+namespace {
+
+constexpr double bytes_of_a_sum = 4;  // of a norm, for a token
+
+// Lanes. Those of a product have its number added.
+constexpr std::size_t most_products = 1000;
+enum class Lane : std::uint8_t {
+  Norm,
+  Input,
+  Weight,
+  Output,
+  Loss,
+  Gradient,
+  WeightAgain,
+  KeptInput,
+  InputGradient,
+  NormGradient,
+  InputAgain,
+  WeightGradient
+};
+std::size_t number_of(Lane lane, std::size_t product = 0)
+{
+  return static_cast<std::size_t>(lane) * most_products + product;
+}
+
+/// The needs of a layer of shards that have all of its input and output, or, with the sequence divided, a part of them.
+class RowOfShards {
+ public:
+  RowOfShards(const Workload& workload, const Boundaries& cuts, std::size_t layer, const ShardGrid& grid,
+              std::size_t shards)
+      : split_(*workload.layers[layer].split),
+        output_(cuts.output.at(layer + 1).value),
+        gradient_(cuts.gradient.at(layer + 1).value),
+        input_(cuts.output.at(layer).value),
+        input_gradient_(cuts.gradient.at(layer).value),
+        has_input_(layer > 0),
+        has_parts_(grid.form == ShardGrid::Form::Sequence),
+        shards_(shards)
+  {
+  }
+
+  std::vector<ShardNeed> needs() &&
+  {
+    if (has_parts_ && has_input_) gather(NeedOf::Forward, Payload::Activation, Lane::Input, input_, true);
+    if (split_.gathered) {
+      const Lane lane = has_parts_ ? Lane::Loss : Lane::Output;
+      after(NeedOf::Forward, Opcode::AllGather, Payload::Activation, lane, split_.gathered->value);
+    } else {
+      after(NeedOf::Forward, sum(), Payload::Activation, Lane::Output, output_);
+      if (has_parts_) gather(NeedOf::InputGradient, Payload::Gradient, Lane::Gradient, gradient_, true);
+    }
+    if (has_parts_ && has_input_) gather(NeedOf::InputGradient, Payload::Activation, Lane::KeptInput, input_, false);
+    if (has_input_) after(NeedOf::InputGradient, sum(), Payload::Gradient, Lane::InputGradient, input_gradient_);
+    return std::move(needs_);
+  }
+
+ private:
+  Opcode sum() const { return has_parts_ ? Opcode::ReduceScatter : Opcode::AllReduce; }
+
+  void gather(NeedOf pass, Payload payload, Lane lane, double whole, bool on_arrival)
+  {
+    const double part = whole / static_cast<double>(shards_);
+    needs_.push_back(
+        {pass, true, on_arrival, Opcode::AllGather, payload, number_of(lane), ShardAxis{1, shards_}, part});
+  }
+  void after(NeedOf pass, Opcode opcode, Payload payload, Lane lane, double bytes)
+  {
+    needs_.push_back({pass, false, false, opcode, payload, number_of(lane), ShardAxis{1, shards_}, bytes});
+  }
+
+  const Split& split_;
+  double output_;
+  double gradient_;
+  double input_;
+  double input_gradient_;
+  bool has_input_;
+  bool has_parts_;
+  std::size_t shards_;
+  std::vector<ShardNeed> needs_;
+};
+
+/// The needs of a layer in a grid (docs/costs.md, "Grids of shards").
+class GridOfShards {
+ public:
+  GridOfShards(const Workload& workload, const Boundaries& cuts, std::size_t layer, const ShardGrid& grid)
+      : split_(*workload.layers[layer].split),
+        output_(cuts.output.at(layer + 1).value),
+        gradient_(cuts.gradient.at(layer + 1).value),
+        has_input_(layer > 0),
+        is_3d_(grid.form == ShardGrid::Form::ThreeD),
+        tokens_(static_cast<double>(workload.micro_batch * workload.sequence)),
+        number_bytes_(size_of(workload.dtype)),
+        side_(static_cast<double>(grid.side)),
+        blocks_(static_cast<double>(grid.blocks())),
+        parameter_blocks_(static_cast<double>(grid.parameter_blocks())),
+        row_{1, grid.side},
+        column_{grid.side, grid.side},
+        depth_{grid.side * grid.side, grid.depth}
+  {
+  }
+
+  std::vector<ShardNeed> needs() &&
+  {
+    add_forward();
+    add_input_gradient();
+    if (!is_3d_) {
+      for (std::size_t p = products(); p-- > 0;) {
+        add(NeedOf::WeightGradient, true, false, Opcode::AllGather, Payload::Activation, number_of(Lane::InputAgain, p),
+            input_axis(p), inputs(p) / blocks_);
+      }
+    }
+    for (std::size_t p = products(); p-- > 0;) {
+      add(NeedOf::WeightGradient, false, false, Opcode::ReduceScatter, Payload::ParameterGradient,
+          number_of(Lane::WeightGradient, p), weight_axis(), side_ * weights(p) / parameter_blocks_);
+    }
+    return std::move(needs_);
+  }
+
+ private:
+  void add_forward()
+  {
+    add_norm(NeedOf::Forward, true, Payload::Activation, Lane::Norm);
+    for (std::size_t p = 0; p < products(); ++p) {
+      add(NeedOf::Forward, true, true, Opcode::AllGather, Payload::Activation, number_of(Lane::Input, p), input_axis(p),
+          inputs(p) / blocks_);
+    }
+    for (std::size_t p = 0; p < products(); ++p) {
+      add(NeedOf::Forward, true, false, Opcode::AllGather, Payload::Parameter, number_of(Lane::Weight, p),
+          weight_axis(), weights(p) / parameter_blocks_);
+    }
+    for (std::size_t p = 0; is_3d_ && p < products(); ++p) {
+      add(NeedOf::Forward, false, false, Opcode::ReduceScatter, Payload::Activation, number_of(Lane::Output, p),
+          output_axis(p), side_ * outputs(p) / blocks_);
+    }
+    if (products() == 0) {
+      add(NeedOf::Forward, false, false, Opcode::ReduceScatter, Payload::Activation, number_of(Lane::Output, 1),
+          axis_of_rows_looked_up(), side_ * output_ / blocks_);
+    }
+    if (split_.gathered) {
+      add(NeedOf::Forward, false, false, Opcode::AllGather, Payload::Activation, number_of(Lane::Loss), row_,
+          split_.gathered->value * (side_ / blocks_));
+    }
+  }
+
+  void add_input_gradient()
+  {
+    if (products() == 0) {
+      add(NeedOf::InputGradient, true, true, Opcode::AllGather, Payload::Gradient, number_of(Lane::Gradient, 1),
+          axis_of_rows_looked_up(), gradient_ / blocks_);
+    }
+    for (std::size_t p = products(); p-- > 0;) {
+      if (is_3d_) {
+        add(NeedOf::InputGradient, true, true, Opcode::AllGather, Payload::Gradient, number_of(Lane::Gradient, p),
+            output_axis(p), outputs(p) / blocks_);
+      } else {
+        add(NeedOf::InputGradient, true, false, Opcode::AllGather, Payload::Parameter, number_of(Lane::WeightAgain, p),
+            weight_axis(), weights(p) / parameter_blocks_);
+      }
+    }
+    if (!has_input_) return;
+    for (std::size_t p = products(); p-- > 0;) {
+      add(NeedOf::InputGradient, false, false, Opcode::ReduceScatter, Payload::Gradient,
+          number_of(Lane::InputGradient, p), input_axis(p), side_ * inputs(p) / blocks_);
+    }
+    add_norm(NeedOf::InputGradient, false, Payload::Gradient, Lane::NormGradient);
+  }
+
+  void add_norm(NeedOf pass, bool is_before, Payload payload, Lane lane)
+  {
+    if (split_.norm_sums == 0) return;
+    const double bytes = bytes_of_a_sum * static_cast<double>(split_.norm_sums) * tokens_ * (side_ / blocks_);
+    add(pass, is_before, is_before, Opcode::AllReduce, payload, number_of(lane), is_3d_ ? column_ : row_, bytes);
+  }
+
+  void add(NeedOf pass, bool is_before, bool on_arrival, Opcode opcode, Payload payload, std::size_t lane,
+           const ShardAxis& axis, double bytes)
+  {
+    needs_.push_back({pass, is_before, on_arrival, opcode, payload, lane, axis, bytes});
+  }
+
+  std::size_t products() const { return split_.products.size(); }
+  // What a 3d product adds up along an axis, the next one gathers along it.
+  ShardAxis input_axis(std::size_t p) const { return is_3d_ && p % 2 == 1 ? column_ : row_; }
+  ShardAxis output_axis(std::size_t p) const { return p % 2 == 1 ? row_ : column_; }  // of 3d
+  ShardAxis weight_axis() const { return is_3d_ ? depth_ : column_; }
+  ShardAxis axis_of_rows_looked_up() const { return is_3d_ ? row_ : column_; }
+  // Bytes of whole matrices:
+  double inputs(std::size_t p) const
+  {
+    return number_bytes_ * tokens_ * static_cast<double>(split_.products[p].inputs);
+  }
+  double outputs(std::size_t p) const
+  {
+    return number_bytes_ * tokens_ * static_cast<double>(split_.products[p].outputs);
+  }
+  double weights(std::size_t p) const
+  {
+    return number_bytes_ * static_cast<double>(split_.products[p].inputs) *
+           static_cast<double>(split_.products[p].outputs);
+  }
+
+  const Split& split_;
+  double output_;
+  double gradient_;
+  bool has_input_;
+  bool is_3d_;
+  double tokens_;
+  double number_bytes_;
+  double side_;
+  double blocks_;
+  double parameter_blocks_;
+  ShardAxis row_, column_, depth_;
+  std::vector<ShardNeed> needs_;
+};
+
+}  // namespace
+
+std::vector<ShardNeed> shard_needs(const Workload& workload, const Boundaries& cuts, std::size_t layer,
+                                   const ShardGrid& grid, std::size_t shards)
+{
+  ensure(workload.layers.at(layer).split.has_value(), "a layer of several shards has a split");
+  if (grid.is_grid()) return GridOfShards(workload, cuts, layer, grid).needs();
+  return RowOfShards(workload, cuts, layer, grid, shards).needs();
+}
+
+ShardAxis axis_of_copies(const ShardGrid& grid, std::size_t shards)
+{
+  if (!grid.is_grid()) return {1, shards};
+  if (grid.form == ShardGrid::Form::TwoAndAHalfD) return {grid.side * grid.side, grid.depth};
+  return {};
+}
+
+}  // namespace isobar
