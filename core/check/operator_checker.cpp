@@ -2,6 +2,7 @@
 
 #include "core/check/claims.hpp"
 #include "core/check/operator_needs.hpp"
+#include "core/check/planned_step.hpp"
 #include "core/check/tier_memory.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -54,7 +55,7 @@ class OperatorChecker {
     if (!claims_.empty()) return claims_.take();
     const PlayedProgram played = play_program(program_, nominal_rates(plan_, workload_, cluster_));
     check_memory(played);
-    check_claims(played);
+    check_claims();
     return claims_.take();
   }
 
@@ -389,9 +390,9 @@ class OperatorChecker {
     return {once + most_sums, std::max(longest, most_sums)};
   }
 
-  void check_claims(const PlayedProgram& played)
+  void check_claims()
   {
-    const double step = played.periods.front().step_time.value;
+    const double step = checked_step(plan_, workload_, cluster_, passes_of(program_));
     double facts = 0;
     if (needs_.devices().size() > 1 && needs_gradient_sync(workload_)) {
       std::vector<std::size_t> all(needs_.devices().size());

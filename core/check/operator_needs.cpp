@@ -209,45 +209,70 @@ std::size_t OperatorNeeds::group_of_part(std::size_t part) const
   return group;
 }
 
+std::optional<OperatorNeeds::Collective> OperatorNeeds::forward_of(std::size_t index) const
+{
+  const spmd::PlacedReform& reform = divided_.reforms[index];
+  const std::size_t group = group_of_part(reform.part);
+  const auto opcode = collective_between(reform.from, reform.to);
+  if (!opcode || groups_[group].shares.size() == 1) return std::nullopt;
+  return Collective{*opcode, reform.is_parameter ? Payload::Parameter : Payload::Activation,
+                    reform.is_parameter ? 1 : plan_.goal.microbatches, bytes_of_all(reform.tensor, reform.from, group),
+                    bytes_of_all(reform.tensor, reform.to, group)};
+}
+
+std::optional<OperatorNeeds::Collective> OperatorNeeds::backward_of(std::size_t index) const
+{
+  const spmd::PlacedReform& reform = divided_.reforms[index];
+  const std::size_t group = group_of_part(reform.part);
+  const bool is_replica = reform.from.kind == Form::Kind::Replicate;
+  if (is_replica || !divided_.graph.has_gradient(reform.tensor)) return std::nullopt;
+  // Of a whole tensor devices have addends of its gradient, and the other way round.
+  const Form from = gradient_form(reform.to);
+  const Form to = gradient_form(reform.from);
+  const auto opcode = collective_between(from, to);
+  if (!opcode || groups_[group].shares.size() == 1) return std::nullopt;
+  return Collective{*opcode, reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient,
+                    reform.is_parameter ? 1 : plan_.goal.microbatches, bytes_of_all(reform.tensor, from, group),
+                    bytes_of_all(reform.tensor, to, group)};
+}
+
+/// Gradients of replicated parameters are addends of the whole.
+std::optional<OperatorNeeds::Collective> OperatorNeeds::bucket_sum(const std::vector<std::size_t>& bucket) const
+{
+  const Group& group = groups_[group_of_part(divided_.reforms[bucket.back()].part)];
+  if (group.shares.size() == 1) return std::nullopt;
+  double bytes = 0;
+  for (const std::size_t index : bucket) bytes += divided_.graph.tensors[divided_.reforms[index].tensor].size.value;
+  const std::vector<double> whole(group.shares.size(), bytes);
+  return Collective{Opcode::AllReduce, Payload::ParameterGradient, 1, whole, whole};
+}
+
 void OperatorNeeds::list_collectives()
 {
   collectives_.resize(groups_.size());
-  for (const auto& reform : divided_.reforms) {
-    const std::size_t group = group_of_part(reform.part);
-    if (groups_[group].shares.size() == 1) continue;
-    const auto bytes = [&](Form form) { return bytes_of_all(reform.tensor, form, group); };
-    const std::uint64_t times = reform.is_parameter ? 1 : plan_.goal.microbatches;
-    if (const auto opcode = collective_between(reform.from, reform.to)) {
-      const Payload payload = reform.is_parameter ? Payload::Parameter : Payload::Activation;
-      collectives_[group].push_back({*opcode, payload, times, bytes(reform.from), bytes(reform.to)});
-    }
-    const bool is_replica = reform.from.kind == Form::Kind::Replicate;
-    if (is_replica || !divided_.graph.has_gradient(reform.tensor)) continue;
-    // Of a whole tensor devices have addends of its gradient, and the other way round.
-    const Form from = gradient_form(reform.to);
-    const Form to = gradient_form(reform.from);
-    const Payload payload = reform.is_parameter ? Payload::ParameterGradient : Payload::Gradient;
-    if (const auto opcode = collective_between(from, to)) {
-      collectives_[group].push_back({*opcode, payload, times, bytes(from), bytes(to)});
-    }
+  const auto add = [&](std::size_t part, std::optional<Collective> collective) {
+    if (collective) collectives_[group_of_part(part)].push_back(std::move(*collective));
+  };
+  for (std::size_t i = 0; i < divided_.reforms.size(); ++i) {
+    add(divided_.reforms[i].part, forward_of(i));
+    add(divided_.reforms[i].part, backward_of(i));
   }
-  if (plan_.sync.adds_replicas) list_sums_of_parameters();
+  list_buckets();
+  for (const auto& bucket : buckets_) add(divided_.reforms[bucket.back()].part, bucket_sum(bucket));
 }
 
-/// Gradients of replicated parameters are addends of the whole. Those up to the end of a bucket are added up
-/// together.
-void OperatorNeeds::list_sums_of_parameters()
+/// Those up to the end of a bucket are added up together; without buckets, each by itself.
+void OperatorNeeds::list_buckets()
 {
-  double bytes = 0;
+  if (!plan_.sync.adds_replicas) return;
+  const auto& ends = plan_.sync.bucket_ends;
+  bool continues = false;
   for (const std::size_t index : in_backward_) {
-    const std::size_t group = group_of_part(divided_.reforms[index].part);
-    if (groups_[group].shares.size() == 1) continue;
-    const spmd::Tensor& tensor = divided_.graph.tensors[divided_.reforms[index].tensor];
-    const auto& ends = plan_.sync.bucket_ends;
-    bytes += tensor.size.value;
-    if (!ends.empty() && std::find(ends.begin(), ends.end(), tensor.producer) == ends.end()) continue;
-    const std::vector<double> whole(groups_[group].shares.size(), std::exchange(bytes, 0));
-    collectives_[group].push_back({Opcode::AllReduce, Payload::ParameterGradient, 1, whole, whole});
+    const auto group = [&](std::size_t reform) { return group_of_part(divided_.reforms[reform].part); };
+    if (!continues || group(buckets_.back().back()) != group(index)) buckets_.emplace_back();
+    buckets_.back().push_back(index);
+    const std::size_t parameter = divided_.graph.tensors[divided_.reforms[index].tensor].producer;
+    continues = !ends.empty() && std::find(ends.begin(), ends.end(), parameter) == ends.end();
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -74,6 +75,16 @@ class OperatorNeeds {
   /// makes and the other reads, the elements that both have. Gradients go back.
   const std::map<Way, double>& messages() const { return messages_; }
 
+  /// The collective of a reform before the forward of a micro-batch, or, of the gradient, after the backward; none
+  /// where devices need not meet for it. Sums of replicated parameters are in `bucket_sum`.
+  std::optional<Collective> forward_of(std::size_t reform) const;
+  std::optional<Collective> backward_of(std::size_t reform) const;
+  /// The reforms of replicated parameters whose gradients are added up together, in the order of their gradients.
+  const std::vector<std::vector<std::size_t>>& buckets() const { return buckets_; }
+  /// The sum of the gradients of a bucket; none in a group of one device.
+  std::optional<Collective> bucket_sum(const std::vector<std::size_t>& bucket) const;
+  std::size_t group_of_part(std::size_t part) const;
+
   /// The gradients of a part's parameters, of which every replica has an addend, as a device of a group has them.
   double bytes_of_gradients(std::size_t part, const Place& place) const;
   /// The ranks at the position of a rank in all replicas.
@@ -88,9 +99,8 @@ class OperatorNeeds {
                       const spmd::DeviceRates& rates);
   double bytes_of(std::size_t tensor, spmd::Form form, const Place& place) const;
   std::vector<double> bytes_of_all(std::size_t tensor, spmd::Form form, std::size_t group) const;
-  std::size_t group_of_part(std::size_t part) const;
   void list_collectives();
-  void list_sums_of_parameters();
+  void list_buckets();
   std::pair<std::uint64_t, std::uint64_t> units_of(std::uint64_t units, const Place& place) const;
   void list_messages();
 
@@ -107,6 +117,7 @@ class OperatorNeeds {
   std::vector<Group> groups_;
   std::vector<Place> places_;
   std::vector<std::vector<Collective>> collectives_;
+  std::vector<std::vector<std::size_t>> buckets_;
   std::map<Way, double> messages_;
 };
 

@@ -17,7 +17,7 @@ PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const C
       order_(passes),
       stretch_(stretch),
       cuts_(boundaries_of(workload)),
-      graph_(paths(plan, cluster)),
+      graph_(paths_between(plan, cluster)),
       holders_(holders_of(plan))
 {
   for (const auto& name : devices_of(plan)) {
@@ -37,15 +37,6 @@ double PipelineSteps::play()
 {
   build_step();
   return graph_.play().front();
-}
-
-StepGraph::Paths PipelineSteps::paths(const Plan& plan, const Cluster& cluster)
-{
-  if (plan.goal.has_free_transfers()) return {};
-  return [&cluster](std::size_t from, std::size_t to) {
-    const Path path = cluster.path(from, to);
-    return GraphPath{path.latency.value, path.bandwidth.value, cluster.network->shared_links(from, to)};
-  };
 }
 
 void PipelineSteps::add_seats()

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/check/holders.hpp"
-#include "core/check/pipeline_player.hpp"
+#include "core/check/planned_step.hpp"
 #include "core/check/shard_needs.hpp"
 #include "core/check/step_graph.hpp"
 #include "core/model/layer_graph.hpp"
@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-/// The graph of a plan's steps. Internal to core/check: play_pipelines is its only user.
+/// The graph of a plan's steps. Internal to core/check: planned_step.cpp is its only user.
 namespace isobar {
 
 /// Adds what a plan's devices do in a step to a StepGraph: their passes in the given order, and from the plan what
@@ -87,7 +87,6 @@ class PipelineSteps {
   using Ranks = std::vector<std::size_t>;
 
   // pipeline_steps.cpp
-  static StepGraph::Paths paths(const Plan& plan, const Cluster& cluster);
   void add_seats();
   void find_passes();
   void find_takers();

@@ -6,7 +6,7 @@
 
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
-#include "core/check/pipeline_player.hpp"
+#include "core/check/planned_step.hpp"
 #include "core/check/residence_checker.hpp"
 #include "core/check/step_player.hpp"
 #include "core/errors.hpp"

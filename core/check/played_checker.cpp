@@ -6,7 +6,7 @@
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/holders.hpp"
 #include "core/check/operator_checker.hpp"
-#include "core/check/pipeline_player.hpp"
+#include "core/check/planned_step.hpp"
 #include "core/check/resident_memory.hpp"
 #include "core/check/schedule_bound.hpp"
 #include "core/check/step_player.hpp"

@@ -11,7 +11,7 @@ constexpr double bytes_of_a_sum = 4;  // of a norm, for a token
 
 // Lanes. Those of a product have its number added.
 constexpr std::size_t most_products = 1000;
-enum class Lane : std::uint8_t {
+enum class NeedLane : std::uint8_t {
   Norm,
   Input,
   Weight,
@@ -25,7 +25,7 @@ enum class Lane : std::uint8_t {
   InputAgain,
   WeightGradient
 };
-std::size_t number_of(Lane lane, std::size_t product = 0)
+std::size_t number_of(NeedLane lane, std::size_t product = 0)
 {
   return static_cast<std::size_t>(lane) * most_products + product;
 }
@@ -48,29 +48,30 @@ class RowOfShards {
 
   std::vector<ShardNeed> needs() &&
   {
-    if (has_parts_ && has_input_) gather(NeedOf::Forward, Payload::Activation, Lane::Input, input_, true);
+    if (has_parts_ && has_input_) gather(NeedOf::Forward, Payload::Activation, NeedLane::Input, input_, true);
     if (split_.gathered) {
-      const Lane lane = has_parts_ ? Lane::Loss : Lane::Output;
+      const NeedLane lane = has_parts_ ? NeedLane::Loss : NeedLane::Output;
       after(NeedOf::Forward, Opcode::AllGather, Payload::Activation, lane, split_.gathered->value);
     } else {
-      after(NeedOf::Forward, sum(), Payload::Activation, Lane::Output, output_);
-      if (has_parts_) gather(NeedOf::InputGradient, Payload::Gradient, Lane::Gradient, gradient_, true);
+      after(NeedOf::Forward, sum(), Payload::Activation, NeedLane::Output, output_);
+      if (has_parts_) gather(NeedOf::InputGradient, Payload::Gradient, NeedLane::Gradient, gradient_, true);
     }
-    if (has_parts_ && has_input_) gather(NeedOf::InputGradient, Payload::Activation, Lane::KeptInput, input_, false);
-    if (has_input_) after(NeedOf::InputGradient, sum(), Payload::Gradient, Lane::InputGradient, input_gradient_);
+    if (has_parts_ && has_input_)
+      gather(NeedOf::InputGradient, Payload::Activation, NeedLane::KeptInput, input_, false);
+    if (has_input_) after(NeedOf::InputGradient, sum(), Payload::Gradient, NeedLane::InputGradient, input_gradient_);
     return std::move(needs_);
   }
 
  private:
   Opcode sum() const { return has_parts_ ? Opcode::ReduceScatter : Opcode::AllReduce; }
 
-  void gather(NeedOf pass, Payload payload, Lane lane, double whole, bool on_arrival)
+  void gather(NeedOf pass, Payload payload, NeedLane lane, double whole, bool on_arrival)
   {
     const double part = whole / static_cast<double>(shards_);
     needs_.push_back(
         {pass, true, on_arrival, Opcode::AllGather, payload, number_of(lane), ShardAxis{1, shards_}, part});
   }
-  void after(NeedOf pass, Opcode opcode, Payload payload, Lane lane, double bytes)
+  void after(NeedOf pass, Opcode opcode, Payload payload, NeedLane lane, double bytes)
   {
     needs_.push_back({pass, false, false, opcode, payload, number_of(lane), ShardAxis{1, shards_}, bytes});
   }
@@ -112,13 +113,13 @@ class GridOfShards {
     add_input_gradient();
     if (!is_3d_) {
       for (std::size_t p = products(); p-- > 0;) {
-        add(NeedOf::WeightGradient, true, false, Opcode::AllGather, Payload::Activation, number_of(Lane::InputAgain, p),
-            input_axis(p), inputs(p) / blocks_);
+        add(NeedOf::WeightGradient, true, false, Opcode::AllGather, Payload::Activation,
+            number_of(NeedLane::InputAgain, p), input_axis(p), inputs(p) / blocks_);
       }
     }
     for (std::size_t p = products(); p-- > 0;) {
       add(NeedOf::WeightGradient, false, false, Opcode::ReduceScatter, Payload::ParameterGradient,
-          number_of(Lane::WeightGradient, p), weight_axis(), side_ * weights(p) / parameter_blocks_);
+          number_of(NeedLane::WeightGradient, p), weight_axis(), side_ * weights(p) / parameter_blocks_);
     }
     return std::move(needs_);
   }
@@ -126,25 +127,25 @@ class GridOfShards {
  private:
   void add_forward()
   {
-    add_norm(NeedOf::Forward, true, Payload::Activation, Lane::Norm);
+    add_norm(NeedOf::Forward, true, Payload::Activation, NeedLane::Norm);
     for (std::size_t p = 0; p < products(); ++p) {
-      add(NeedOf::Forward, true, true, Opcode::AllGather, Payload::Activation, number_of(Lane::Input, p), input_axis(p),
-          inputs(p) / blocks_);
+      add(NeedOf::Forward, true, true, Opcode::AllGather, Payload::Activation, number_of(NeedLane::Input, p),
+          input_axis(p), inputs(p) / blocks_);
     }
     for (std::size_t p = 0; p < products(); ++p) {
-      add(NeedOf::Forward, true, false, Opcode::AllGather, Payload::Parameter, number_of(Lane::Weight, p),
+      add(NeedOf::Forward, true, false, Opcode::AllGather, Payload::Parameter, number_of(NeedLane::Weight, p),
           weight_axis(), weights(p) / parameter_blocks_);
     }
     for (std::size_t p = 0; is_3d_ && p < products(); ++p) {
-      add(NeedOf::Forward, false, false, Opcode::ReduceScatter, Payload::Activation, number_of(Lane::Output, p),
+      add(NeedOf::Forward, false, false, Opcode::ReduceScatter, Payload::Activation, number_of(NeedLane::Output, p),
           output_axis(p), side_ * outputs(p) / blocks_);
     }
     if (products() == 0) {
-      add(NeedOf::Forward, false, false, Opcode::ReduceScatter, Payload::Activation, number_of(Lane::Output, 1),
+      add(NeedOf::Forward, false, false, Opcode::ReduceScatter, Payload::Activation, number_of(NeedLane::Output, 1),
           axis_of_rows_looked_up(), side_ * output_ / blocks_);
     }
     if (split_.gathered) {
-      add(NeedOf::Forward, false, false, Opcode::AllGather, Payload::Activation, number_of(Lane::Loss), row_,
+      add(NeedOf::Forward, false, false, Opcode::AllGather, Payload::Activation, number_of(NeedLane::Loss), row_,
           split_.gathered->value * (side_ / blocks_));
     }
   }
@@ -152,27 +153,27 @@ class GridOfShards {
   void add_input_gradient()
   {
     if (products() == 0) {
-      add(NeedOf::InputGradient, true, true, Opcode::AllGather, Payload::Gradient, number_of(Lane::Gradient, 1),
+      add(NeedOf::InputGradient, true, true, Opcode::AllGather, Payload::Gradient, number_of(NeedLane::Gradient, 1),
           axis_of_rows_looked_up(), gradient_ / blocks_);
     }
     for (std::size_t p = products(); p-- > 0;) {
       if (is_3d_) {
-        add(NeedOf::InputGradient, true, true, Opcode::AllGather, Payload::Gradient, number_of(Lane::Gradient, p),
+        add(NeedOf::InputGradient, true, true, Opcode::AllGather, Payload::Gradient, number_of(NeedLane::Gradient, p),
             output_axis(p), outputs(p) / blocks_);
       } else {
-        add(NeedOf::InputGradient, true, false, Opcode::AllGather, Payload::Parameter, number_of(Lane::WeightAgain, p),
-            weight_axis(), weights(p) / parameter_blocks_);
+        add(NeedOf::InputGradient, true, false, Opcode::AllGather, Payload::Parameter,
+            number_of(NeedLane::WeightAgain, p), weight_axis(), weights(p) / parameter_blocks_);
       }
     }
     if (!has_input_) return;
     for (std::size_t p = products(); p-- > 0;) {
       add(NeedOf::InputGradient, false, false, Opcode::ReduceScatter, Payload::Gradient,
-          number_of(Lane::InputGradient, p), input_axis(p), side_ * inputs(p) / blocks_);
+          number_of(NeedLane::InputGradient, p), input_axis(p), side_ * inputs(p) / blocks_);
     }
-    add_norm(NeedOf::InputGradient, false, Payload::Gradient, Lane::NormGradient);
+    add_norm(NeedOf::InputGradient, false, Payload::Gradient, NeedLane::NormGradient);
   }
 
-  void add_norm(NeedOf pass, bool is_before, Payload payload, Lane lane)
+  void add_norm(NeedOf pass, bool is_before, Payload payload, NeedLane lane)
   {
     if (split_.norm_sums == 0) return;
     const double bytes = bytes_of_a_sum * static_cast<double>(split_.norm_sums) * tokens_ * (side_ / blocks_);

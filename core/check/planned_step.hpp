@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/check/step_graph.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
@@ -16,9 +17,11 @@ struct StagePass {
   Opcode opcode = Opcode::Forward;
   std::size_t stage = 0;
   std::uint64_t microbatch = 0;
+
+  bool operator==(const StagePass&) const = default;
 };
 
-/// Whether play_pipelines plays the step of a plan: its devices divide no operators, and all stages live on them.
+/// Whether play_step plays the step of a plan: all stages live on their devices.
 bool is_played_from_plan(const Plan& plan);
 
 /// The passes of a Program's devices, in the order of their compute lanes.
@@ -26,15 +29,19 @@ std::vector<std::vector<StagePass>> passes_of(const Program& program);
 /// Likewise of the devices of a chain, by its schedule.
 std::vector<std::vector<StagePass>> passes_of_chain(const Plan& plan);
 
+/// What lies between the endpoints of a plan's platform; nothing if transfers are free. Refers to the platform.
+StepGraph::Paths paths_between(const Plan& plan, const Cluster& cluster);
+
 /// Computes the time of a step of a plan that is_played_from_plan, in seconds, from the plan and the passes of each of
-/// its devices (devices_of). What they wait for, what they send and what they add up is that of the plan.
+/// its devices (devices_of). What they wait for, what they send and what they add up is that of the plan. `stretch`:
+/// how much longer computations take.
 ///
 /// For the plan checker, independent of programs and of play_program. O(passes), and as StepGraph has it.
 /// @throws std::logic_error for passes that wait for each other.
-double play_pipelines(const Plan& plan, const Workload& workload, const Cluster& cluster,
-                      const std::vector<std::vector<StagePass>>& passes);
+double play_step(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                 const std::vector<std::vector<StagePass>>& passes, double stretch = 1);
 
-/// The step that a plan claims (predicted.step_time_s) if play_pipelines gives the same but for rounding; else what it
+/// The step that a plan claims (predicted.step_time_s) if play_step gives the same but for rounding; else what it
 /// gives.
 ///
 /// Flows of unequal weight over one link pass on each delay larger than it was, so a step may depend on the last digits

@@ -1,6 +1,7 @@
-#include "core/check/pipeline_player.hpp"
+#include "core/check/planned_step.hpp"
 
 #include "core/check/claims.hpp"
+#include "core/check/operator_steps.hpp"
 #include "core/check/pipeline_steps.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -30,7 +31,7 @@ bool forwards_next(ChainSchedule schedule, std::uint64_t ahead, std::size_t stag
 
 bool is_played_from_plan(const Plan& plan)
 {
-  return !divides_operators(plan) && !uses_machines(plan);
+  return !uses_machines(plan);
 }
 
 std::vector<std::vector<StagePass>> passes_of(const Program& program)
@@ -68,10 +69,20 @@ std::vector<std::vector<StagePass>> passes_of_chain(const Plan& plan)
   return passes;
 }
 
-double play_pipelines(const Plan& plan, const Workload& workload, const Cluster& cluster,
-                      const std::vector<std::vector<StagePass>>& passes)
+StepGraph::Paths paths_between(const Plan& plan, const Cluster& cluster)
 {
-  return PipelineSteps(plan, workload, cluster, passes, 1).play();
+  if (plan.goal.has_free_transfers()) return {};
+  return [&cluster](std::size_t from, std::size_t to) {
+    const Path path = cluster.path(from, to);
+    return GraphPath{path.latency.value, path.bandwidth.value, cluster.network->shared_links(from, to)};
+  };
+}
+
+double play_step(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                 const std::vector<std::vector<StagePass>>& passes, double stretch)
+{
+  if (divides_operators(plan)) return OperatorSteps(plan, workload, cluster, passes, stretch).play();
+  return PipelineSteps(plan, workload, cluster, passes, stretch).play();
 }
 
 double checked_step(const Plan& plan, const Workload& workload, const Cluster& cluster,
@@ -79,14 +90,14 @@ double checked_step(const Plan& plan, const Workload& workload, const Cluster& c
 {
   constexpr double margin = 100;
   constexpr double most = 0.02;
-  const double step = play_pipelines(plan, workload, cluster, passes);
+  const double step = play_step(plan, workload, cluster, passes);
   if (!plan.predicted) return step;
   const double claimed = plan.predicted->step_time.value;
   if (agree(claimed, step)) return claimed;
   if (!(std::abs(claimed - step) <= most * step)) return step;  // also NaN
   double moved = 0;
   for (const double stretch : {1 - 4e-15, 1 + 4e-15, 1 + 8e-15}) {
-    moved = std::max(moved, std::abs(PipelineSteps(plan, workload, cluster, passes, stretch).play() - step));
+    moved = std::max(moved, std::abs(play_step(plan, workload, cluster, passes, stretch) - step));
   }
   return std::abs(claimed - step) <= margin * moved ? claimed : step;
 }
