@@ -1,4 +1,4 @@
-#include "core/check/pipeline_player.hpp"
+#include "core/check/planned_step.hpp"
 
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -6,8 +6,10 @@
 #include "core/plan/transfer_rules.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
+#include "core/spmd/reform_time.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/schedule.hpp"
+#include "tests/support/divisions.hpp"
 #include "tests/support/editable_program.hpp"
 #include "tests/support/every_algorithm.hpp"
 #include "tests/support/shard_grids.hpp"
@@ -161,7 +163,7 @@ double difference(const Case& each)
 {
   const auto program = make_program(each.plan, each.workload);
   const double played = step_of(each.plan, each.workload, each.cluster, *program).value;
-  const double checked = play_pipelines(each.plan, each.workload, each.cluster, passes_of(*program));
+  const double checked = play_step(each.plan, each.workload, each.cluster, passes_of(*program));
   return std::abs(checked - played) / played;
 }
 
@@ -345,6 +347,39 @@ TEST(CheckedSteps, AreThoseOfProgramsWhoseTransfersFollowRules)
   EXPECT_GT(sliced, 100U);
 }
 
+/// One to three groups of one or two replicas of devices that divide the operators of a mixture of experts.
+Case with_divided_operators(std::mt19937_64& random)
+{
+  static const std::vector<std::string> options = {"", "clip_norm: 1\n", "by_index: true\n"};
+  static const std::vector<std::string> schedules = {"duplex", "sequential", "1f1b", "gpipe"};
+  static const std::vector<std::vector<double>> all_shares = {
+      {1}, {0.5, 0.5}, {0.25, 0.75}, {0.25, 0.25, 0.25, 0.25}, {0.5, 0.0, 0.5}, {1.0 / 6, 1.0 / 3, 0.5}};
+  Case each;
+  const auto workloads = testing_support::moes_by_operators(options[random() % options.size()]);
+  each.workload = workloads[random() % workloads.size()];
+  std::vector<std::vector<double>> shares(1 + random() % 3);
+  std::size_t devices = 0;
+  const std::size_t replicas = 1 + random() % 2;
+  for (auto& group : shares) {
+    group = all_shares[random() % all_shares.size()];
+    devices += replicas * group.size();
+  }
+  const auto graph = *operator_graph_of(each.workload);
+  const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random, shares.size());
+  each.plan = testing_support::plan_of_groups(graph, division, shares, schedules[random() % schedules.size()],
+                                              1 + random() % 7, replicas);
+  if (random() % 2 == 0) testing_support::add_random_buckets(each.plan, each.workload, random);
+  each.cluster = random_devices(random, devices);
+  for (auto& device : each.cluster.devices) device.speed = FlopsPerSecond(uniform(random, 1e6, 1e7));
+  each.plan.sync.algorithm = random() % 2 == 0 ? Algorithm::Ring : Algorithm::Tree;
+  return each;
+}
+
+TEST(CheckedSteps, AreThoseOfProgramsThatDivideOperators)
+{
+  expect_equal_steps(600, with_divided_operators);
+}
+
 // --- what is caught --------------------------------------------------------------------------------------------------
 
 /// Whether the checker takes a step for that of a case.
@@ -452,6 +487,34 @@ TEST(CheckedSteps, RefuseTransfersThatDoNotBlock)
   Case each = two_stages(1);
   each.plan.transfers.blocking = true;
   expect_caught(each, "compute", "send");
+}
+
+/// Likewise of random plans, wherever these waits make a difference.
+void expect_caught(Case (*make)(std::mt19937_64& random), const std::string& of, const std::string& on)
+{
+  std::size_t caught = 0;
+  for (unsigned seed = 1; seed <= 200; ++seed) {
+    std::mt19937_64 random(seed);
+    const Case each = make(random);
+    const auto program = make_program(each.plan, each.workload);
+    EditableProgram wrong(*program);
+    drop_waits(wrong, of, on);
+    const Seconds right = step_of(each.plan, each.workload, each.cluster, *program);
+    const Seconds other = step_of(each.plan, each.workload, each.cluster, wrong);
+    if (other > right * 0.99) continue;
+    ++caught;
+    EXPECT_FALSE(is_accepted(each, other)) << "seed " << seed;
+  }
+  EXPECT_GT(caught, 5U) << of << " on " << on;
+}
+
+TEST(CheckedSteps, RefuseDividedOperatorsThatDoNotWaitForReforms)
+{
+  expect_caught(with_divided_operators, "compute", spmd::reform_lane);
+  expect_caught(with_divided_operators, spmd::reform_lane, "compute");
+  expect_caught(with_divided_operators, spmd::replica_lane, "compute");
+  expect_caught(with_divided_operators, "send", "compute");
+  expect_caught(with_divided_operators, "compute", "receive");
 }
 
 TEST(CheckedSteps, RefuseWhatAWrongPlayerGives)

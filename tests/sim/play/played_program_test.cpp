@@ -1,7 +1,7 @@
 #include "core/program/player.hpp"
 
 #include "core/base/child_process.hpp"
-#include "core/check/pipeline_player.hpp"
+#include "core/check/planned_step.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -85,7 +85,7 @@ Comparison compare(const Platform& platform, const Program& program, const Plan&
   // The checker's own player plays one step, beside which no transfer of the next one is under way.
   const Seconds one = play_program(program, nominal_rates(plan, workload, cluster)).periods.front().step_time;
   const auto add = [&](const std::vector<std::vector<StagePass>>& passes) {
-    comparison.add(Seconds(play_pipelines(plan, workload, cluster, passes)), one, one);
+    comparison.add(Seconds(play_step(plan, workload, cluster, passes)), one, one);
   };
   if (is_played_from_plan(plan)) add(passes_of(program));
   if (is_chain(plan) && !workload.layers.empty()) add(passes_of_chain(plan));
