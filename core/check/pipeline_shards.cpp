@@ -116,14 +116,16 @@ void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, s
   }
 }
 
-/// What is gathered for a pass comes while the one before it runs, unless both are of one stage.
+/// What is gathered for a pass comes while the one before it runs, unless both are of one stage; for the first passes
+/// after the update of the step before.
 std::optional<PipelineSteps::Node> PipelineSteps::one_task_ahead(const Rank& rank, std::size_t position) const
 {
-  if (position == 0) return std::nullopt;
-  const RankPass& before = rank.passes[position - 1];
-  const bool follows_itself = before.seat == rank.passes[position].seat && before.opcode != Opcode::BackwardWeight;
-  if (follows_itself) return before.node;
-  return position > 1 ? std::optional(rank.passes[position - 2].node) : std::nullopt;
+  const std::size_t seat = rank.passes[position].seat;
+  if (position > 0) {
+    const RankPass& before = rank.passes[position - 1];
+    if (before.seat == seat && before.opcode != Opcode::BackwardWeight) return before.node;
+  }
+  return position > 1 ? std::optional(rank.passes[position - 2].node) : seats_[seat].last_update;
 }
 
 /// Once a step, shards add up the gradients of parameters that several of them have, those of the last stage first.

@@ -35,8 +35,13 @@ PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const C
 
 double PipelineSteps::play()
 {
-  build_step();
-  return graph_.play().front();
+  const CountedStep counted = counted_step(plan_);
+  for (std::uint64_t step = 0; step < counted.played(); ++step) {
+    if (step > 0) graph_.begin_step();
+    build_step();
+  }
+  const std::vector<double> ends = graph_.play();
+  return ends.at(counted.before) - (counted.before > 0 ? ends.at(counted.before - 1) : 0);
 }
 
 void PipelineSteps::add_seats()
@@ -167,6 +172,8 @@ void PipelineSteps::add_passes()
   for (Rank& rank : ranks_) {
     for (RankPass& pass : rank.passes) {
       pass.node = pass.made = pass.weights = add_next(rank, seconds_of(pass));
+      const auto& gather = seats_[pass.seat].last_gather;
+      if (pass.opcode == Opcode::Forward && gather) graph_.add_wait(pass.node, *gather);
       pass.takers.clear();
       pass.sends.clear();
     }
@@ -177,6 +184,7 @@ void PipelineSteps::add_passes()
       Seat& seat = seats_[number];
       seat.before_sum.clear();
       seat.sums.clear();
+      seat.last_update = seat.update;
       seat.update = add_next(rank, update_seconds(seat));
       if (!rank.first_update) rank.first_update = seat.update;
     }
@@ -211,14 +219,16 @@ void PipelineSteps::add_messages()
 /// One input is on its way while another one is forwarded.
 void PipelineSteps::add_inputs()
 {
+  constexpr std::size_t buffers = 2;
   for (std::size_t number = 0; number < seats_.size() && seats_[number].stage == 0; ++number) {
-    const Seat& seat = seats_[number];
+    Seat& seat = seats_[number];
     Rank& rank = ranks_[seat.rank];
-    const std::size_t stream = graph_.add_stream(cluster_.data_server_index(), rank.device);
-    for (std::size_t i = 0; i < seat.forwards.size(); ++i) {
-      const Node message = graph_.add_message(stream, cuts_.output.front().value);
-      if (i >= 2) graph_.add_wait(message, rank.passes[seat.forwards[i - 2]].node);
-      arrive(rank, seat.forwards[i], message);
+    if (!seat.input) seat.input = graph_.add_stream(cluster_.data_server_index(), rank.device);
+    for (const std::size_t position : seat.forwards) {
+      const Node message = graph_.add_message(*seat.input, cuts_.output.front().value);
+      if (seat.taken.size() >= buffers) graph_.add_wait(message, seat.taken[seat.taken.size() - buffers]);
+      arrive(rank, position, message);
+      seat.taken.push_back(rank.passes[position].node);
     }
   }
 }

@@ -51,10 +51,15 @@ class PipelineSteps {
     std::vector<std::size_t> forwards;   // positions in the rank's passes
     std::vector<std::size_t> backwards;  // that the stage before waits for
     std::vector<std::size_t> gradients;  // that add to the gradients of parameters
+    std::optional<std::size_t> input;    // the stream from the data server
+    std::vector<Node> taken;             // the forwards of all steps so far that wait for it
     // Of the step under construction:
     std::vector<Node> before_sum;  // what the sum over replicas waits for
     std::vector<Node> sums;        // what the update waits for
     std::optional<Node> update;
+    // Of the step before:
+    std::optional<Node> last_update;
+    std::optional<Node> last_gather;  // of the parameters that others have updated
   };
   struct RankPass {
     Opcode opcode = Opcode::Forward;

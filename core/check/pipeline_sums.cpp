@@ -318,7 +318,8 @@ void PipelineSteps::add_gathers_after_updates()
       const Node gather =
           add_collective(lane_of_updated, Opcode::AllGather, ranks_of(seats), bytes, plan_.sync.algorithm);
       for (const std::size_t each : seats) {
-        const Seat& seat = seats_[each];
+        Seat& seat = seats_[each];
+        seat.last_gather = gather;
         graph_.add_wait(gather, seat.update.value());
         auto& last = ranks_[seat.rank].last_after_update;
         if (last) graph_.add_wait(gather, *last);
