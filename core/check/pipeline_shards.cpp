@@ -102,6 +102,7 @@ void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, s
     Rank& rank = ranks_[seat.rank];
     RankPass& pass = rank.passes[position];
     auto& last = before[seat.shard];
+    note(seat.rank, node);
     if (last) graph_.add_wait(node, *last);
     if (need.is_before) {
       graph_.add_wait(pass.node, node);

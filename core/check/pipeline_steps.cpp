@@ -31,6 +31,7 @@ PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const C
   find_passes();
   find_takers();
   find_needs();
+  find_tiers();
 }
 
 double PipelineSteps::play()
@@ -133,6 +134,7 @@ void PipelineSteps::find_takers()
 
 void PipelineSteps::build_step()
 {
+  keep_nodes_of_step();
   add_passes();
   add_shard_collectives();
   add_messages();
@@ -141,10 +143,12 @@ void PipelineSteps::build_step()
   add_shared_sums();
   plan_.sync.each_microbatch ? add_microbatch_sums() : add_sums();
   add_facts();
+  add_tiers();
   wait_for_updates();
   if (plan_.sync.sharded == Sharding::Optimizer || plan_.sync.sharded == Sharding::Gradients) {
     add_gathers_after_updates();
   }
+  end_step();
 }
 
 double PipelineSteps::seconds_of(const RankPass& pass) const
@@ -160,7 +164,8 @@ double PipelineSteps::seconds_of(const RankPass& pass) const
 /// Lets a computation be the next one of a device.
 PipelineSteps::Node PipelineSteps::add_next(Rank& rank, double seconds)
 {
-  const Node node = graph_.add_computation(seconds * stretch_, rank.pace);
+  const Node node = graph_.add_computation(seconds * stretch_, rank.pace, rank.slows);
+  note(static_cast<std::size_t>(&rank - ranks_.data()), node);
   if (rank.ready) graph_.add_wait(node, *rank.ready);
   rank.ready = node;
   return node;
@@ -185,6 +190,7 @@ void PipelineSteps::add_passes()
       seat.before_sum.clear();
       seat.sums.clear();
       seat.last_update = seat.update;
+      if (plan_.stages[seat.stage].residence.optimizer != Tier::Device) continue;
       seat.update = add_next(rank, update_seconds(seat));
       if (!rank.first_update) rank.first_update = seat.update;
     }
@@ -226,6 +232,8 @@ void PipelineSteps::add_inputs()
     if (!seat.input) seat.input = graph_.add_stream(cluster_.data_server_index(), rank.device);
     for (const std::size_t position : seat.forwards) {
       const Node message = graph_.add_message(*seat.input, cuts_.output.front().value);
+      note(seat.rank, message);
+      note(ranks_.size(), message);
       if (seat.taken.size() >= buffers) graph_.add_wait(message, seat.taken[seat.taken.size() - buffers]);
       arrive(rank, position, message);
       seat.taken.push_back(rank.passes[position].node);
@@ -268,6 +276,8 @@ void PipelineSteps::add_messages_of(const Seat& from, std::size_t to_stage, bool
       const auto [stream, is_new] = streams_.try_emplace(key, 0);
       if (is_new) stream->second = graph_.add_stream(rank.device, to.device);
       const Node message = graph_.add_message(stream->second, bytes);
+      note(from.rank, message);
+      note(seats_[number].rank, message);
       graph_.add_wait(message, pass.made);
       pass.sends.push_back(message);
       arrive(to, taken, message);

@@ -4,6 +4,7 @@
 #include "core/check/planned_step.hpp"
 #include "core/check/shard_needs.hpp"
 #include "core/check/step_graph.hpp"
+#include "core/check/tier_needs.hpp"
 #include "core/model/layer_graph.hpp"
 
 #include <array>
@@ -71,6 +72,16 @@ class PipelineSteps {
     std::vector<Node> takers;  // of what comes from the neighbouring stage; none: the pass
     std::vector<Node> sends;
   };
+  /// What the machine of a device does for it, of this step and the one before.
+  struct RankTiers {
+    TierNeeds needs;
+    std::array<std::vector<double>, machine_lanes> seconds;  // of each task
+    std::array<std::vector<Node>, machine_lanes> nodes;
+    std::array<std::vector<Node>, machine_lanes> nodes_before;
+    std::array<std::optional<Node>, machine_lanes> last;  // of each lane
+    std::vector<Node> passes_before;
+    std::optional<std::size_t> pace;  // of the machine's updates
+  };
   struct Rank {
     std::size_t device = 0;  // its index in the cluster
     double speed = 0;
@@ -82,6 +93,8 @@ class PipelineSteps {
     std::optional<Node> last_sum;           // over replicas
     std::vector<Node> last_gradients;       // that all of its gradients wait for
     std::optional<Node> last_after_update;  // the last gather of updated parameters
+    std::optional<RankTiers> tiers;         // where a stage lives elsewhere than on the device
+    std::optional<std::size_t> slows;       // the pace of the machine's updates
   };
   /// Which replica takes a micro-batch through a stage, and where in the passes of its ranks.
   struct Taker {
@@ -159,6 +172,18 @@ class PipelineSteps {
   void wait_for_updates();
   void add_gathers_after_updates();
 
+  // pipeline_tiers.cpp
+  void find_tiers();
+  RankTiers tiers_of(const Rank& rank);
+  MovedPart moved_part(const Seat& seat) const;
+  bool passes_through(std::size_t layer) const;
+  void keep_nodes_of_step();
+  void add_tiers();
+  void add_tier_tasks(Rank& rank);
+  std::optional<Node> awaited(const Rank& rank, const TierWait& wait) const;
+  void note(std::size_t rank, Node node);
+  void end_step();
+
   const Plan& plan_;
   const Workload& workload_;
   const Cluster& cluster_;
@@ -177,6 +202,11 @@ class PipelineSteps {
   std::map<std::pair<std::size_t, Ranks>, std::size_t> groups_;  // by lane and ranks
   std::map<std::tuple<Opcode, Algorithm, double, Ranks>, std::size_t> rounds_;
   std::optional<Node> facts_;
+  std::optional<Node> last_facts_;                   // of the step before
+  std::map<std::size_t, std::size_t> machine_pace_;  // of updates that computations slow down, by machine
+  bool has_fences_ = false;                          // several steps may be under way
+  std::vector<std::vector<Node>> noted_;             // of the step under construction, by rank and the data server
+  std::vector<std::vector<Node>> fences_;            // the end of each step so far
 };
 
 }  // namespace isobar

@@ -62,7 +62,9 @@ std::size_t PipelineSteps::rounds_for(Opcode opcode, const Ranks& ranks, double 
 PipelineSteps::Node PipelineSteps::add_collective(std::size_t lane, Opcode opcode, const Ranks& ranks, double bytes,
                                                   Algorithm algorithm)
 {
-  return graph_.add_collective(group_of(lane, ranks), rounds_for(opcode, ranks, bytes, algorithm));
+  const Node node = graph_.add_collective(group_of(lane, ranks), rounds_for(opcode, ranks, bytes, algorithm));
+  for (const std::size_t rank : ranks) note(rank, node);
+  return node;
 }
 
 // --- parameters for passes -------------------------------------------------------------------------------------------

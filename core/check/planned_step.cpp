@@ -4,7 +4,6 @@
 #include "core/check/operator_steps.hpp"
 #include "core/check/pipeline_steps.hpp"
 #include "core/plan/operator_plan.hpp"
-#include "core/plan/placed_shards.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -28,11 +27,6 @@ bool forwards_next(ChainSchedule schedule, std::uint64_t ahead, std::size_t stag
 }
 
 }  // namespace
-
-bool is_played_from_plan(const Plan& plan)
-{
-  return !uses_machines(plan);
-}
 
 std::vector<std::vector<StagePass>> passes_of(const Program& program)
 {

@@ -21,9 +21,6 @@ struct StagePass {
   bool operator==(const StagePass&) const = default;
 };
 
-/// Whether play_step plays the step of a plan: all stages live on their devices.
-bool is_played_from_plan(const Plan& plan);
-
 /// The passes of a Program's devices, in the order of their compute lanes.
 std::vector<std::vector<StagePass>> passes_of(const Program& program);
 /// Likewise of the devices of a chain, by its schedule.
@@ -32,7 +29,7 @@ std::vector<std::vector<StagePass>> passes_of_chain(const Plan& plan);
 /// What lies between the endpoints of a plan's platform; nothing if transfers are free. Refers to the platform.
 StepGraph::Paths paths_between(const Plan& plan, const Cluster& cluster);
 
-/// Computes the time of a step of a plan that is_played_from_plan, in seconds, from the plan and the passes of each of
+/// Computes the time of a step of a plan, in seconds, from the plan and the passes of each of
 /// its devices (devices_of). What they wait for, what they send and what they add up is that of the plan. `stretch`:
 /// how much longer computations take.
 ///

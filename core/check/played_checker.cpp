@@ -84,8 +84,7 @@ class PlayedChecker {
                                                     : play_program(program_, nominal_rates(plan_, workload_, cluster_),
                                                                    counted_step(plan_).played());
     check_memory(played);
-    check_claims(is_played_from_plan(plan_) ? checked_step(plan_, workload_, cluster_, passes_of(program_))
-                                            : played.periods[counted_step(plan_).before].step_time.value);
+    check_claims(checked_step(plan_, workload_, cluster_, passes_of(program_)));
     return claims_.take();
   }
 

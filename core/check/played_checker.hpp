@@ -12,9 +12,8 @@
 namespace isobar {
 
 /// Verifies the claimed times and memory of a plan that is no chain (is_chain). `faults_of` must have found no fault in
-/// its placement. Memory is that of its Program, played once with nominal rates (core/program/player.hpp). So is the
-/// step, but for plans that is_played_from_plan: theirs is played from the plan, by code of the checker's own
-/// (checked_step).
+/// its placement. Memory is that of its Program, played once with nominal rates (core/program/player.hpp). The
+/// step is played from the plan, by code of the checker's own (checked_step).
 ///
 /// Checks that the Program's work is that of the workload's layers, that every device holds the most that the Program
 /// allocates, and that predicted times, objective, bounds and memory are right to 1e-9 relative. The step bound

@@ -87,7 +87,7 @@ Comparison compare(const Platform& platform, const Program& program, const Plan&
   const auto add = [&](const std::vector<std::vector<StagePass>>& passes) {
     comparison.add(Seconds(play_step(plan, workload, cluster, passes)), one, one);
   };
-  if (is_played_from_plan(plan)) add(passes_of(program));
+  add(passes_of(program));
   if (is_chain(plan) && !workload.layers.empty()) add(passes_of_chain(plan));
   return comparison;
 }
