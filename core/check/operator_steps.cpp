@@ -105,8 +105,6 @@ OperatorSteps::Node OperatorSteps::collective(const Ranks& ranks, std::size_t la
                                               const OperatorNeeds::Collective& what, Algorithm algorithm)
 {
   const auto [group, is_new] = groups_.try_emplace({lane, ranks}, 0);
-  std::vector<std::string> sites;
-  for (const std::size_t rank : ranks) sites.push_back(cluster_.devices[needs_.endpoints()[rank]].site);
   if (is_new) {
     std::vector<std::size_t> ends;
     std::vector<std::size_t> slows;
@@ -118,6 +116,18 @@ OperatorSteps::Node OperatorSteps::collective(const Ranks& ranks, std::size_t la
     }
     group->second = graph_.add_group(std::move(ends), start, std::move(slows));
   }
+  return graph_.add_collective(group->second, rounds_for(ranks, what, algorithm));
+}
+
+/// The rounds of a collective, which those of all micro-batches have in common.
+std::size_t OperatorSteps::rounds_for(const Ranks& ranks, const OperatorNeeds::Collective& what, Algorithm algorithm)
+{
+  // Only sites tell ranks apart.
+  const Ranks key = algorithm == Algorithm::Hierarchical ? ranks : Ranks();
+  const auto [known, is_new] = rounds_.try_emplace({what.opcode, algorithm, what.before, what.after, key}, 0);
+  if (!is_new) return known->second;
+  std::vector<std::string> sites;
+  for (const std::size_t rank : ranks) sites.push_back(cluster_.devices[needs_.endpoints()[rank]].site);
   std::vector<Bytes> sizes;
   std::vector<Bytes> results;
   for (const double bytes : what.before) sizes.emplace_back(bytes);
@@ -127,8 +137,8 @@ OperatorSteps::Node OperatorSteps::collective(const Ranks& ranks, std::size_t la
     return std::all_of(all.begin(), all.end(), [&](Bytes each) { return each == all.front(); });
   };
   if (!divides || (are_even(sizes) && are_even(results))) results.clear();
-  return graph_.add_collective(group->second,
-                               graph_.add_rounds(rounds_of(what.opcode, sizes, algorithm, sites, results)));
+  known->second = graph_.add_rounds(rounds_of(what.opcode, sizes, algorithm, sites, results));
+  return known->second;
 }
 
 // --- reforms ---------------------------------------------------------------------------------------------------------

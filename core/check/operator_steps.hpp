@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,7 @@ class OperatorSteps {
   void add_sums(std::size_t group);
   void add_facts();
   Node collective(const Ranks& ranks, std::size_t lane, const OperatorNeeds::Collective& what, Algorithm algorithm);
+  std::size_t rounds_for(const Ranks& ranks, const OperatorNeeds::Collective& what, Algorithm algorithm);
   std::uint64_t position_of(std::size_t group, Opcode opcode, std::size_t part, std::uint64_t microbatch) const;
   bool is_received(std::size_t reform) const;
 
@@ -84,8 +86,9 @@ class OperatorSteps {
   OperatorNeeds needs_;
   StepGraph graph_;
   std::vector<Rank> ranks_;
-  std::vector<std::vector<Collectives>> collectives_;                           // by group and replica
-  std::map<std::pair<std::size_t, Ranks>, std::size_t> groups_;                 // of the graph, by lane and ranks
+  std::vector<std::vector<Collectives>> collectives_;            // by group and replica
+  std::map<std::pair<std::size_t, Ranks>, std::size_t> groups_;  // of the graph, by lane and ranks
+  std::map<std::tuple<Opcode, Algorithm, std::vector<double>, std::vector<double>, Ranks>, std::size_t> rounds_;
   std::vector<std::map<std::pair<Opcode, Passage>, std::uint64_t>> positions_;  // by group
   std::vector<std::uint64_t> first_forward_;                                    // micro-batches, by part
   std::vector<std::uint64_t> last_backward_;

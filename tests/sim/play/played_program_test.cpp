@@ -87,8 +87,9 @@ Comparison compare(const Platform& platform, const Program& program, const Plan&
   const auto add = [&](const std::vector<std::vector<StagePass>>& passes) {
     comparison.add(Seconds(play_step(plan, workload, cluster, passes)), one, one);
   };
+  if (workload.layers.empty()) return comparison;  // a program of no plan
   add(passes_of(program));
-  if (is_chain(plan) && !workload.layers.empty()) add(passes_of_chain(plan));
+  if (is_chain(plan)) add(passes_of_chain(plan));
   return comparison;
 }
 
