@@ -2,7 +2,7 @@
 // of which is played (docs/certificates.md).
 
 #include "core/certificates/proofs.hpp"
-#include "core/check/step_player.hpp"
+#include "core/steps/step_player.hpp"
 
 #include <fmt/format.h>
 

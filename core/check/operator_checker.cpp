@@ -1,14 +1,14 @@
 #include "core/check/operator_checker.hpp"
 
+#include "core/check/checked_step.hpp"
 #include "core/check/claims.hpp"
-#include "core/check/operator_needs.hpp"
-#include "core/check/planned_step.hpp"
 #include "core/check/tier_memory.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/round_time.hpp"
+#include "core/steps/operator_needs.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>

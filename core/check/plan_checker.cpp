@@ -4,11 +4,10 @@
 
 #include "core/check/plan_checker.hpp"
 
+#include "core/check/checked_step.hpp"
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
-#include "core/check/planned_step.hpp"
 #include "core/check/residence_checker.hpp"
-#include "core/check/step_player.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
@@ -17,6 +16,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/program/player.hpp"
+#include "core/steps/step_player.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>

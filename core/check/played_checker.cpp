@@ -2,14 +2,12 @@
 
 #include "core/check/played_checker.hpp"
 
+#include "core/check/checked_step.hpp"
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
-#include "core/check/holders.hpp"
 #include "core/check/operator_checker.hpp"
-#include "core/check/planned_step.hpp"
 #include "core/check/resident_memory.hpp"
 #include "core/check/schedule_bound.hpp"
-#include "core/check/step_player.hpp"
 #include "core/check/tier_memory.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
@@ -20,6 +18,8 @@
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/round_time.hpp"
+#include "core/steps/holders.hpp"
+#include "core/steps/step_player.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "core/check/holders.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/residence.hpp"
+#include "core/steps/holders.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,8 +1,8 @@
 #include "core/check/schedule_bound.hpp"
 
 #include "core/check/claims.hpp"
-#include "core/check/step_player.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/steps/step_player.hpp"
 
 #include <algorithm>
 #include <cmath>

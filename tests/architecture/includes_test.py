@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 CORE = {"core", "core/base", "core/spmd", "core/model", "core/cluster", "core/jobs", "core/plan", "core/program",
-        "core/compute", "core/check", "core/certificates", "core/text", "core/order", "core/costs"}
+        "core/compute", "core/steps", "core/check", "core/certificates", "core/text", "core/order", "core/costs"}
 EXECUTION = {"exec/control", "exec/device", "exec/files", "exec/launch", "exec/links", "exec/model", "exec/net",
              "exec/stage", "exec/transport", "exec/watch"}
 # The limits keep the tree readable. A room's files fit one screen, and a reader can name what they are about. A folder's
@@ -41,6 +41,8 @@ ROOMS = {
         {"core", "core/base", "core/model", "core/cluster", "core/plan", "core/program", "core/text", "core/order",
          "core/costs"},
         ("fmt/",), ("nlohmann/",)),
+    "core/steps": (
+        {"core", "core/spmd", "core/model", "core/cluster", "core/plan", "core/program", "core/costs"}, ("fmt/",), ()),
     "core/check": (CORE - {"core/check", "core/certificates"}, ("fmt/",), ()),
     "core/certificates": (CORE - {"core/certificates"}, ("fmt/",), ()),
     "allocators/bounds": (CORE, ("fmt/",), ()),

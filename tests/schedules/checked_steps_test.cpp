@@ -1,4 +1,4 @@
-#include "core/check/planned_step.hpp"
+#include "core/check/checked_step.hpp"
 #include "core/check/residence_checker.hpp"
 
 #include "core/costs/nominal_rates.hpp"

@@ -1,7 +1,7 @@
 #include "core/costs/step_recurrence.hpp"
 #include "core/check/plan_checker.hpp"
 
-#include "core/check/step_player.hpp"
+#include "core/steps/step_player.hpp"
 #include "tests/support/instances.hpp"
 
 #include <gmock/gmock.h>

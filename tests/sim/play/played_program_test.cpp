@@ -1,12 +1,12 @@
 #include "core/program/player.hpp"
 
 #include "core/base/child_process.hpp"
-#include "core/check/planned_step.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/program/walk.hpp"
+#include "core/steps/planned_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"

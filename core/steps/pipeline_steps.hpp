@@ -1,11 +1,11 @@
 #pragma once
 
-#include "core/check/holders.hpp"
-#include "core/check/planned_step.hpp"
-#include "core/check/shard_needs.hpp"
-#include "core/check/step_graph.hpp"
-#include "core/check/tier_needs.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/steps/holders.hpp"
+#include "core/steps/planned_step.hpp"
+#include "core/steps/shard_needs.hpp"
+#include "core/steps/step_graph.hpp"
+#include "core/steps/tier_needs.hpp"
 
 #include <array>
 #include <cstddef>

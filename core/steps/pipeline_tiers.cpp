@@ -1,6 +1,6 @@
 // What the machines of devices copy and update.
 
-#include "core/check/pipeline_steps.hpp"
+#include "core/steps/pipeline_steps.hpp"
 
 #include "core/costs/nominal_rates.hpp"
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "core/check/operator_needs.hpp"
-#include "core/check/planned_step.hpp"
-#include "core/check/step_graph.hpp"
+#include "core/steps/operator_needs.hpp"
+#include "core/steps/planned_step.hpp"
+#include "core/steps/step_graph.hpp"
 
 #include <cstddef>
 #include <cstdint>

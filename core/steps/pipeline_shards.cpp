@@ -1,6 +1,6 @@
 // What the shards of a replica bring each other.
 
-#include "core/check/pipeline_steps.hpp"
+#include "core/steps/pipeline_steps.hpp"
 
 #include "core/plan/shard_collectives.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/check/step_graph.hpp"
+#include "core/steps/step_graph.hpp"
 
 #include "core/program/shared_flows.hpp"
 

@@ -1,13 +1,19 @@
 // What the passes of a step wait for, and the messages between stages.
 
-#include "core/check/pipeline_steps.hpp"
+#include "core/steps/pipeline_steps.hpp"
 
-#include "core/check/claims.hpp"
 #include "core/errors.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 namespace isobar {
+
+namespace {
+
+constexpr double same_share = 1e-9;
+
+}  // namespace
 
 PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const Cluster& cluster,
                              const std::vector<std::vector<StagePass>>& passes, double stretch)
@@ -81,7 +87,7 @@ void PipelineSteps::add_seats()
     const auto& first = stage.replicas.front().shards;
     is_divided_alike_.push_back(std::all_of(stage.replicas.begin(), stage.replicas.end(), [&](const Replica& replica) {
       return std::equal(first.begin(), first.end(), replica.shards.begin(), replica.shards.end(),
-                        [](const Shard& a, const Shard& b) { return agree(a.share, b.share); });
+                        [](const Shard& a, const Shard& b) { return std::abs(a.share - b.share) <= same_share; });
     }));
   }
 }

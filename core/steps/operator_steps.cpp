@@ -1,4 +1,4 @@
-#include "core/check/operator_steps.hpp"
+#include "core/steps/operator_steps.hpp"
 
 #include "core/errors.hpp"
 #include "core/program/collective.hpp"
@@ -23,7 +23,7 @@ constexpr std::size_t of_tensors = 1;
 constexpr std::size_t of_parameters = 2;
 constexpr std::size_t sums_of_parameters = 3;
 
-/// A message waits for the one of the third sender before: a device follows no more than so many at a time.
+/// A message waits for the one of the third sender before it, since a device follows three senders at a time.
 constexpr std::size_t most_arrivals = 3;
 
 }  // namespace

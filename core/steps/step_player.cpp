@@ -1,4 +1,4 @@
-#include "core/check/step_player.hpp"
+#include "core/steps/step_player.hpp"
 
 #include <algorithm>
 #include <deque>

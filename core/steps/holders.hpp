@@ -1,9 +1,9 @@
 #pragma once
 
-#include "core/check/step_player.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
+#include "core/steps/step_player.hpp"
 
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
 // What replicas gather and add up, and the updates.
 
-#include "core/check/pipeline_steps.hpp"
+#include "core/steps/pipeline_steps.hpp"
 
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"

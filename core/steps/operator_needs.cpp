@@ -1,4 +1,4 @@
-#include "core/check/operator_needs.hpp"
+#include "core/steps/operator_needs.hpp"
 
 #include "core/cluster/device_types.hpp"
 #include "core/spmd/pieces.hpp"

@@ -1,4 +1,4 @@
-#include "core/check/shard_needs.hpp"
+#include "core/steps/shard_needs.hpp"
 
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"

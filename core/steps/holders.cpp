@@ -1,4 +1,4 @@
-#include "core/check/holders.hpp"
+#include "core/steps/holders.hpp"
 
 #include <algorithm>
 #include <cmath>

@@ -35,7 +35,7 @@ struct PartPass {
 enum class MachineLane : std::uint8_t { Load, Store, Update, Read, Write, Pass, Sum, Facts };
 inline constexpr std::size_t machine_lanes = 5;  // those of the machine
 
-/// The wait for number `index` of a lane: of this step, or of so many steps before. Of Sum, for the sum of the
+/// The wait for number `index` of a lane: of this step, or of one `steps_back` before it. Of Sum, for the sum of the
 /// gradients of that part over replicas.
 struct TierWait {
   MachineLane lane = MachineLane::Pass;

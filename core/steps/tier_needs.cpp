@@ -1,4 +1,4 @@
-#include "core/check/tier_needs.hpp"
+#include "core/steps/tier_needs.hpp"
 
 #include "core/errors.hpp"
 
