@@ -144,16 +144,34 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   if (*plan.objective_bound >= *plan.objective * (1 - tolerance)) plan.outcome = Outcome::Optimal;
 }
 
-void play_chain(Plan& plan, const Workload& workload, const Cluster& cluster)
+namespace {
+
+/// The played step of a chain, where it may differ from the recurrence.
+std::optional<Seconds> played_step_of_chain(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   const auto program = schedules::make_program(plan, workload);
-  if (instructions_of(*program) > most_played_instructions) return;
+  if (instructions_of(*program) > most_played_instructions) return std::nullopt;
   const PlayerRates rates = nominal_rates(plan, workload, cluster);
   const auto contends = contending_channels(*program, network_between_ranks(rates), rates.sites);
   const bool has_contention = std::find(contends.begin(), contends.end(), true) != contends.end();
-  if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return;
-  plan.predicted.value().step_time = play_program(*program, rates).periods.front().step_time;
+  if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return std::nullopt;
+  return play_program(*program, rates).periods.front().step_time;
+}
+
+}  // namespace
+
+void play_chain(Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  const auto step = played_step_of_chain(plan, workload, cluster);
+  if (!step) return;
+  plan.predicted.value().step_time = *step;
   plan.predicted->step_time_by = StepTimeBy::Played;
+}
+
+Seconds predicted_step(const Plan& plan, const CostModel& cost)
+{
+  if (!is_chain(plan)) return plan.predicted.value().step_time;
+  return played_step_of_chain(plan, cost.workload(), cost.cluster()).value_or(plan.objective.value());
 }
 
 namespace {

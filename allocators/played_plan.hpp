@@ -40,4 +40,8 @@ std::optional<Excess> excess_of_devices(const Plan& plan, const Cluster& cluster
 /// fits. Throws as price_by_playing() does.
 std::optional<Excess> price(Plan& plan, const CostModel& cost);
 
+/// The step that a plan is predicted to take after price(), by which plans of all kinds compare: of a chain as
+/// play_chain() predicts it. `cost` is of the plan's workload and cluster. O(instructions of a step) for a chain.
+Seconds predicted_step(const Plan& plan, const CostModel& cost);
+
 }  // namespace isobar::allocators

@@ -44,7 +44,9 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <stdexcept>
+#include <utility>
 
 namespace isobar::allocators {
 
@@ -153,13 +155,14 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   throw std::logic_error(faults.front());
 }
 
-/// Prices what an allocator proposes, drops what exceeds a memory, and keeps those with the least objective. If none
-/// fits, the reason is that of the one that lacks least. `clock` has run since the search began.
+/// Prices what an allocator proposes, drops what exceeds a memory, and keeps those with the least predicted step or,
+/// for objective `dtfm`, the least objective. If none fits, the reason is that of the one that lacks least. `clock` has
+/// run since the search began.
 std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
 {
   const CostModel cost(problem.workload, problem.cluster);
   const CostModel chain_cost(problem.view.workload, problem.cluster);
-  std::vector<Plan> plans;
+  std::multimap<Seconds, Plan> by_step;
   std::exception_ptr fault;
   Bytes least_excess;  // of the proposals that do not fit
   const bool is_dtfm = problem.goal.objective == Objective::DtFm;
@@ -171,21 +174,26 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     make_claims(plan, placement, stages, cost, chain_cost);
   };
   for (auto& plan : proposals.plans) {
-    if (!plans.empty() && (clock.is_over() || !clock.spend())) {
+    if (!by_step.empty() && (clock.is_over() || !clock.spend())) {
       is_cut_short = true;
       break;
     }
     plan.recompute = problem.workload.recompute;
     plan.data_server = problem.cluster.data_server;
     std::optional<Excess> excess;
+    Seconds step;
     const Plan proposed = plan;
     plan.goal.objective = Objective::Step;  // also what plans for other objectives predict
+    const auto price_with = [&](const CostModel& own) {
+      excess = price(plan, own);
+      if (!excess && !is_dtfm) step = predicted_step(plan, own);
+    };
     try {
       if (plan.routing) {
         const Workload routed = with_routing(problem.workload, *plan.routing, problem.workload.micro_batch);
-        excess = price(plan, CostModel(routed, problem.cluster));
+        price_with(CostModel(routed, problem.cluster));
       } else {
-        excess = price(plan, cost);
+        price_with(cost);
       }
     } catch (const InputError&) {  // numbers of the schedule that are for another shape
       fault = std::current_exception();
@@ -203,13 +211,14 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
       }
     }
     if (!excess) {
-      plans.push_back(std::move(plan));
+      const Seconds rank = is_dtfm ? plan.objective.value() : step;
+      by_step.emplace(rank, std::move(plan));
     } else if (proposals.reason.empty() || excess->size < least_excess) {
       proposals.reason = std::move(excess->reason);
       least_excess = excess->size;
     }
   }
-  if (plans.empty()) {
+  if (by_step.empty()) {
     if (fault && proposals.reason.empty()) std::rethrow_exception(fault);
     Plan plan;
     plan.goal = problem.goal;
@@ -219,9 +228,10 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.data_server = problem.cluster.data_server;
     return {plan};
   }
-  std::stable_sort(plans.begin(), plans.end(),
-                   [](const Plan& a, const Plan& b) { return *a.objective < *b.objective; });
-  if (plans.size() > problem.limits.candidates) plans.resize(problem.limits.candidates);
+  std::vector<Plan> plans;
+  for (auto& [step, plan] : by_step) {
+    if (plans.size() < problem.limits.candidates) plans.push_back(std::move(plan));
+  }
   // These bounds count whole layers, of which devices may compute parts.
   if (!operator_graph_of(problem.workload)) raise_bounds(plans, problem.workload, problem.cluster);
   for (auto& plan : plans) {
