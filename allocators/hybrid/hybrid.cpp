@@ -37,6 +37,10 @@ constexpr double hot = 0.05;
 constexpr Seconds never(std::numeric_limits<double>::infinity());
 constexpr std::size_t most_shaped_plans = 16;
 constexpr std::size_t most_improved = 3;
+/// Plans of which the one with the least predicted step is chosen, if one is wanted.
+constexpr std::size_t most_compared = 16;
+/// Relative. Steps that differ by less are equal.
+constexpr double rounding = 1e-9;
 /// Limits of a phase's plays, in tasks: a task is a pass of a stage for a micro-batch.
 constexpr double most_played_tasks = 2e5;
 constexpr double most_improving_tasks = 3e4;
@@ -85,7 +89,7 @@ class Hybrids {
       if (problem_.limits.candidates > 1) search(Links::Shared);
       improve();
     }
-    keep_best(waiting_, least_);
+    if (problem_.limits.candidates == 1) keep_waiting();
     if (schedule_.folding == schedules::Folding::OneEach) enumerate();
     Proposals proposals{{}, unfit_.empty() ? reason_ : "", clock_.is_over()};
     if (best_.empty()) {
@@ -93,13 +97,15 @@ class Hybrids {
       return proposals;
     }
     const std::size_t most = problem_.limits.candidates;
-    if (most > 1) {  // to be simulated: some of each
-      proposals.plans = std::move(starts_);
-      if (proposals.plans.size() > most) proposals.plans.resize(most);
-      const std::size_t of_shared = (most - proposals.plans.size()) / 2;
-      for (std::size_t i = 0; i < shared_.size() && i < of_shared; ++i) {
-        proposals.plans.push_back(std::move(shared_[i]));
-      }
+    if (most == 1) {
+      proposals.plans.push_back(chosen());
+      return proposals;
+    }
+    proposals.plans = std::move(starts_);  // to be simulated: some of each
+    if (proposals.plans.size() > most) proposals.plans.resize(most);
+    const std::size_t of_shared = (most - proposals.plans.size()) / 2;
+    for (std::size_t i = 0; i < shared_.size() && i < of_shared; ++i) {
+      proposals.plans.push_back(std::move(shared_[i].second));
     }
     for (auto& [step, plan] : best_) {
       if (proposals.plans.size() < most) proposals.plans.push_back(std::move(plan));
@@ -157,26 +163,74 @@ class Hybrids {
     }
     if (problem_.limits.candidates == 1) {
       waiting_.merge(by_bound);
-    } else if (auto best = keep_best(by_bound, never)) {
-      starts_.push_back(std::move(*best));
+    } else {
+      keep_start(by_bound);
     }
   }
 
-  /// Plays plans in the order of their least possible steps, while these are below `limit` and the least step of all.
-  std::optional<Plan> keep_best(std::multimap<Seconds, Plan>& by_bound, Seconds limit)
+  /// Keeps plans of a planner in the order of their least possible steps, while these are below the least predicted
+  /// step of its plans, and the plan with that step as a start.
+  void keep_start(std::multimap<Seconds, Plan>& by_bound)
   {
-    std::optional<Plan> best;
+    std::optional<std::pair<Seconds, Plan>> best;
     for (auto& [bound, plan] : by_bound) {
-      if (limit < never && (bound >= limit || clock_.is_over())) break;
+      if (best && (bound >= best->first || clock_.is_over())) break;
       const auto step = step_of(plan);
       if (!step) {
         unfit_.push_back(std::move(plan));
         continue;
       }
       keep(*step, plan);
-      if (*step >= limit) continue;
+      const auto known = steps_.step_of(plan);
+      const auto predicted = known && known->is_exact ? played_step_of(plan) : step;
+      if (predicted && (!best || *predicted < best->first)) best.emplace(*predicted, std::move(plan));
+    }
+    if (best) starts_.push_back(std::move(best->second));
+  }
+
+  /// Keeps plans of other planners in the order of their least possible steps, while these are below the least step.
+  void keep_waiting()
+  {
+    for (auto waiting = waiting_.begin(); waiting != waiting_.end();) {
+      if (least_ < never && (waiting->first >= least_ || clock_.is_over())) break;
+      const auto step = step_of(waiting->second);
+      if (step) {
+        keep(*step, waiting->second);
+        ++waiting;
+      } else {
+        unfit_.push_back(std::move(waiting->second));
+        waiting = waiting_.erase(waiting);
+      }
+    }
+  }
+
+  /// The plan with the least predicted step, in which flows share links: of the plans kept and those of other planners
+  /// and, where these flows take longer than alone, of a search with shared links.
+  Plan chosen()
+  {
+    std::multimap<Seconds, Plan> plans(best_.begin(), best_.end());
+    plans.insert(waiting_.begin(), waiting_.end());
+    auto best = least_predicted(plans, never);
+    if (!best) return best_.begin()->second;
+    const bool is_contended = best->first > least_ * (1 + rounding);
+    if (!is_contended || schedule_.folding != schedules::Folding::OneEach) return std::move(best->second);
+    search(Links::Shared);
+    std::multimap<Seconds, Plan> of_shared(shared_.begin(), shared_.end());
+    auto other = least_predicted(of_shared, best->first);
+    return std::move((other ? other : best)->second);
+  }
+
+  /// The plan with the least predicted step, if it is below `limit`. Plays plans in the order of their steps without
+  /// contention, while these are below it.
+  std::optional<std::pair<Seconds, Plan>> least_predicted(const std::multimap<Seconds, Plan>& by_step, Seconds limit)
+  {
+    std::optional<std::pair<Seconds, Plan>> best;
+    for (const auto& [least, plan] : by_step) {
+      if (least >= limit * (1 - rounding) || (best && clock_.is_over())) break;
+      const auto step = played_step_of(plan);
+      if (!step || *step >= limit) continue;
       limit = *step;
-      best = std::move(plan);
+      best.emplace(*step, plan);
     }
     return best;
   }
@@ -225,7 +279,7 @@ class Hybrids {
       if (plan.estimate.step > largest_error * least) continue;
       for (const auto layout : {Layout::StagesApart, Layout::ReplicasApart}) {
         auto best = keep_candidates(pipelines_of(plan, shapes.kinds(), layout));
-        if (links == Links::Shared && best) shared_.push_back(std::move(best->second));
+        if (links == Links::Shared && best) shared_.push_back(std::move(*best));
       }
     }
   }
@@ -279,8 +333,8 @@ class Hybrids {
     return plans;
   }
 
-  /// The predicted step of a plan; none if it does not fit into memory, if ranks would wait for each other's
-  /// collectives, or if it surely is not below `limit`.
+  /// The step of a plan: of pipelines side by side without contention, of others as predicted. None if it does not fit
+  /// into memory, if ranks would wait for each other's collectives, or if it surely is not below `limit`.
   std::optional<Seconds> step_of(const Plan& plan, Seconds limit = never)
   {
     ++plays_;
@@ -290,12 +344,19 @@ class Hybrids {
       if (!known->fits || known->step >= limit) return std::nullopt;
       if (known->is_exact) return known->step;
     }
+    return played_step_of(plan);
+  }
+
+  /// The predicted step of a plan; none if it does not fit into memory, or if it cannot be played.
+  std::optional<Seconds> played_step_of(const Plan& plan)
+  {
     tasks_ += static_cast<double>(problem_.goal.microbatches * plan.stages.size());
     Plan priced = plan;
     priced.recompute = problem_.workload.recompute;
     priced.data_server = problem_.cluster.data_server;
     try {
-      return price(priced, cost_) ? std::nullopt : priced.objective;
+      if (price(priced, cost_)) return std::nullopt;
+      return predicted_step(priced, cost_);
     } catch (const InputError&) {
       return std::nullopt;
     }
@@ -316,7 +377,7 @@ class Hybrids {
   {
     least_ = std::min(least_, step);
     best_.emplace(step, std::move(plan));  // one of each step: others mostly differ in the names of devices
-    if (best_.size() > problem_.limits.candidates) best_.erase(std::prev(best_.end()));
+    if (best_.size() > std::max(problem_.limits.candidates, most_compared)) best_.erase(std::prev(best_.end()));
   }
 
   /// Keeps the best plan of a candidate, and the candidate if it is among those to improve.
@@ -391,7 +452,7 @@ class Hybrids {
         for (auto& next : neighbours_of(candidate)) {
           if (is_over() || !clock_.spend()) break;
           const auto found = best_plan_of(next, step);
-          if (!found || found->first >= step * (1 - 1e-9)) continue;
+          if (!found || found->first >= step * (1 - rounding)) continue;
           candidate = std::move(next);
           step = found->first;
           is_better = true;
@@ -443,11 +504,11 @@ class Hybrids {
   std::size_t plays_ = 0;  // likewise
   Seconds least_ = never;
   std::map<Seconds, Plan> best_;
-  std::vector<Plan> starts_;              // the best of each other planner
-  std::multimap<Seconds, Plan> waiting_;  // of other planners, by their bounds
-  std::vector<Plan> shared_;              // the best where pipelines share links, by their estimates
-  std::vector<Plan> unfit_;               // do not fit into memory
-  std::string reason_;                    // if nothing was proposed
+  std::vector<Plan> starts_;                      // the best of each other planner
+  std::multimap<Seconds, Plan> waiting_;          // of other planners, by their bounds
+  std::vector<std::pair<Seconds, Plan>> shared_;  // the best where pipelines share links, by their estimates
+  std::vector<Plan> unfit_;                       // do not fit into memory
+  std::string reason_;                            // if nothing was proposed
   std::map<std::vector<Pipeline>, std::optional<std::pair<Seconds, Plan>>> kept_;  // and their best plans
   std::multimap<Seconds, Candidate> to_improve_;
 };

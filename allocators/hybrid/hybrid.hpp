@@ -11,23 +11,27 @@ namespace isobar::allocators {
 ///    unlike clusters a chain of `local-search`.
 /// 2. Devices that a search need not tell apart are of one kind. Sets of shapes, which are pipelines of kinds with a
 ///    number of copies, are searched by simulated annealing over a closed form of the step (shapes.hpp,
-///    shape_search.hpp): as if each transfer had its links to itself, as a prediction does, and for several candidates
-///    also with shared links. The best ones are laid out over devices in two ways, and their steps found
+///    shape_search.hpp): as if each transfer had its links to itself, and for several candidates also with shared
+///    links. The best ones are laid out over devices in two ways, and their steps found without contention
 ///    (pipeline_steps.hpp).
-/// 3. Small changes of cuts and shares improve the best plans as long as their predicted step gets shorter.
+/// 3. Small changes of cuts and shares improve the best plans as long as their step without contention gets shorter.
 /// 4. Where there are only a few thousand different pipelines, every set of them is tried (enumeration.hpp). On up to
 ///    5 devices with 6 layers and 8 micro-batches no set of pipelines of single devices whose replicas divide nothing
-///    has a shorter predicted step.
+///    has a shorter step without contention.
+/// 5. Of the 16 best plans and all starts, the one with the least predicted step is proposed. Only those are played
+///    whose step without contention is below it. If even the best plan is contended, shapes are searched with shared
+///    links too.
 ///
 /// Gradients are added up in a ring or, across sites, also hierarchically, in buckets or parts of stages where that
 /// can help; replicas divide nothing, the optimizer's state, where nothing else fits also gradients, or if all
 /// pipelines have the same cuts, all parameters.
 /// If several candidates are asked for, to be simulated, they are the starts, with a chain of a short search by
-/// `exact`, and in equal parts the best with shared links and the best predicted ones.
+/// `exact`, and in equal parts the best with shared links and the best without contention.
 ///
 /// A budget counts moves of the annealing, plans that are improved and sets that are tried; the starts have limits of
-/// their own. Never worse than the starts. Deterministic for a seed without a time limit. Under schedules with several
-/// stages on each device it proposes the best plan of `grid`, and for objective `dtfm` that of `dtfm`.
+/// their own. Never predicted to be slower than the starts. Deterministic for a seed without a time limit. Under
+/// schedules with several stages on each device it proposes the best plan of `grid`, and for objective `dtfm` that of
+/// `dtfm`.
 ///
 /// Source: own; of the parts see the headers.
 /// @throws InputError for a schedule whose orders an allocator makes for one placement.

@@ -6,6 +6,7 @@
 #include "tests/support/instances.hpp"
 #include "tests/support/piper_model.hpp"
 #include "tests/support/shards.hpp"
+#include "tests/support/shared_trunk.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -255,6 +256,35 @@ TEST(AllocateHybrid, IsNeverWorseThanGridAndAmp)
       EXPECT_LE(plan.objective->value, other.objective->value * (1 + 1e-9)) << rival << " " << i;
     }
   }
+}
+
+TEST(AllocateHybrid, IsPredictedNoSlowerThanGridAmpAndAChainWhereLinksAreShared)
+{
+  std::mt19937_64 random(6);
+  std::size_t contended = 0;
+  for (int i = 0; i < 40; ++i) {
+    const Workload workload = testing_support::random_chain(random, 4 + random() % 5);
+    const Cluster cluster = testing_support::random_nodes(random, 2 + random() % 3, 1e9);
+    const Goal goal = goal_under("1f1b", 4 + random() % 9);
+    const Plan plan = allocate("hybrid", workload, cluster, goal, {});
+    for (const char* name : {"grid", "amp", "local-search"}) {
+      const Plan rival = allocate(name, workload, cluster, goal, {});
+      if (rival.stages.empty()) continue;
+      ASSERT_FALSE(plan.stages.empty()) << name << " " << i;
+      EXPECT_LE(plan.predicted->step_time.value, rival.predicted->step_time.value * (1 + 1e-9)) << name << " " << i;
+      Cluster with_own_links = cluster;
+      std::vector<Path> paths;
+      for (std::size_t from = 0; from <= cluster.devices.size(); ++from) {
+        for (std::size_t to = 0; to <= cluster.devices.size(); ++to) paths.push_back(cluster.path(from, to));
+      }
+      with_own_links.network = std::make_shared<MatrixNetwork>(cluster.devices.size() + 1, std::move(paths));
+      Plan alone = rival;
+      if (is_chain(alone)) continue;
+      price_by_playing(alone, workload, with_own_links);
+      if (alone.predicted->step_time < rival.predicted->step_time * (1 - 1e-9)) ++contended;
+    }
+  }
+  EXPECT_GE(contended, 10U);
 }
 
 TEST(AllocateHybrid, ChoosesWarmUpsThatHideDelays)
