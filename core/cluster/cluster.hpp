@@ -39,6 +39,7 @@ struct Machine {
   FlopsPerSecond update_speed;       ///< of updates while none of its devices computes
   FlopsPerSecond busy_update_speed;  ///< while one of them does
   std::optional<Disk> disk;          ///< none: the platform gives it none with a capacity
+  std::size_t cores = 1;             ///< updates at a time that run at the full rate
 };
 
 /// The machine that a device is in, and the copies between them.
@@ -46,6 +47,9 @@ struct MachineLink {
   std::size_t machine = 0;  ///< index in Cluster::machines
   Path in;                  ///< from the machine's memory to the device
   Path out;                 ///< back
+  /// The links of these, each once, at which copies meet others. Their names live as long as the platform's network.
+  std::vector<SharedLink> in_links = {};
+  std::vector<SharedLink> out_links = {};
 };
 
 /// What was measured of a training system on the machines of a platform, in place of what the platform says. A plan

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <utility>
+#include <vector>
 
 namespace isobar {
 
@@ -10,6 +11,11 @@ namespace {
 Path scaled(Path path, const ClusterFactors& factors)
 {
   return {path.latency * factors.latency, path.bandwidth * factors.bandwidth};
+}
+
+void scale(std::vector<SharedLink>& links, const ClusterFactors& factors)
+{
+  for (auto& link : links) link.bandwidth = link.bandwidth * factors.bandwidth;
 }
 
 class ScaledNetwork : public Network {
@@ -28,7 +34,7 @@ class ScaledNetwork : public Network {
   std::vector<SharedLink> shared_links(std::size_t from, std::size_t to) const override
   {
     auto links = network_->shared_links(from, to);
-    for (auto& link : links) link.bandwidth = link.bandwidth * factors_.bandwidth;
+    scale(links, factors_);
     return links;
   }
 
@@ -48,6 +54,8 @@ Cluster scaled(const Cluster& cluster, const ClusterFactors& factors)
     if (!device.machine) continue;
     device.machine->in = scaled(device.machine->in, factors);
     device.machine->out = scaled(device.machine->out, factors);
+    scale(device.machine->in_links, factors);
+    scale(device.machine->out_links, factors);
   }
   if (cluster.network) result.network = std::make_shared<ScaledNetwork>(cluster.network, factors);
   return result;

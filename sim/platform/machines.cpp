@@ -14,13 +14,18 @@ namespace isobar::sim {
 
 namespace {
 
-/// The path between two hosts; none without a route.
-std::optional<Path> path_between(const Routes& routes, const std::string& from, const std::string& to)
+MachineLink link_over(const Routes& routes, std::size_t machine, const Route& in, const Route& out)
+{
+  return {machine, in.path(), out.path(), routes.shared_links(in), routes.shared_links(out)};
+}
+
+/// The route between two hosts; none if there is none.
+std::optional<Route> route_between(const Routes& routes, const std::string& from, const std::string& to)
 {
   const auto* engine = sg4::Engine::get_instance();
   try {
-    const Route route = routes.between(*engine->host_by_name(from), *engine->host_by_name(to));
-    if (!route.missing()) return route.path();
+    Route route = routes.between(*engine->host_by_name(from), *engine->host_by_name(to));
+    if (!route.missing()) return route;
   } catch (const std::exception&) {  // SimGrid's way to say that two zones have no route
   }
   return std::nullopt;
@@ -49,12 +54,13 @@ class MachineSearch {
   {
     const ScannedHost& machine = *machines_[index];
     const std::string place = place_of_host(file_, device);
-    const auto path = [&](const ScannedHost& from, const ScannedHost& to, const char* direction) {
+    const auto route = [&](const ScannedHost& from, const ScannedHost& to, const char* direction) {
       const std::string missing = fmt::format("{}: no route {} its machine {}; a device needs one in each direction",
                                               place, direction, machine.name);
-      return checked_route(routes_, from, to, place, missing, expect_fault_).path();
+      return checked_route(routes_, from, to, place, missing, expect_fault_);
     };
-    return {index, path(machine, device, "from"), path(device, machine, "to")};
+    const Route in = route(machine, device, "from");
+    return link_over(routes_, index, in, route(device, machine, "to"));
   }
 
   std::optional<std::size_t> nearest_to(const ScannedHost& device) const
@@ -66,10 +72,11 @@ class MachineSearch {
       expect_fault_(
           fmt::format("{}: SimGrid finds no route to the machine {}; name the device's own with the prop host",
                       place_of_host(file_, device), machine));
-      const auto in = path_between(routes_, machine, device.name);
-      const auto out = path_between(routes_, device.name, machine);
+      const auto in = route_between(routes_, machine, device.name);
+      const auto out = route_between(routes_, device.name, machine);
       if (!in || !out) continue;
-      const std::pair distance((in->latency + out->latency).value, -std::min(in->bandwidth, out->bandwidth).value);
+      const std::pair distance((in->latency + out->latency).value,
+                               -std::min(in->path().bandwidth, out->path().bandwidth).value);
       if (nearest && distance >= least) continue;
       nearest = i;
       least = distance;
@@ -93,6 +100,7 @@ Machine machine_of(const ScannedHost& host)
   machine.memory = *host.props.memory;
   machine.busy_update_speed = host.speeds.front();
   machine.update_speed = host.speeds.back();
+  machine.cores = static_cast<std::size_t>(sg4::Engine::get_instance()->host_by_name(host.name)->get_core_count());
   const auto disk = std::ranges::find_if(host.disks, [](const ScannedDisk& each) { return each.capacity.has_value(); });
   if (disk != host.disks.end()) machine.disk = Disk{disk->name, *disk->capacity, disk->read, disk->write};
   return machine;
@@ -111,7 +119,8 @@ MachineLink current_link(const Routes& routes, const Cluster& cluster, const Dev
 {
   const std::size_t index = device.machine->machine;
   const std::string& machine = cluster.machines[index].name;
-  return {index, *path_between(routes, machine, device.name), *path_between(routes, device.name, machine)};
+  return link_over(routes, index, route_between(routes, machine, device.name).value(),
+                   route_between(routes, device.name, machine).value());
 }
 
 }  // namespace isobar::sim
