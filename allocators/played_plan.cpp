@@ -152,8 +152,7 @@ std::optional<Seconds> played_step_of_chain(const Plan& plan, const Workload& wo
   const auto program = schedules::make_program(plan, workload);
   if (instructions_of(*program) > most_played_instructions) return std::nullopt;
   const PlayerRates rates = nominal_rates(plan, workload, cluster);
-  const auto contends = contending_channels(*program, network_between_ranks(rates), rates.sites);
-  const bool has_contention = std::find(contends.begin(), contends.end(), true) != contends.end();
+  const bool has_contention = contention_of(*program, rates).is_anywhere();
   if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return std::nullopt;
   return play_program(*program, rates).periods.front().step_time;
 }

@@ -54,8 +54,9 @@ class WindowCosts {
   double busy_update_time(std::size_t layer) const;                      ///< s, while it computes
   const MachineRates& rates() const { return rates_; }
 
-  /// A step, without other devices that share links and the machine. O(layers), times the micro-batches where
-  /// activations are stored; three times that for updates that run into the next step.
+  /// A step, without other devices that share links and the machine, and as if reads and writes did not share the disk.
+  /// O(layers), times the micro-batches where activations are stored; three times that for updates that run into the
+  /// next step.
   Seconds step_of(const WindowShape& shape) const;
   /// The most that a step may hold. Where activations are stored, fast copies may leave less.
   WindowMemory memory_of(const WindowShape& shape) const;

@@ -35,6 +35,9 @@ MachineRates machine_rates(const Plan& plan, const Device& device, const Cluster
   rates.busy_update_speed =
       measured.busy_update_speed.value_or(measured.update_speed.value_or(machine.busy_update_speed));
   rates.backward_delay = measured.backward_delay;
+  rates.cores = machine.cores;
+  rates.in_links = device.machine->in_links;
+  rates.out_links = device.machine->out_links;
   return rates;
 }
 

@@ -4,6 +4,8 @@
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/contention.hpp"
+#include "core/program/machine_use.hpp"
+#include "core/program/rank_memory.hpp"
 #include "core/program/round_time.hpp"
 #include "core/program/shared_flows.hpp"
 #include "core/program/walk.hpp"
@@ -11,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <deque>
 #include <limits>
 #include <map>
@@ -24,9 +27,6 @@ namespace isobar {
 namespace {
 
 constexpr Seconds never{std::numeric_limits<double>::infinity()};
-/// An update that ends when a computation begins does not reach into it, whatever the last digits say: else the two
-/// would move each other in every round.
-constexpr double rounding = 1e-12;
 
 /// The times of a lane, in seconds.
 struct LaneTimes {
@@ -71,54 +71,6 @@ struct ChannelTimes {
   std::optional<SharedCollective> shared_collective = {};
 };
 
-struct MemoryChange {
-  double time = 0;
-  Tier tier = {};
-  double bytes = 0;
-};
-
-/// The memory of a rank over time.
-class RankMemory {
- public:
-  explicit RankMemory(const std::array<double, tier_count>& resident) : held_(resident), peak_(resident) {}
-
-  /// Changes of one time count in the order of the calls.
-  void change(double time, const Hold& hold, double sign)
-  {
-    if (hold.size.value > 0) changes_.push_back({time, hold.tier, sign * hold.size.value});
-  }
-  /// Counts all changes before `time`; no earlier one may follow.
-  void settle(double time)
-  {
-    const auto is_earlier = [](const MemoryChange& a, const MemoryChange& b) { return a.time < b.time; };
-    // The changes of one compute lane are in order.
-    if (!std::is_sorted(changes_.begin(), changes_.end(), is_earlier)) {
-      std::stable_sort(changes_.begin(), changes_.end(), is_earlier);
-    }
-    auto change = changes_.begin();
-    for (; change != changes_.end() && change->time < time; ++change) {
-      const auto tier = static_cast<std::size_t>(change->tier);
-      held_[tier] += change->bytes;
-      peak_[tier] = std::max(peak_[tier], held_[tier]);
-    }
-    changes_.erase(changes_.begin(), change);
-  }
-  const std::array<double, tier_count>& peak() const { return peak_; }
-
- private:
-  std::array<double, tier_count> held_;
-  std::array<double, tier_count> peak_;
-  std::vector<MemoryChange> changes_;  // not settled yet
-};
-
-/// A time in which something slows down something else.
-struct Interval {
-  double begin = 0;
-  double end = 0;
-
-  bool operator==(const Interval&) const = default;
-};
-
 struct RankTimes {
   explicit RankTimes(const std::array<double, tier_count>& resident) : memory(resident) {}
 
@@ -132,64 +84,21 @@ struct RankTimes {
   std::vector<double> collectives_under_way;  // likewise: when they began
 };
 
-/// The times in which the devices of each machine compute, ascending and apart.
-using BusyTimes = std::map<std::size_t, std::vector<Interval>>;
-
-/// Joins intervals that overlap or touch.
-void join(std::vector<Interval>& intervals)
-{
-  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) { return a.begin < b.begin; });
-  std::vector<Interval> joined;
-  for (const auto& each : intervals) {
-    if (!joined.empty() && each.begin <= joined.back().end) {
-      joined.back().end = std::max(joined.back().end, each.end);
-    } else {
-      joined.push_back(each);
-    }
-  }
-  intervals = std::move(joined);
-}
-
-/// How long work takes that begins at a time, at `busy_rate` during some intervals and at `rate` otherwise.
-double duration_of(double work, double begin, double rate, double busy_rate, const std::vector<Interval>& busy)
-{
-  double left = work;
-  double time = begin;
-  auto interval =
-      std::upper_bound(busy.begin(), busy.end(), begin, [](double at, const Interval& each) { return at < each.end; });
-  for (; interval != busy.end(); ++interval) {
-    const double before = std::max(0.0, interval->begin - time);
-    if (before * rate >= left * (1 - rounding)) break;
-    left -= before * rate;
-    time += before;
-    const double within = interval->end - time;
-    if (within * busy_rate >= left * (1 - rounding)) return time + left / busy_rate - begin;
-    left -= within * busy_rate;
-    time = interval->end;
-  }
-  return time + left / rate - begin;
-}
-
-bool has_two_update_rates(const PlayerRates& rates)
-{
-  return std::any_of(rates.machines.begin(), rates.machines.end(),
-                     [](const MachineRates& rank) { return rank.update_speed != rank.busy_update_speed; });
-}
-
 class ProgramPlayer : public WalkVisitor {
  public:
   /// `busy` is of the last time that the program was played.
   ProgramPlayer(const Program& program, const PlayerRates& rates, const ProgramWalk& walk, std::uint64_t periods,
-                const PlayedSink& sink, const BusyTimes& busy, const std::vector<bool>& contends)
+                const PlayedSink& sink, const BusyTimes& busy, const Contention& contention)
       : program_(program),
         rates_(rates),
         sink_(sink),
-        busy_(busy),
+        machines_(rates, busy),
+        contention_(contention),
         notes_busy_times_(has_two_update_rates(rates)),
         lanes_(walk.lanes()),
         channels_(program.channels().size())
   {
-    for (std::size_t i = 0; i < channels_.size(); ++i) channels_[i].contends = contends[i];
+    for (std::size_t i = 0; i < channels_.size(); ++i) channels_[i].contends = contention.channels[i];
     played_.periods.resize(periods);
     for (auto& period : played_.periods) period.ranks.assign(program.ranks(), {never, Seconds(0), Seconds(0)});
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
@@ -237,7 +146,8 @@ class ProgramPlayer : public WalkVisitor {
     if (instruction.opcode >= Opcode::Update) {
       const Engine engine = program_.lanes(turn.at.rank)[turn.at.lane].engine;
       if (engine != Engine::Device) {
-        const double end = begin + time_on_machine(turn, engine, begin);
+        const double end =
+            is_shared(turn) ? ends_on_machines_.at(turn.number) : begin + machines_.time_alone(turn, engine, begin);
         return complete(turn, begin, end, end);
       }
     }
@@ -256,6 +166,11 @@ class ProgramPlayer : public WalkVisitor {
 
   bool defers(const Turn& turn) override
   {
+    if (is_shared(turn)) {
+      const Engine engine = program_.lanes(turn.at.rank)[turn.at.lane].engine;
+      machines_.begin(turn, engine, ready(turn), channels_.size() + turn.number, flows_);
+      return true;
+    }
     if (rates_.interference.empty() || !is_on_device(turn.instruction) || turn.instruction.work.value <= 0)
       return false;
     if (interference_of(turn.at.rank) <= 1) return false;
@@ -269,17 +184,23 @@ class ProgramPlayer : public WalkVisitor {
     while (over_.empty()) {
       const auto first = std::min_element(deferred_.begin(), deferred_.end(),
                                           [](const DeferredTurn& a, const DeferredTurn& b) { return a.end < b.end; });
-      if (first != deferred_.end() && first->end <= flows_.next()) {
+      const double next_update = machines_.next();
+      const double next_flow = flows_.next();
+      if (first != deferred_.end() && first->end <= std::min(next_flow, next_update)) {
         const std::size_t number = first->turn->number;
         *first = deferred_.back();
         deferred_.pop_back();
         return {false, number};
       }
-      for (const SharedFlows::End& end : flows_.advance()) end_flow(end);
+      if (next_update < next_flow) {
+        for (const std::size_t owner : machines_.advance()) end_on_machine(owner, machines_.now());
+      } else {
+        for (const SharedFlows::End& end : flows_.advance()) end_flow(end);
+      }
     }
-    const std::size_t channel = over_.front();
+    const Deferred next = over_.front();
     over_.pop_front();
-    return {true, channel};
+    return next;
   }
 
   bool meet(std::size_t number, std::span<const Turn* const> turns) override
@@ -349,40 +270,8 @@ class ProgramPlayer : public WalkVisitor {
     return time;
   }
 
-  /// How long a copy, an access of the disk or an update by the machine takes.
-  double time_on_machine(const Turn& turn, Engine engine, double begin) const
-  {
-    ensure(turn.at.rank < rates_.machines.size(), "a rank that uses a machine needs its rates");
-    const MachineRates& machine = rates_.machines[turn.at.rank];
-    const Instruction& instruction = turn.instruction;
-    switch (instruction.opcode) {
-      case Opcode::Load: {
-        const bool is_slow = instruction.payload == Payload::Parameter && instruction.pass == Opcode::Backward;
-        return (machine.in.time_of(instruction.size) + (is_slow ? machine.backward_delay : Seconds(0))).value;
-      }
-      case Opcode::Store:
-        return machine.out.time_of(instruction.size).value;
-      case Opcode::Read:
-        return machine.read.time_of(instruction.size).value;
-      case Opcode::Write:
-        return machine.write.time_of(instruction.size).value;
-      default:
-        ensure(engine == Engine::Host && instruction.opcode == Opcode::Update, "an instruction in a lane of others");
-        return update_time(machine, instruction.work, begin);
-    }
-  }
-
-  /// An update is slower while a device of the machine computes.
-  double update_time(const MachineRates& machine, Flops work, double begin) const
-  {
-    if (work.value <= 0) return 0;
-    ensure(machine.update_speed.value > 0 && machine.busy_update_speed.value > 0, "a machine that updates has a rate");
-    static const std::vector<Interval> never_busy;
-    const auto found = busy_.find(machine.machine);
-    const bool is_slowed = found != busy_.end() && machine.update_speed != machine.busy_update_speed;
-    return duration_of(work.value, begin, machine.update_speed.value, machine.busy_update_speed.value,
-                       is_slowed ? found->second : never_busy);
-  }
+  /// Whether the turn uses a machine, and shares what it uses with others.
+  bool is_shared(const Turn& turn) const { return contention_.lanes[turn.at.rank][turn.at.lane]; }
 
   double interference_of(std::size_t rank) const
   {
@@ -576,8 +465,17 @@ class ProgramPlayer : public WalkVisitor {
     }
   }
 
+  /// Of what shares a machine with others: the lane's instruction may be executed.
+  void end_on_machine(std::size_t owner, double time)
+  {
+    const std::size_t number = owner - channels_.size();
+    ends_on_machines_[number] = time;
+    over_.push_back({false, number});
+  }
+
   void end_flow(const SharedFlows::End& flow)
   {
+    if (flow.owner >= channels_.size()) return end_on_machine(flow.owner, flow.time);
     ChannelTimes& channel = channels_[flow.owner];
     if (channel.shared_collective) return end_flow_of_round(flow);
     const SharedMessage message = channel.messages.front();
@@ -585,7 +483,7 @@ class ProgramPlayer : public WalkVisitor {
     channel.arrived = flow.time;
     end(message.send, message.ready, flow.time);
     end(message.receive, message.ready, flow.time);
-    over_.push_back(flow.owner);
+    over_.push_back({true, flow.owner});
     if (!channel.messages.empty()) begin_data(flow.owner);
   }
 
@@ -605,7 +503,7 @@ class ProgramPlayer : public WalkVisitor {
       complete(turn, collective.begin, collective.last_end, collective.last_end);
     }
     channel.shared_collective.reset();
-    over_.push_back(flow.owner);
+    over_.push_back({true, flow.owner});
   }
 
   /// A computation whose end other ranks may move.
@@ -619,16 +517,18 @@ class ProgramPlayer : public WalkVisitor {
   const PlayerRates& rates_;
   const EndNetwork network_ = network_between_ranks(rates_);
   const PlayedSink& sink_;
-  const BusyTimes& busy_;
+  MachineUse machines_;
+  const Contention& contention_;
   bool notes_busy_times_;
   BusyTimes new_busy_;
   std::vector<LaneTimes> lanes_;  // by number
   std::vector<RankTimes> ranks_;
   std::vector<ChannelTimes> channels_;
   std::vector<DeferredTurn> deferred_;
-  SharedFlows flows_;                                                // owned by their channels
+  SharedFlows flows_;                                                // owned by channels and, after these, lanes
   std::map<std::pair<std::size_t, std::size_t>, std::size_t> ways_;  // from and to ranks
-  std::deque<std::size_t> over_;  // channels of which a message or collective has ended, which the walk does not know
+  std::deque<Deferred> over_;                                        // what has ended, which the walk does not know
+  std::map<std::size_t, double> ends_on_machines_;  // by lane: of the last instruction that shared a machine
   PlayedProgram played_;
 };
 
@@ -650,22 +550,6 @@ Seconds PlayedPeriod::window() const
   return largest;
 }
 
-namespace {
-
-/// Whether a machine updates anything.
-bool uses_host(const Program& program)
-{
-  for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
-    const auto& lanes = program.lanes(rank);
-    if (std::any_of(lanes.begin(), lanes.end(), [](const Lane& lane) { return lane.engine == Engine::Host; })) {
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
-
 PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods,
                            const PlayedSink& sink)
 {
@@ -674,10 +558,10 @@ PlayedProgram play_program(const Program& program, const PlayerRates& rates, std
     throw InputError(fmt::format("program: {} instructions in a period; at most {} can be played", instructions,
                                  most_played_instructions));
   }
-  const std::vector<bool> contends = contending_channels(program, network_between_ranks(rates), rates.sites);
+  const Contention contention = contention_of(program, rates);
   const auto play = [&](const PlayedSink& to, BusyTimes& busy) {
     ProgramWalk walk(program);
-    ProgramPlayer player(program, rates, walk, periods, to, busy, contends);
+    ProgramPlayer player(program, rates, walk, periods, to, busy, contention);
     if (const auto deadlock = walk.run(periods, player)) throw InputError("program: " + *deadlock);
     PlayedProgram result = player.result();
     busy = player.take_busy_times();
@@ -689,7 +573,7 @@ PlayedProgram play_program(const Program& program, const PlayerRates& rates, std
   for (std::uint64_t round = 0; round <= periods * instructions; ++round) {
     const BusyTimes before = busy;
     play({}, busy);
-    if (busy == before) return play(sink, busy);
+    if (are_equal(busy, before)) return play(sink, busy);
   }
   throw std::logic_error("updates and computations that keep moving each other");
 }

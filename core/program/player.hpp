@@ -35,6 +35,10 @@ struct MachineRates {
   FlopsPerSecond update_speed;       ///< of updates while no rank of the machine computes on its device
   FlopsPerSecond busy_update_speed;  ///< while one does
   Seconds backward_delay;            ///< added to each load of parameters for a backward pass
+  std::size_t cores = 1;             ///< updates at a time at that speed; more share it
+  /// The links of copies, at which they meet others.
+  std::vector<SharedLink> in_links = {};
+  std::vector<SharedLink> out_links = {};
 };
 
 /// The rates by which a program is played: nominal ones.
@@ -101,16 +105,18 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 /// - A lane goes from its last instruction of a period to the first of the next one as within a period, unless another
 ///   lane of its rank has not ended the period before.
 /// - A copy or disk access begins when its lane is free and its waits are over, and takes its lane's CopyRate. So do
-///   updates in lanes of engine Host, at the machine's two rates, as if no other rank's updates shared it.
+///   updates in lanes of engine Host, at the machine's two rates. Copies share links with each other and with all else
+///   that flows, reads and writes share their disk (Disk), and updates of more ranks than the machine has cores share
+///   these in equal parts.
 /// - Memory is acquired at the begin of an instruction (of a transfer: when it is ready) and released at its end. At
 ///   equal times an instruction comes after those that it waits for, so that what they release is free. The simulator
 ///   does the same: each activity that ends releases its memory before those that it lets begin acquire theirs.
 ///
-/// A program with updates at two rates is played again until the computations that slow them down no longer change:
-/// mostly a few times, and never more often than it has instructions.
+/// A program with updates at two rates is played again until the computations that slow them down no longer change, but
+/// for rounding: mostly a few times, and never more often than it has instructions.
 ///
-/// Channels that contend for a link (contending_channels) are followed in the order of time: when nothing else can
-/// continue, the flow that ends first does. What has not begun by then begins no earlier.
+/// What contends with others (contention_of) is followed in the order of time: when nothing else can continue, the flow
+/// or update that ends first does. What has not begun by then begins no earlier.
 ///
 /// With interference, the computation that ends first is the next one: what has not begun by then waits for one that
 /// ends no earlier, so all collectives that slow it down are known. That takes O(instructions x ranks).
