@@ -1,0 +1,400 @@
+#include "tests/predictions/random_case.hpp"
+
+#include "allocators/hybrid/pipelines.hpp"
+#include "core/check/residence_checker.hpp"
+#include "core/errors.hpp"
+#include "core/model/layer_graph.hpp"
+#include "core/plan/placed_shards.hpp"
+#include "core/plan/sync_groups.hpp"
+#include "core/plan/transfer_rules.hpp"
+#include "core/program/walk.hpp"
+#include "schedules/lowering/schedule.hpp"
+#include "schedules/orders/list_scheduler.hpp"
+#include "schedules/orders/schedule.hpp"
+#include "tests/support/divisions.hpp"
+#include "tests/support/every_algorithm.hpp"
+#include "tests/support/full_mesh.hpp"
+#include "tests/support/instances.hpp"
+#include "tests/support/shard_grids.hpp"
+#include "tests/support/shards.hpp"
+#include "tests/support/simulated.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <utility>
+
+namespace isobar::predictions {
+
+namespace {
+
+using namespace testing_support;  // NOLINT: a test file
+using sim::names;
+
+/// Makes the case of a seed.
+class Maker {
+ public:
+  explicit Maker(std::uint64_t seed) : random_(seed) {}
+
+  RandomCase chain()
+  {
+    constexpr std::array chosen = {ChainSchedule::Sequential, ChainSchedule::GPipe,
+                                   ChainSchedule::OneForwardOneBackward};
+    const std::size_t devices = 1 + below(5);
+    Workload workload = random_training(devices + below(6));
+    const Plan plan = of_goal(choice_of(chosen.at(below(3))), 1 + below(10));
+    RandomCase made = on_platform({.devices = devices, .has_data_server = coin()}, std::move(workload), plan);
+    for (const auto& [device, first, last] : random_placement(random_, made.workload.layers.size(), devices)) {
+      made.plan.stages.push_back(stage_on(made.on.cluster.devices[device].name, first, last));
+    }
+    return made;
+  }
+
+  RandomCase schedule()
+  {
+    using schedules::Folding;
+    const auto& all = schedules::schedules();
+    const auto& chosen = all[below(all.size())];
+    const std::size_t devices = 1 + below(4);
+    const Folding folding = chosen.folding == Folding::Any ? Folding::OneEach : chosen.folding;
+    const std::size_t chunks = folding == Folding::V ? 2 : folding == Folding::RoundRobin ? 2 + below(2) : 1;
+    const std::size_t stages = chunks * devices;
+    const std::size_t layers = stages + below(6);
+    RandomCase made = on_platform({.devices = devices, .has_data_server = coin(), .has_interference = coin()},
+                                  random_training(layers), of_goal({std::string(chosen.name)}, 1 + below(10)));
+    const std::vector<std::string> order = shuffled_names(devices);
+    for (std::size_t i = 0; i < stages; ++i) {
+      const std::string& device = order[schedules::rank_of_stage(folding, i, devices)];
+      made.plan.stages.push_back(stage_on(device, layers * i / stages, layers * (i + 1) / stages - 1));
+    }
+    auto& choice = made.plan.goal.schedule;
+    if (chosen.takes_orders) choice.orders = random_orders(order, made.plan.goal.microbatches);
+    if (chosen.takes("warm_up") && coin()) {
+      std::vector<std::uint64_t> warm_up(devices);
+      for (auto& forwards : warm_up) forwards = below(made.plan.goal.microbatches + 1);
+      std::sort(warm_up.rbegin(), warm_up.rend());
+      choice.numbers["warm_up"] = warm_up;
+    }
+    return made;
+  }
+
+  /// Stages of replicas of one to `most_shards` shards.
+  RandomCase replicas(std::size_t most_shards)
+  {
+    constexpr std::array orders = {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"};
+    const std::size_t devices = 2 + below(4 + most_shards);
+    Plan plan = of_goal(schedule_from_text(orders.at(below(orders.size()))), 6 * (1 + below(2)));
+    const std::uint64_t all = plan.goal.microbatches;
+    const std::vector<std::vector<std::uint64_t>> divisions = {
+        {0}, {all / 2, all / 2}, {all / 2, all / 2}, {all / 3, all - all / 3}, {all / 6, all / 3, all / 2}};
+    std::vector<std::string> left = shuffled_names(devices);
+    while (!left.empty()) {
+      const auto& division = divisions[below(divisions.size())];
+      const std::size_t shards = 1 + below(most_shards);
+      if (division.size() * shards > left.size()) continue;
+      const bool has_room = division.size() * most_unlike_shards <= left.size();
+      const bool is_unlike = most_shards > 1 && has_room && coin();
+      plan.stages.push_back(is_unlike ? stage_of_unlike_replicas(random_, division, left)
+                                      : random_stage(random_, division, shards, left));
+    }
+    const std::size_t stages = plan.stages.size();
+    const std::size_t layers = stages + below(6);
+    for (std::size_t i = 0; i < stages; ++i) {
+      plan.stages[i].first_layer = layers * i / stages;
+      plan.stages[i].last_layer = layers * (i + 1) / stages - 1;
+    }
+    Workload workload = random_training(layers);
+    add_splits(random_, workload);
+    plan.stages = by_layers(plan.stages);
+    RandomCase made = on_platform({.devices = devices, .has_data_server = coin(), .has_interference = coin()},
+                                  std::move(workload), std::move(plan));
+    add_sync(made);
+    add_transfer_rules(made.plan);
+    return made;
+  }
+
+  RandomCase unlike_cuts()
+  {
+    constexpr std::array orders = {"sequential", "gpipe", "1f1b"};
+    const std::size_t pipelines = 2 + below(2);
+    const std::size_t devices = pipelines + below(5);
+    const std::size_t layers = 3 + below(5);
+    Plan plan = of_goal(schedule_from_text(orders.at(below(3))), pipelines * (1 + below(4)));
+    RandomCase made = on_platform({.devices = devices, .has_data_server = coin()}, random_training(layers), plan);
+    std::vector<std::size_t> of_pipeline(pipelines, 1);
+    for (std::size_t i = pipelines; i < devices; ++i) ++of_pipeline[below(pipelines)];
+    std::vector<allocators::Pipeline> chosen;
+    std::size_t first_device = 0;
+    for (const std::size_t count : of_pipeline) {
+      allocators::Pipeline& pipeline =
+          chosen.emplace_back(allocators::Pipeline{made.plan.goal.microbatches / pipelines, {}});
+      for (const auto& [device, first, last] : random_placement(random_, layers, count)) {
+        pipeline.stages.push_back({{first_device + device}, first, last});
+      }
+      first_device += count;
+    }
+    if (coin() && chosen.front().microbatches > 1) {
+      --chosen.front().microbatches;
+      ++chosen.back().microbatches;
+    }
+    const CostModel cost(made.workload, made.on.cluster);
+    made.plan.stages = allocators::stages_of(chosen, chain_view(made.workload), cost, 1 + below(2));
+    add_sync(made);
+    return made;
+  }
+
+  RandomCase grids()
+  {
+    constexpr std::array orders = {"gpipe", "1f1b", "zero-bubble-h1"};
+    const auto all = small_rows_and_grids();
+    const ShardGrid& grid = all[below(all.size())];
+    const bool is_small = grid.blocks() <= 4;
+    const std::size_t stages = is_small ? 1 + below(2) : 1;
+    const std::vector<std::uint64_t> replicas =
+        coin() ? std::vector<std::uint64_t>{0} : std::vector<std::uint64_t>{2, 2};
+    const std::size_t devices = stages * replicas.size() * grid.blocks();
+    Plan plan = of_goal(schedule_from_text(orders.at(below(3))), 4);
+    std::vector<std::string> left = shuffled_names(devices);
+    for (std::size_t i = 0; i < stages; ++i) {
+      plan.stages.push_back(stage_of_grids(6 * i / stages, 6 * (i + 1) / stages - 1, grid, replicas, left));
+    }
+    plan.stages = by_layers(plan.stages);
+    RandomCase made = on_platform({.devices = devices}, gpt_for_grids(coin() ? "clip_norm: 1\n" : ""), std::move(plan));
+    if (replicas.size() > 1) made.plan.sync.sharded = static_cast<Sharding>(below(3));
+    return made;
+  }
+
+  RandomCase operators()
+  {
+    const std::vector<std::vector<double>> all_shares = {{1}, equal_shares(2), {0.25, 0.75}, {1.0 / 6, 1.0 / 3, 0.5}};
+    const auto workloads = moes_by_operators(coin() ? "clip_norm: 1\n" : "");
+    const Workload& workload = workloads[below(workloads.size())];
+    const auto graph = *operator_graph_of(workload);
+    const std::size_t groups = 1 + below(2);
+    const std::size_t replicas = 1 + below(2);
+    std::vector<std::vector<double>> shares(groups);
+    std::size_t devices = 0;
+    for (auto& each : shares) {
+      each = all_shares[groups == 1 ? 1 + below(3) : below(4)];
+      devices += replicas * each.size();
+    }
+    const auto division = random_division(graph, spmd::Rules::Corrected, random_, groups);
+    Plan plan = plan_of_groups(graph, division, shares, coin() ? "1f1b" : "duplex", 1 + below(4), replicas);
+    if (coin()) add_random_buckets(plan, workload, random_);
+    return on_platform({.devices = devices, .has_interference = coin()}, workload, std::move(plan));
+  }
+
+  /// One to four devices, each with layers of which some live in its machine.
+  RandomCase tiers()
+  {
+    const std::size_t devices = 1 + below(4);
+    const std::size_t layers = 3 * devices + below(4);
+    Workload workload = random_training(layers, false);
+    std::vector<std::size_t> inner;
+    for (std::size_t i = 1; i + 1 < layers; ++i) inner.push_back(i);
+    workload = with_recomputation(workload, inner);
+    Plan plan = of_goal(choice_of(ChainSchedule::GPipe), 1 + below(4));
+    RandomCase made = on_platform({.devices = devices, .has_machines = true}, std::move(workload), std::move(plan));
+    const std::vector<std::string> order = shuffled_names(devices);
+    do {
+      made.plan.stages.clear();
+      for (std::size_t i = 0; i < devices; ++i) {
+        add_tiered_stages(made.plan, order[i], layers * i / devices, layers * (i + 1) / devices, layers);
+      }
+    } while (!has_program(made.plan, made.workload));
+    return made;
+  }
+
+ private:
+  std::size_t below(std::size_t bound) { return random_() % bound; }
+  bool coin() { return below(2) == 0; }
+
+  std::vector<std::string> shuffled_names(std::size_t devices)
+  {
+    std::vector<std::string> result = names(devices);
+    std::shuffle(result.begin(), result.end(), random_);
+    return result;
+  }
+
+  /// A chain of layers that fit on any device, some of which recompute; gradients may be clipped, or losses scaled.
+  Workload random_training(std::size_t layers, bool may_recompute = true)
+  {
+    Workload workload = sim::random_workload(random_, layers);
+    for (auto& layer : workload.layers) {
+      layer.parameters %= 20'000'000;
+      layer.activations = sim::random_bytes(random_);
+    }
+    if (may_recompute && coin()) workload = with_random_recomputation(random_, workload);
+    if (coin()) workload.training.clip_norm = 1.0;
+    if (below(4) == 0) workload.dtype = DType::Float16;
+    return workload;
+  }
+
+  static Plan of_goal(ScheduleChoice choice, std::uint64_t microbatches)
+  {
+    Plan plan;
+    plan.goal.schedule = std::move(choice);
+    plan.goal.microbatches = microbatches;
+    return plan;
+  }
+
+  RandomCase on_platform(const PlatformNeeds& needs, Workload workload, Plan plan)
+  {
+    RandomCase made = {random_platform(random_, needs), std::move(workload), std::move(plan)};
+    made.plan.data_server = made.on.cluster.data_server;
+    made.plan.recompute = made.workload.recompute;
+    return made;
+  }
+
+  /// Irregular orders, made for the times of some other pipeline.
+  std::map<std::string, Order> random_orders(const std::vector<std::string>& devices, std::uint64_t microbatches)
+  {
+    const auto seconds = [this] { return Seconds(std::uniform_real_distribution<double>(0.1, 2)(random_)); };
+    schedules::PipelineTimes times;
+    times.microbatches = microbatches;
+    times.splits_backward = coin();
+    for (std::size_t i = 0; i < devices.size(); ++i) {
+      times.devices.push_back({.forward = seconds(),
+                               .backward_input = seconds(),
+                               .backward_weight = seconds(),
+                               .output = seconds(),
+                               .gradient = seconds(),
+                               .slots = microbatches});
+    }
+    const auto listed = schedules::list_schedule(times);
+    std::map<std::string, Order> orders;
+    for (std::size_t i = 0; i < devices.size(); ++i) orders[devices[i]] = listed.orders.at(i);
+    return orders;
+  }
+
+  /// How replicas add up gradients, and what they divide, as far as their stages allow.
+  void add_sync(RandomCase& made)
+  {
+    Plan& plan = made.plan;
+    for (auto& stage : plan.stages) {
+      for (auto& replica : stage.replicas) {
+        for (auto& shard : replica.shards) {
+          const auto index = made.on.cluster.device_index(shard.device).value();
+          shard.site = made.on.cluster.devices[index].site;
+        }
+      }
+    }
+    const auto algorithms = every_algorithm();
+    plan.sync.algorithm = algorithms[below(algorithms.size())];
+    constexpr std::array formats = {DType::Float32, DType::Float16, DType::BFloat16};
+    plan.sync.summed = formats.at(below(3));
+    if (coin()) plan.sync.bucket = Bytes(static_cast<double>(below(200'000'000)));
+    const bool are_alike = std::all_of(plan.stages.begin(), plan.stages.end(), are_divided_alike);
+    for (std::size_t level = are_alike ? below(4) : 0; level > 0; --level) {
+      plan.sync.sharded = static_cast<Sharding>(level);
+      const bool divides_parameters = plan.sync.sharded == Sharding::Parameters;
+      plan.sync.gathered = divides_parameters ? formats.at(below(3)) : DType::Float32;
+      plan.sync.each_microbatch = divides_parameters && coin();
+      const bool can = std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+        for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
+          if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;
+        }
+        return false;
+      });
+      // Replicas that order their passes differently would wait for each other's parameters forever.
+      if (can && !deadlock_of(*schedules::make_program(plan, made.workload))) return;
+    }
+    plan.sync.sharded = Sharding::None;
+    plan.sync.gathered = DType::Float32;
+    plan.sync.each_microbatch = false;
+  }
+
+  void add_transfer_rules(Plan& plan)
+  {
+    plan.transfers = {.blocking = below(4) == 0, .sliced = below(4) == 0};
+    if (fault_of_transfers(plan)) plan.transfers = {};
+  }
+
+  /// A stage for each of these layers on a device. Some inner ones live in its machine.
+  void add_tiered_stages(Plan& plan, const std::string& device, std::size_t begin, std::size_t end, std::size_t layers)
+  {
+    Residence residence = random_residence();
+    std::vector<std::size_t> passing;
+    for (std::size_t layer = begin; layer < end; ++layer) {
+      const bool is_inner = layer > 0 && layer + 1 < layers;
+      if (is_inner && below(4) > 0) passing.push_back(plan.stages.size());
+      plan.stages.push_back(stage_on(device, layer, layer));
+    }
+    residence.parameter_slots = std::min(residence.parameter_slots, passing.size());
+    residence.gradient_slots = std::min(residence.gradient_slots, passing.size());
+    for (const std::size_t stage : passing) plan.stages[stage].residence = residence;
+  }
+
+  /// False where the backwards of more parts overlap than there are places for gradients.
+  static bool has_program(const Plan& plan, const Workload& workload)
+  {
+    if (fault_of_residences(plan)) return false;
+    try {
+      schedules::make_program(plan, workload);
+      return true;
+    } catch (const InputError&) {
+      return false;
+    }
+  }
+
+  Residence random_residence()
+  {
+    while (true) {
+      Residence residence;
+      residence.optimizer = static_cast<Tier>(1 + below(2));
+      residence.parameters = static_cast<Tier>(below(2));
+      residence.gradients = static_cast<Tier>(below(2));
+      residence.activations = static_cast<Tier>(below(2));
+      if (residence.parameters != Tier::Device) residence.parameter_slots = 1 + below(3);
+      if (residence.gradients != Tier::Device) residence.gradient_slots = 1 + below(3);
+      residence.overlap = static_cast<UpdateOverlap>(below(4));
+      residence.copies = static_cast<Copies>(below(3));
+      if (!fault_of(residence)) return residence;
+    }
+  }
+
+  std::mt19937_64 random_;
+};
+
+RandomCase made_by(Maker& maker, Kind kind)
+{
+  switch (kind) {
+    case Kind::Chain:
+      return maker.chain();
+    case Kind::Schedule:
+      return maker.schedule();
+    case Kind::Replicas:
+      return maker.replicas(1);
+    case Kind::UnlikeCuts:
+      return maker.unlike_cuts();
+    case Kind::Shards:
+      return maker.replicas(3);
+    case Kind::Grids:
+      return maker.grids();
+    case Kind::Operators:
+      return maker.operators();
+    case Kind::Tiers:
+      return maker.tiers();
+  }
+  throw std::logic_error("a kind of plans without a maker");
+}
+
+}  // namespace
+
+std::string_view name_of(Kind kind)
+{
+  constexpr std::array names = {"chain",  "schedule", "replicas",  "unlike cuts",
+                                "shards", "grids",    "operators", "tiers"};
+  return names.at(static_cast<std::size_t>(kind));
+}
+
+RandomCase random_case(Kind kind, std::uint64_t seed)
+{
+  Maker maker(seed);
+  return made_by(maker, kind);
+}
+
+}  // namespace isobar::predictions
