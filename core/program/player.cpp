@@ -465,7 +465,7 @@ class ProgramPlayer : public WalkVisitor {
     }
   }
 
-  /// Of what shares a machine with others: the lane's instruction may be executed.
+  /// An instruction that shared its machine has ended, and may be executed.
   void end_on_machine(std::size_t owner, double time)
   {
     const std::size_t number = owner - channels_.size();

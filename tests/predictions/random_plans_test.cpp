@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -14,52 +15,63 @@
 
 // What is predicted is what the checker's own player accepts and what the simulator takes, where no other job uses the
 // links.
-namespace isobar::predictions {
+namespace isobar::predictions::random_plans_test {
 namespace {
 
 constexpr double tolerance = 1e-6;  // relative
+/// SimGrid gives equal flows unequal rates now and then, in one plan of a thousand (docs/costs.md).
+constexpr double tolerance_of_unequal_rates = 1e-3;
 
-/// What is wrong with the case of a seed; empty if nothing is.
-std::string fault_of_case(Kind kind, std::uint64_t seed)
+/// How much the prediction of a case is off its simulation, relative, and on further lines what the checker finds
+/// wrong.
+std::string comparison_of(Kind kind, std::uint64_t seed)
 {
   RandomCase made = random_case(kind, seed);
   const Cluster& cluster = made.on.cluster;
   predict(made.plan, made.workload, cluster);
-  const double predicted = made.plan.predicted.value().step_time.value;
-  const double simulated = simulated_step(made.plan, made.workload, cluster, made.on.platform).value;
-  std::string text;
-  if (!(std::abs(predicted - simulated) <= tolerance * simulated)) {
-    text = fmt::format("predicted {:.12g} s, simulated {:.12g} s\n", predicted, simulated);
-  }
-  return text + fmt::format("{}", fmt::join(faults_of_claims(made.plan, made.workload, cluster), "\n"));
+  const Seconds simulated = simulated_step(made.plan, made.workload, cluster, made.on.platform);
+  const double difference = std::abs(made.plan.predicted.value().step_time / simulated - 1);
+  return fmt::format("{:.17g}\n{}", difference, fmt::join(faults_of_claims(made.plan, made.workload, cluster), "\n"));
 }
 
-/// Checks so many seeds of each kind, each in a process of its own.
-void expect_no_faults(std::uint64_t first_seed, std::uint64_t seeds)
+/// Compares so many seeds of each kind, each in a process of its own.
+void expect_simulated_steps(std::uint64_t first_seed, std::uint64_t seeds)
 {
   std::vector<std::string> names;
   std::vector<std::function<std::string()>> work;
   for (const Kind kind : every_kind) {
     for (std::uint64_t seed = first_seed; seed < first_seed + seeds; ++seed) {
       names.push_back(fmt::format("{}, seed {}", name_of(kind), seed));
-      work.emplace_back([=] { return fault_of_case(kind, seed); });
+      work.emplace_back([=] { return comparison_of(kind, seed); });
     }
   }
   const auto results = run_in_children(work, 2, Seconds(60));
+  std::size_t unequal = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
-    EXPECT_EQ(results[i].failure ? results[i].failure->text : results[i].output, "") << names[i];
+    SCOPED_TRACE(names[i]);
+    if (results[i].failure) {
+      ADD_FAILURE() << results[i].failure->text;
+      continue;
+    }
+    const std::string& output = results[i].output;
+    const std::size_t end = output.find('\n');
+    const double difference = std::stod(output.substr(0, end));
+    EXPECT_EQ(output.substr(end + 1), "");
+    EXPECT_LE(difference, tolerance_of_unequal_rates);
+    if (!(difference <= tolerance)) ++unequal;
   }
+  EXPECT_LE(unequal, names.size() / 1000);
 }
 
 TEST(Predictions, AreAcceptedByTheCheckerAndAreTheSimulatedStepsOfRandomPlans)
 {
-  expect_no_faults(1, 50);
+  expect_simulated_steps(1, 60);
 }
 
 TEST(Predictions, DISABLED_AreTheSimulatedStepsOfThousandsOfRandomPlans)
 {
-  expect_no_faults(1'000, 400);
+  expect_simulated_steps(1'000, 400);
 }
 
 }  // namespace
-}  // namespace isobar::predictions
+}  // namespace isobar::predictions::random_plans_test
