@@ -149,9 +149,10 @@ namespace {
 /// The played step of a chain, where it may differ from the recurrence.
 std::optional<Seconds> played_step_of_chain(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
-  const auto program = schedules::make_program(plan, workload);
+  const compute::AsTrained trained(plan, workload, cluster);
+  const auto program = schedules::make_program(plan, trained.workload());
   if (instructions_of(*program) > most_played_instructions) return std::nullopt;
-  const PlayerRates rates = nominal_rates(plan, workload, cluster);
+  const PlayerRates rates = nominal_rates(plan, trained.workload(), trained.cluster());
   const bool has_contention = contention_of(*program, rates).is_anywhere();
   if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return std::nullopt;
   return play_program(*program, rates).periods.front().step_time;

@@ -6,13 +6,13 @@
 #include "core/base/files.hpp"
 #include "core/compute/as_trained.hpp"
 #include "core/compute/pricing.hpp"
-#include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/fidelity/step_parts.hpp"
 #include "schedules/lowering/fold.hpp"
+#include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/generate/machine_file.hpp"
 #include "sim/platform/platform.hpp"
@@ -94,9 +94,9 @@ RowCandidate best_of(const MeasuredRow& row, const Cluster& cluster, bool unfold
   for (const auto& choice : choices) {
     try {
       RowCandidate candidate = candidate_of(row, choice, cluster, unfolded);
-      const auto& [plan, workload, program, links, acts_for, note] = candidate.played;
-      const PlayedProgram played = play_program(*program, nominal_rates(plan, workload, candidate.trained->cluster()),
-                                                candidate.counted().played());
+      const PlayedProgram played =
+          play_program(*candidate.played.program, schedules::rates_of(candidate.played, candidate.trained->cluster()),
+                       candidate.counted().played());
       std::vector<Bytes> peaks;
       for (const auto& peak : played.peak_memory) peaks.push_back(peak[static_cast<std::size_t>(Tier::Device)]);
       const std::pair own(lack_of_memory(candidate, peaks).has_value(),

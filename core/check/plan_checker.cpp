@@ -8,6 +8,7 @@
 #include "core/check/claims.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/residence_checker.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
@@ -571,14 +572,19 @@ class Checker {
       fault("predicted: missing; a plan that is not infeasible predicts its times and memory");
       return;
     }
-    claims_.check("predicted.step_time_s", plan_.predicted->step_time,
-                  is_played ? checked_step(plan_, workload_, cluster_, passes_of_chain(plan_)) : step);
+    claims_.check("predicted.step_time_s", plan_.predicted->step_time, is_played ? played_step() : step);
     if (plan_.predicted->pipeline) claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, pipelined);
     claims_.check("predicted.bottleneck_s", plan_.predicted->bottleneck, largest);
     claims_.check("predicted.sequential_s", plan_.predicted->sequential, alone);
     claims_.check_simulated();
     check_peak_memory();
     claims_.check_objective_bound(objective);
+  }
+
+  double played_step() const
+  {
+    const compute::AsTrained trained(plan_, workload_, cluster_);
+    return checked_step(plan_, trained.workload(), trained.cluster(), passes_of_chain(plan_));
   }
 
   /// Whether steps are those of the recurrence, and not of the formula of older versions.

@@ -84,7 +84,8 @@ class PlayedChecker {
                                                     : play_program(program_, nominal_rates(plan_, workload_, cluster_),
                                                                    counted_step(plan_).played());
     check_memory(played);
-    check_claims(checked_step(plan_, workload_, cluster_, passes_of(program_)));
+    check_claims(folded_ != nullptr ? played.periods[counted_step(plan_).before].step_time.value
+                                    : checked_step(plan_, workload_, cluster_, passes_of(program_)));
     return claims_.take();
   }
 

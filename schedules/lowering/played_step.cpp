@@ -3,16 +3,42 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/program/walk.hpp"
-#include "schedules/lowering/fold.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <variant>
+#include <vector>
 
 namespace isobar::schedules {
+
+PlayerRates rates_of(const FoldedStep& step, const Cluster& cluster)
+{
+  PlayerRates rates = nominal_rates(step.plan, step.workload, cluster);
+  if (!rates.shared_links) return rates;
+  std::unordered_map<std::string, double> users;
+  for (const auto& link : step.links) users.emplace(link.link, link.users);
+  const auto divided = [whole = std::move(rates.shared_links), users = std::move(users)](std::size_t from,
+                                                                                         std::size_t to) {
+    auto links = whole(from, to);
+    for (auto& link : links) {
+      const auto found = users.find(std::string(link.name));
+      if (found != users.end()) link.bandwidth = link.bandwidth / found->second;
+    }
+    return links;
+  };
+  rates.transfer = [alone = std::move(rates.transfer), divided](std::size_t from, std::size_t to, Bytes size) {
+    TransferTimes times = alone(from, to, size);
+    for (const auto& link : divided(from, to)) times.data = std::max(times.data, link.passes * size / link.bandwidth);
+    return times;
+  };
+  rates.shared_links = divided;
+  return rates;
+}
 
 std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workload, const Cluster& cluster,
                                          const Program& whole, std::uint64_t periods)
@@ -26,7 +52,7 @@ std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workl
                     instructions, most_played_instructions, *reason));
   }
   const auto& step = std::get<FoldedStep>(folded);
-  PlayedProgram played = play_program(*step.program, nominal_rates(plan, workload, cluster), periods);
+  PlayedProgram played = play_program(*step.program, rates_of(step, cluster), periods);
   for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
     played.peak_memory[rank] = played.peak_memory[step.acts_for[rank]];
   }

@@ -5,11 +5,16 @@
 #include "core/plan/plan.hpp"
 #include "core/program/player.hpp"
 #include "core/program/program.hpp"
+#include "schedules/lowering/fold.hpp"
 
 #include <cstdint>
 #include <optional>
 
 namespace isobar::schedules {
+
+/// The rates by which play_program takes as long for a folded step as for the whole one: nominal ones, with the links
+/// divided. The step and the cluster must outlive them.
+PlayerRates rates_of(const FoldedStep& step, const Cluster& cluster);
 
 /// Plays `periods` steps of a plan in which some of several equal devices act for all (fold), if a step of its Program,
 /// `whole`, has more than most_played_instructions; none: it has not. Memory is that of all ranks.

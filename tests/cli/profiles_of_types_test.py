@@ -10,8 +10,8 @@ PLATFORM = """<?xml version='1.0'?>
   <zone id="world" routing="Full">
     <host id="a" speed="10Tf"><prop id="memory" value="16GiB"/><prop id="device" value="First 1"/></host>
     <host id="b" speed="10Tf"><prop id="memory" value="16GiB"/><prop id="device" value="Second 2"/></host>
-    <link id="ab" bandwidth="10Gbps" latency="50us" sharing_policy="SPLITDUPLEX"/>
-    <route src="a" dst="b"><link_ctn id="ab" direction="UP"/></route>
+    <link id="ab" bandwidth="10Gbps" latency="50us"/>
+    <route src="a" dst="b"><link_ctn id="ab"/></route>
   </zone>
 </platform>
 """

@@ -24,7 +24,7 @@ framework: SYSTEM
 """
 LAYERS = 6
 
-# Links inside the pairs a, b and c, d are fast. Flows under way do not share them, as predictions count.
+# Links inside the pairs a, b and c, d are fast.
 FAST, SLOW = "100GBps", "2GBps"
 
 
@@ -33,7 +33,7 @@ def platform():
                     '<prop id="device" value="A100-SXM4-80GB"/></host>' for name in "abcd")
     links, routes = "", ""
     for pair in ("ab", "ac", "ad", "bc", "bd", "cd"):
-        links += f'<link id="{pair}" bandwidth="{FAST if pair in ("ab", "cd") else SLOW}" latency="1us" sharing_policy="FATPIPE"/>'
+        links += f'<link id="{pair}" bandwidth="{FAST if pair in ("ab", "cd") else SLOW}" latency="1us"/>'
         routes += f'<route src="{pair[0]}" dst="{pair[1]}"><link_ctn id="{pair}"/></route>'
     return ("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n"
             f'<platform version="4.1"><zone id="z" routing="Full">{hosts}{links}{routes}</zone></platform>\n')

@@ -237,7 +237,7 @@ void divide_state(Case& each, std::mt19937_64& random)
   if (possible.empty()) return;
   plan.sync.sharded = possible[random() % possible.size()];
   // Of training software, the second of two steps counts.
-  if (random() % 2 == 0) plan.system = "some";
+  if (random() % 2 == 0) plan.system = TrainingSystem{"some"};
   if (plan.sync.sharded == Sharding::Parameters) {
     if (random() % 2 == 0) plan.sync.gathered = DType::BFloat16;
     plan.sync.each_microbatch = !has_shards(plan) && random() % 2 == 0;
@@ -294,7 +294,7 @@ Case with_grids(std::mt19937_64& random)
   plan.goal.microbatches = 4;
   plan.data_server = each.cluster.data_server;
   plan.sync.sharded = static_cast<Sharding>(random() % 4);
-  if (random() % 2 == 0) plan.system = "some";
+  if (random() % 2 == 0) plan.system = TrainingSystem{"some"};
   auto left = names_of(each.cluster);
   for (std::size_t i = 0; i < stages; ++i) {
     const std::size_t first = 6 * i / stages;

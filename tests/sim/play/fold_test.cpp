@@ -2,6 +2,7 @@
 
 #include "core/costs/nominal_rates.hpp"
 #include "core/program/player.hpp"
+#include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
 #include "tests/support/simulated.hpp"
@@ -174,10 +175,8 @@ std::string folded_text(const Shape& shape)
   if (const auto* reason = std::get_if<std::string>(&folded)) return "reason " + *reason;
   const auto& step = std::get<schedules::FoldedStep>(folded);
   const auto program = schedules::make_program(plan, workload);
-  PlayerRates rates = nominal_rates(plan, workload, platform.cluster());
-  rates.shared_links = {};  // the links of this platform are not divided yet
-  const auto whole = play_program(*program, rates, 1);
-  const auto own = play_program(*step.program, rates, 1);
+  const auto whole = play_program(*program, nominal_rates(plan, workload, platform.cluster()), 1);
+  const auto own = play_program(*step.program, schedules::rates_of(step, platform.cluster()), 1);
   for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
     const Bytes need = whole.peak_memory[rank][0];
     if (std::abs(own.peak_memory[step.acts_for[rank]][0] / need - 1) > 1e-9) {
@@ -187,7 +186,7 @@ std::string folded_text(const Shape& shape)
   constexpr bool keeps_stages = true;
   const auto with_stages = schedules::fold(plan, workload, platform.cluster(), keeps_stages);
   if (const auto* other = std::get_if<schedules::FoldedStep>(&with_stages)) {
-    const auto kept = play_program(*other->program, rates, 1);
+    const auto kept = play_program(*other->program, schedules::rates_of(*other, platform.cluster()), 1);
     const double ratio = kept.periods[0].step_time / own.periods[0].step_time;
     if (std::abs(ratio - 1) > 1e-6) return fmt::format("reason with its stages a step takes {} times as long", ratio);
   }
