@@ -37,8 +37,9 @@ constexpr double hot = 0.05;
 constexpr Seconds never(std::numeric_limits<double>::infinity());
 constexpr std::size_t most_shaped_plans = 16;
 constexpr std::size_t most_improved = 3;
-/// Plans of which the one with the least predicted step is chosen, if one is wanted.
+/// Plans of which the one with the least predicted step is chosen, if one is wanted, and the most tasks to play them.
 constexpr std::size_t most_compared = 16;
+constexpr double most_compared_tasks = 5e4;
 /// Relative. Steps that differ by less are equal.
 constexpr double rounding = 1e-9;
 /// Limits of a phase's plays, in tasks: a task is a pass of a stage for a micro-batch.
@@ -208,31 +209,36 @@ class Hybrids {
   /// and, where these flows take longer than alone, of a search with shared links.
   Plan chosen()
   {
-    std::multimap<Seconds, Plan> plans(best_.begin(), best_.end());
-    plans.insert(waiting_.begin(), waiting_.end());
-    auto best = least_predicted(plans, never);
-    if (!best) return best_.begin()->second;
-    const bool is_contended = best->first > least_ * (1 + rounding);
-    if (!is_contended || schedule_.folding != schedules::Folding::OneEach) return std::move(best->second);
+    Predicted best = {never, best_.begin()->second};
+    const auto second = std::next(best_.begin());
+    allow(never.value);  // other planners have limits of their own
+    compare({best_.begin(), second}, best);
+    compare(waiting_, best);
+    allow(most_compared_tasks);
+    compare({second, best_.end()}, best);
+    const bool is_contended = best.step > least_ * (1 + rounding);
+    if (!is_contended || schedule_.folding != schedules::Folding::OneEach) return std::move(best.plan);
     search(Links::Shared);
-    std::multimap<Seconds, Plan> of_shared(shared_.begin(), shared_.end());
-    auto other = least_predicted(of_shared, best->first);
-    return std::move((other ? other : best)->second);
+    allow(most_compared_tasks);
+    compare({shared_.begin(), shared_.end()}, best);
+    return std::move(best.plan);
   }
 
-  /// The plan with the least predicted step, if it is below `limit`. Plays plans in the order of their steps without
-  /// contention, while these are below it.
-  std::optional<std::pair<Seconds, Plan>> least_predicted(const std::multimap<Seconds, Plan>& by_step, Seconds limit)
+  struct Predicted {
+    Seconds step;
+    Plan plan;
+  };
+
+  /// Puts the plan with the least predicted step in the place of `best`, if it is better. Plays plans in the order of
+  /// their steps without contention, while these are below that of `best`.
+  void compare(const std::multimap<Seconds, Plan>& by_step, Predicted& best)
   {
-    std::optional<std::pair<Seconds, Plan>> best;
     for (const auto& [least, plan] : by_step) {
-      if (least >= limit * (1 - rounding) || (best && clock_.is_over())) break;
+      const bool is_over = clock_.is_over() || tasks_ > most_tasks_;
+      if (least >= best.step * (1 - rounding) || (best.step < never && is_over)) break;
       const auto step = played_step_of(plan);
-      if (!step || *step >= limit) continue;
-      limit = *step;
-      best.emplace(*step, plan);
+      if (step && *step < best.step) best = {*step, plan};
     }
-    return best;
   }
 
   bool is_within_limits(const Plan& plan) const
