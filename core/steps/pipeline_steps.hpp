@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/layer_graph.hpp"
+#include "core/program/player.hpp"
 #include "core/steps/holders.hpp"
 #include "core/steps/planned_step.hpp"
 #include "core/steps/shard_needs.hpp"
@@ -75,12 +76,14 @@ class PipelineSteps {
   /// What the machine of a device does for it, of this step and the one before.
   struct RankTiers {
     TierNeeds needs;
-    std::array<std::vector<double>, machine_lanes> seconds;  // of each task
-    std::array<std::vector<Node>, machine_lanes> nodes;
-    std::array<std::vector<Node>, machine_lanes> nodes_before;
-    std::array<std::optional<Node>, machine_lanes> last;  // of each lane
+    std::array<std::size_t, tier_lanes> ways{};  // of the graph, by lane of copies
+    std::size_t backward_way = 0;                // of parameters for a backward pass
+    std::optional<std::size_t> pace;             // of the machine's updates
+    double update_speed = 0;
+    std::array<std::vector<Node>, tier_lanes> nodes;
+    std::array<std::vector<Node>, tier_lanes> nodes_before;
+    std::array<std::optional<Node>, tier_lanes> last;  // of each lane
     std::vector<Node> passes_before;
-    std::optional<std::size_t> pace;  // of the machine's updates
   };
   struct Rank {
     std::size_t device = 0;  // its index in the cluster
@@ -175,6 +178,9 @@ class PipelineSteps {
   // pipeline_tiers.cpp
   void find_tiers();
   RankTiers tiers_of(const Rank& rank);
+  void add_ways(RankTiers& tiers, const MachineRates& rates);
+  const std::array<std::string, 3>& names_of_disk(std::size_t machine);
+  Node add_task(const RankTiers& tiers, TierLane lane, const TierTask& task);
   MovedPart moved_part(const Seat& seat) const;
   bool passes_through(std::size_t layer) const;
   void keep_nodes_of_step();
@@ -202,11 +208,12 @@ class PipelineSteps {
   std::map<std::pair<std::size_t, Ranks>, std::size_t> groups_;  // by lane and ranks
   std::map<std::tuple<Opcode, Algorithm, double, Ranks>, std::size_t> rounds_;
   std::optional<Node> facts_;
-  std::optional<Node> last_facts_;                   // of the step before
-  std::map<std::size_t, std::size_t> machine_pace_;  // of updates that computations slow down, by machine
-  bool has_fences_ = false;                          // several steps may be under way
-  std::vector<std::vector<Node>> noted_;             // of the step under construction, by rank and the data server
-  std::vector<std::vector<Node>> fences_;            // the end of each step so far
+  std::optional<Node> last_facts_;                           // of the step before
+  std::map<std::size_t, std::size_t> machine_pace_;          // of updates, by machine
+  std::map<std::size_t, std::array<std::string, 3>> disks_;  // names for their links, by machine
+  bool has_fences_ = false;                                  // several steps may be under way
+  std::vector<std::vector<Node>> noted_;   // of the step under construction, by rank and the data server
+  std::vector<std::vector<Node>> fences_;  // the end of each step so far
 };
 
 }  // namespace isobar

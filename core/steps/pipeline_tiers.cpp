@@ -37,33 +37,57 @@ PipelineSteps::RankTiers PipelineSteps::tiers_of(const Rank& rank)
   for (const RankPass& pass : rank.passes) passes.push_back({pass.opcode, part_of.at(pass.seat), pass.microbatch});
   RankTiers tiers;
   tiers.needs = tier_needs(passes, parts, needs_gradient_sync(workload_), ranks_.size() > 1);
-  const MachineRates rates = machine_rates(plan_, cluster_.devices[rank.device], cluster_);
-  const auto seconds_of = [&](MachineLane lane, const TierTask& task) {
-    const Bytes size(task.size);
-    switch (lane) {
-      case MachineLane::Load:
-        return rates.in.time_of(size).value + (task.is_for_backward ? rates.backward_delay.value : 0);
-      case MachineLane::Store:
-        return rates.out.time_of(size).value;
-      case MachineLane::Read:
-        return rates.read.time_of(size).value;
-      case MachineLane::Write:
-        return rates.write.time_of(size).value;
-      default:
-        return task.size > 0 ? task.size / rates.update_speed.value : 0;
-    }
-  };
-  for (std::size_t lane = 0; lane < machine_lanes; ++lane) {
-    for (const TierTask& task : tiers.needs.lanes[lane]) {
-      tiers.seconds[lane].push_back(seconds_of(static_cast<MachineLane>(lane), task));
-    }
-  }
-  if (rates.update_speed != rates.busy_update_speed) {
-    const auto [pace, is_new] = machine_pace_.try_emplace(rates.machine, 0);
-    if (is_new) pace->second = graph_.add_pace(rates.update_speed / rates.busy_update_speed);
-    tiers.pace = pace->second;
-  }
+  add_ways(tiers, machine_rates(plan_, cluster_.devices[rank.device], cluster_));
   return tiers;
+}
+
+/// Adds what the tasks of a device's machine share with others: the links of copies, the disk, and the cores.
+void PipelineSteps::add_ways(RankTiers& tiers, const MachineRates& rates)
+{
+  const auto add_way = [&](TierLane lane, const CopyRate& rate, const std::vector<SharedLink>& links) {
+    const GraphPath path{rate.latency.value, rate.bandwidth.value, links};
+    if (!tiers.needs.lane(lane).empty()) tiers.ways[static_cast<std::size_t>(lane)] = graph_.add_way(path);
+  };
+  add_way(TierLane::Load, rates.in, rates.in_links);
+  add_way(TierLane::Store, rates.out, rates.out_links);
+  if (!tiers.needs.lane(TierLane::Load).empty()) {
+    tiers.backward_way =
+        graph_.add_way({rates.in.latency.value, rates.in.bandwidth.value, rates.in_links}, rates.backward_delay.value);
+  }
+  if (!tiers.needs.lane(TierLane::Read).empty()) {
+    const auto& names = names_of_disk(rates.machine);
+    const SharedLink disk{names[0], std::max(rates.read.bandwidth, rates.write.bandwidth)};
+    add_way(TierLane::Read, rates.read, {disk, {names[1], rates.read.bandwidth}});
+    add_way(TierLane::Write, rates.write, {disk, {names[2], rates.write.bandwidth}});
+  }
+  if (!tiers.needs.lane(TierLane::Update).empty()) {
+    const auto [pace, is_new] = machine_pace_.try_emplace(rates.machine, 0);
+    const auto cores = static_cast<double>(rates.cores);
+    if (is_new) pace->second = graph_.add_pace(rates.update_speed / rates.busy_update_speed, cores);
+    tiers.pace = pace->second;
+    tiers.update_speed = rates.update_speed.value;
+  }
+}
+
+/// Names for what the users of a machine's disk share: the disk, its reads and its writes. No link has such names.
+const std::array<std::string, 3>& PipelineSteps::names_of_disk(std::size_t machine)
+{
+  const auto [names, is_new] = disks_.try_emplace(machine);
+  if (is_new) {
+    const auto number = std::to_string(machine);
+    names->second = {"\ndisk " + number, "\nread " + number, "\nwrite " + number};
+  }
+  return names->second;
+}
+
+/// Adds a task to the graph.
+PipelineSteps::Node PipelineSteps::add_task(const RankTiers& tiers, TierLane lane, const TierTask& task)
+{
+  if (lane == TierLane::Update) {
+    return graph_.add_computation(task.size > 0 ? task.size / tiers.update_speed : 0, tiers.pace);
+  }
+  return graph_.add_copy(task.is_for_backward ? tiers.backward_way : tiers.ways[static_cast<std::size_t>(lane)],
+                         task.size);
 }
 
 /// Whether the parameters of a layer are elsewhere than on the device between passes.
@@ -117,10 +141,9 @@ void PipelineSteps::add_tiers()
 void PipelineSteps::add_tier_tasks(Rank& rank)
 {
   RankTiers& tiers = *rank.tiers;
-  for (std::size_t lane = 0; lane < machine_lanes; ++lane) {
-    const bool is_update = static_cast<MachineLane>(lane) == MachineLane::Update;
-    for (const double seconds : tiers.seconds[lane]) {
-      const Node node = graph_.add_computation(seconds, is_update ? tiers.pace : std::nullopt);
+  for (std::size_t lane = 0; lane < tier_lanes; ++lane) {
+    for (const TierTask& task : tiers.needs.lanes[lane]) {
+      const Node node = add_task(tiers, static_cast<TierLane>(lane), task);
       if (tiers.last[lane]) graph_.add_wait(node, *tiers.last[lane]);
       tiers.last[lane] = node;
       tiers.nodes[lane].push_back(node);
@@ -130,7 +153,7 @@ void PipelineSteps::add_tier_tasks(Rank& rank)
   const auto wait = [&](Node node, const TierWait& on) {
     if (const auto other = awaited(rank, on)) graph_.add_wait(node, *other);
   };
-  for (std::size_t lane = 0; lane < machine_lanes; ++lane) {
+  for (std::size_t lane = 0; lane < tier_lanes; ++lane) {
     for (std::size_t i = 0; i < tiers.nodes[lane].size(); ++i) {
       for (const TierWait& on : tiers.needs.lanes[lane][i].waits) wait(tiers.nodes[lane][i], on);
     }
@@ -145,11 +168,11 @@ std::optional<PipelineSteps::Node> PipelineSteps::awaited(const Rank& rank, cons
   const bool is_before = wait.steps_back > 0;
   if (is_before && tiers.passes_before.empty()) return std::nullopt;
   switch (wait.lane) {
-    case MachineLane::Pass:
+    case TierLane::Pass:
       return is_before ? tiers.passes_before.at(wait.index) : rank.passes.at(wait.index).node;
-    case MachineLane::Sum:
+    case TierLane::Sum:
       return seats_[rank.seats.at(wait.index)].sums.back();
-    case MachineLane::Facts:
+    case TierLane::Facts:
       return is_before ? last_facts_ : facts_;
     default:
       return (is_before ? tiers.nodes_before : tiers.nodes)[static_cast<std::size_t>(wait.lane)].at(wait.index);

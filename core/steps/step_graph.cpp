@@ -16,9 +16,9 @@ constexpr double endless = std::numeric_limits<double>::infinity();
 
 }  // namespace
 
-std::size_t StepGraph::add_pace(double factor)
+std::size_t StepGraph::add_pace(double factor, double at_once)
 {
-  paces_.push_back({factor, 0, {}});
+  paces_.push_back({factor, at_once, 0});
   return paces_.size() - 1;
 }
 
@@ -47,6 +47,22 @@ std::size_t StepGraph::add_message(std::size_t stream, double bytes)
   node.detail = static_cast<std::uint32_t>(stream);
   node.size = bytes;
   streams_.at(stream).messages.push_back(nodes_.size() - 1);
+  return nodes_.size() - 1;
+}
+
+std::size_t StepGraph::add_way(const GraphPath& path, double delay)
+{
+  Path& way = ways_.emplace_back(path_over(path));
+  way.latency += delay;
+  return ways_.size() - 1;
+}
+
+std::size_t StepGraph::add_copy(std::size_t way, double bytes)
+{
+  Node& node = nodes_.emplace_back();
+  node.kind = Kind::Copy;
+  node.detail = static_cast<std::uint32_t>(way);
+  node.size = bytes;
   return nodes_.size() - 1;
 }
 
@@ -147,6 +163,10 @@ void StepGraph::release(std::size_t number)
   Node& node = nodes_[number];
   if (node.kind == Kind::Computation) return begin_computation(number);
   if (node.kind == Kind::Collective) return begin_collective(number);
+  if (node.kind == Kind::Copy) {
+    const Path& way = ways_[node.detail];
+    return add_data(number, way, now_ + way.latency, node.size);
+  }
   Stream& stream = streams_[node.detail];
   node.is_released = true;
   while (stream.ready.size() < stream.messages.size() && nodes_[stream.messages[stream.ready.size()]].is_released) {
@@ -179,18 +199,22 @@ void StepGraph::begin_computation(std::size_t number)
   if (node.rounds > 0 && node.size > 0) slow(node.rounds - 1, true);
   if (node.detail == 0 || node.size <= 0) return push(now_ + node.size, EventKind::Ends, number);
   Pace& pace = paces_[node.detail - 1];
+  const double before = pace.rate();
   pace.under_way.push_back({number, node.size, now_, ++versions_});
   push(now_ + node.size / pace.rate(), EventKind::PacedEnds, number, versions_);
+  change_rate(pace, before);
 }
 
 /// Ends a computation, unless it has got another rate since the event was made.
 bool StepGraph::end_paced(const Event& event)
 {
-  auto& under_way = paces_[nodes_[event.subject].detail - 1].under_way;
-  const auto found = std::find_if(under_way.begin(), under_way.end(),
+  Pace& pace = paces_[nodes_[event.subject].detail - 1];
+  const auto found = std::find_if(pace.under_way.begin(), pace.under_way.end(),
                                   [&](const Paced& each) { return each.version == event.version; });
-  if (found == under_way.end()) return false;
-  under_way.erase(found);
+  if (found == pace.under_way.end()) return false;
+  const double before = pace.rate();
+  pace.under_way.erase(found);
+  change_rate(pace, before);
   return true;
 }
 
@@ -200,6 +224,12 @@ void StepGraph::slow(std::size_t number, bool begins)
   Pace& pace = paces_[number];
   const double before = pace.rate();
   begins ? ++pace.slowed_by : --pace.slowed_by;
+  change_rate(pace, before);
+}
+
+/// Lets what is under way at a pace go on at the rate that the pace has now.
+void StepGraph::change_rate(Pace& pace, double before)
+{
   const double rate = pace.rate();
   if (rate == before) return;
   for (Paced& each : pace.under_way) {
@@ -217,7 +247,12 @@ const StepGraph::Path& StepGraph::path(std::size_t from, std::size_t to)
   const auto [place, is_new] = known_.try_emplace((static_cast<std::uint64_t>(from) << 32) | to);
   Path& path = place->second;
   if (!is_new || !paths_ || from == to) return path;
-  const GraphPath found = paths_(from, to);
+  return path = path_over(paths_(from, to));
+}
+
+StepGraph::Path StepGraph::path_over(const GraphPath& found)
+{
+  Path path;
   path.latency = found.latency;
   path.bandwidth = found.bandwidth;
   path.weight = path.latency > 0 ? 1 / path.latency : 1;
@@ -325,6 +360,7 @@ void StepGraph::data_ended(std::size_t number)
     begin_message(stream);
     return end(number);
   }
+  if (node.kind == Kind::Copy) return end(number);
   Group& group = groups_[node.detail];
   if (--group.flows_left > 0) return;
   if (group.next_round < rounds_[node.rounds].size()) return begin_round(number, now_);

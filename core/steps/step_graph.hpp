@@ -3,9 +3,12 @@
 #include "core/program/collective.hpp"
 #include "core/shared_link.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -33,8 +36,9 @@ class StepGraph {
   /// `paths` is between the endpoints of messages and collectives; none: they take no time.
   explicit StepGraph(Paths paths) : paths_(std::move(paths)) {}
 
-  /// Adds a pace: its computations take `factor` times as long while something that slows it is under way.
-  std::size_t add_pace(double factor);
+  /// Adds a pace: its computations take `factor` times as long while something that slows it is under way. More than
+  /// `at_once` of them share the time of so many in equal parts.
+  std::size_t add_pace(double factor, double at_once = std::numeric_limits<double>::infinity());
   /// Adds a computation that takes `seconds`, at a pace, and slows another pace. @returns its number.
   std::size_t add_computation(double seconds, std::optional<std::size_t> pace = {},
                               std::optional<std::size_t> slows = {});
@@ -42,6 +46,10 @@ class StepGraph {
   std::size_t add_stream(std::size_t from, std::size_t to);
   /// Adds a message. It is ready when what it waits for has ended and the message before it is ready.
   std::size_t add_message(std::size_t stream, double bytes);
+  /// Adds a way of copies, which start after its latency and `delay` seconds.
+  std::size_t add_way(const GraphPath& path, double delay = 0);
+  /// Adds a copy over a way.
+  std::size_t add_copy(std::size_t way, double bytes);
   /// Adds endpoints that meet for collectives, each of which begins with `start` seconds, and which slow these paces.
   std::size_t add_group(std::vector<std::size_t> ends, double start, std::vector<std::size_t> slows = {});
   /// Adds rounds that collectives play.
@@ -57,12 +65,12 @@ class StepGraph {
   std::vector<double> play();
 
  private:
-  enum class Kind : std::uint8_t { Computation, Message, Collective };
+  enum class Kind : std::uint8_t { Computation, Message, Copy, Collective };
   struct Node {
     Kind kind = Kind::Computation;
     bool is_released = false;
     std::uint32_t waits = 0;
-    std::uint32_t detail = 0;  // stream, group, or index of its pace and 1
+    std::uint32_t detail = 0;  // stream, way, group, or index of its pace and 1
     std::uint32_t rounds = 0;  // of a collective; of a computation the pace that it slows and 1
     double size = 0;           // seconds or bytes
   };
@@ -92,10 +100,15 @@ class StepGraph {
   };
   struct Pace {
     double factor = 1;
+    double at_once = 0;
     std::size_t slowed_by = 0;
-    std::vector<Paced> under_way;
+    std::vector<Paced> under_way = {};
 
-    double rate() const { return slowed_by > 0 ? 1 / factor : 1; }
+    double rate() const
+    {
+      const double part = std::min(1.0, at_once / static_cast<double>(under_way.size()));
+      return slowed_by > 0 ? part / factor : part;
+    }
   };
   struct Part {
     std::size_t link = 0;
@@ -139,6 +152,7 @@ class StepGraph {
   };
 
   const Path& path(std::size_t from, std::size_t to);
+  Path path_over(const GraphPath& found);
   void push(double time, EventKind kind, std::size_t subject, std::uint64_t version = 0);
   void handle(const Event& event);
   void list_waiters();
@@ -147,6 +161,7 @@ class StepGraph {
   void begin_computation(std::size_t node);
   bool end_paced(const Event& event);
   void slow(std::size_t pace, bool begins);
+  void change_rate(Pace& pace, double before);
   void begin_message(Stream& stream);
   void begin_collective(std::size_t node);
   void begin_round(std::size_t node, double time);
@@ -173,6 +188,7 @@ class StepGraph {
   std::vector<std::vector<Round>> rounds_;
   std::vector<Pace> paces_;
   std::unordered_map<std::uint64_t, Path> known_;
+  std::deque<Path> ways_;  // of copies, each with its delay
   std::unordered_map<std::string_view, std::size_t> number_of_link_;
   std::vector<LinkState> links_;
   std::vector<Event> events_;  // a heap

@@ -62,11 +62,11 @@ class TierPlanner {
     store_parameters();
     store_gradients();
     move_activations();
-    arrange(stores_, needs_.lane(MachineLane::Store), place_of_store_);
+    arrange(stores_, needs_.lane(TierLane::Store), place_of_store_);
     update();
     load_parameters();
     refresh_parameters();
-    arrange(loads_, needs_.lane(MachineLane::Load), place_of_load_);
+    arrange(loads_, needs_.lane(TierLane::Load), place_of_load_);
     wait_for_copies();
     return std::move(needs_);
   }
@@ -175,7 +175,7 @@ class TierPlanner {
     if (copies_ == Copies::Lean) return;
     for (const std::size_t number : leaving_) {
       const Stay& stay = stays_[number];
-      const TierTask task{parts_[stay.part].own_parameters, false, {{MachineLane::Pass, stay.last}}};
+      const TierTask task{parts_[stay.part].own_parameters, false, {{TierLane::Pass, stay.last}}};
       store_of_stay_[number] = add(stores_, stay.last, 0, task);
     }
   }
@@ -192,8 +192,7 @@ class TierPlanner {
     for (const std::size_t part : updated_) {
       const bool leaves_early = parts_[part].residence.gradients == Tier::Host;
       const std::size_t after = leaves_early ? spans_[part].last_backward : last_backward_;
-      const TierWait wait =
-          parts_[part].is_summed ? TierWait{MachineLane::Sum, part} : TierWait{MachineLane::Pass, after};
+      const TierWait wait = parts_[part].is_summed ? TierWait{TierLane::Sum, part} : TierWait{TierLane::Pass, after};
       spans_[part].gradient_store = add(stores_, after, 1, {parts_[part].gradients, false, {wait}});
     }
   }
@@ -211,12 +210,12 @@ class TierPlanner {
         if (stored.size() >= most_kept_forwards) {
           waits_for_stores_.emplace_back(i, stored[stored.size() - most_kept_forwards]);
         }
-        stored.push_back(add(stores_, i, 2, {part.activations, false, {{MachineLane::Pass, i}}}));
+        stored.push_back(add(stores_, i, 2, {part.activations, false, {{TierLane::Pass, i}}}));
         store_of[key] = stored.back();
         continue;
       }
-      TierTask load{part.activations, false, {{MachineLane::Store, store_of.at(key)}}};
-      if (i >= 2) load.waits.push_back({MachineLane::Pass, i - 2});
+      TierTask load{part.activations, false, {{TierLane::Store, store_of.at(key)}}};
+      if (i >= 2) load.waits.push_back({TierLane::Pass, i - 2});
       waits_for_loads_.emplace_back(i, add(loads_, i, 1, std::move(load)));
       loads_after_stores_.push_back(loads_.size() - 1);
     }
@@ -249,13 +248,13 @@ class TierPlanner {
       spans_[part].update = i;
       TierTask task{parts_[part].update, false, {}};
       const std::size_t last = overlap_ == UpdateOverlap::None ? arrived(updated_.back()) : arrived(part);
-      task.waits.push_back({MachineLane::Store, last, back});
+      task.waits.push_back({TierLane::Store, last, back});
       if (waits_for_facts()) {
-        task.waits.push_back(has_facts_ ? TierWait{MachineLane::Facts, 0, back}
-                                        : TierWait{MachineLane::Pass, last_backward_, back});
+        task.waits.push_back(has_facts_ ? TierWait{TierLane::Facts, 0, back}
+                                        : TierWait{TierLane::Pass, last_backward_, back});
       }
-      needs_.lane(MachineLane::Update).push_back(std::move(task));
-      needs_.lane(MachineLane::Store)[arrived(part)].waits.push_back(place_on_host(i));
+      needs_.lane(TierLane::Update).push_back(std::move(task));
+      needs_.lane(TierLane::Store)[arrived(part)].waits.push_back(place_on_host(i));
     }
     use_disk();
   }
@@ -266,9 +265,9 @@ class TierPlanner {
     const std::size_t count = updated_.size();
     const bool has_all = overlap_ == UpdateOverlap::None || waits_for_facts() || overlap_ == UpdateOverlap::Delayed;
     const std::size_t places = has_all ? count : std::min(count, most_waiting_gradients);
-    if (overlap_ == UpdateOverlap::Delayed) return {MachineLane::Update, number};
-    if (number >= places) return {MachineLane::Update, number - places};
-    return {MachineLane::Update, number + count - places, 1};
+    if (overlap_ == UpdateOverlap::Delayed) return {TierLane::Update, number};
+    if (number >= places) return {TierLane::Update, number - places};
+    return {TierLane::Update, number + count - places, 1};
   }
 
   /// States of the optimizer on the disk are read before their update and written after it.
@@ -281,14 +280,14 @@ class TierPlanner {
     for (std::size_t i = 0; i < on_disk.size(); ++i) {
       const MovedPart& part = parts_[on_disk[i]];
       const std::size_t update = spans_[on_disk[i]].update;
-      TierWait freed{MachineLane::Write, i - most_staged_states};
+      TierWait freed{TierLane::Write, i - most_staged_states};
       if (i < most_staged_states) {
         const std::size_t all = i + on_disk.size();
-        freed = {MachineLane::Write, std::max(i, all < most_staged_states ? 0 : all - most_staged_states), 1};
+        freed = {TierLane::Write, std::max(i, all < most_staged_states ? 0 : all - most_staged_states), 1};
       }
-      needs_.lane(MachineLane::Read).push_back({part.optimizer, false, {freed}});
-      needs_.lane(MachineLane::Update)[update].waits.push_back({MachineLane::Read, i});
-      needs_.lane(MachineLane::Write).push_back({part.optimizer, false, {{MachineLane::Update, update}}});
+      needs_.lane(TierLane::Read).push_back({part.optimizer, false, {freed}});
+      needs_.lane(TierLane::Update)[update].waits.push_back({TierLane::Read, i});
+      needs_.lane(TierLane::Write).push_back({part.optimizer, false, {{TierLane::Update, update}}});
     }
   }
 
@@ -303,12 +302,12 @@ class TierPlanner {
         const std::size_t back = stay.is_first_there ? 1 : 0;
         const auto stored = store_of_stay_.find(stay.before);
         if (stored != store_of_stay_.end()) {
-          task.waits.push_back({MachineLane::Store, place_of_store_[stored->second], back});
+          task.waits.push_back({TierLane::Store, place_of_store_[stored->second], back});
         } else {
-          task.waits.push_back({MachineLane::Pass, stays_[stay.before].last, back});
+          task.waits.push_back({TierLane::Pass, stays_[stay.before].last, back});
         }
         const std::size_t update = ends_in_step() ? updated_.size() - 1 : spans_[stay.part].update;
-        task.waits.push_back({MachineLane::Update, update, 1});
+        task.waits.push_back({TierLane::Update, update, 1});
         stay.load = add(loads_, stay.first, 0, std::move(task));
       }
       waits_for_loads_.emplace_back(stay.first, stay.load);
@@ -322,7 +321,7 @@ class TierPlanner {
     for (const std::size_t part : updated_) {
       if (parts_[part].residence.parameters != Tier::Device) continue;
       TierTask task{parts_[part].own_parameters, false, {}};
-      task.waits = {{MachineLane::Update, spans_[part].update}, {MachineLane::Pass, spans_[part].last_backward}};
+      task.waits = {{TierLane::Update, spans_[part].update}, {TierLane::Pass, spans_[part].last_backward}};
       spans_[part].refresh = add(loads_, passes_.size(), 0, std::move(task));
     }
   }
@@ -330,31 +329,30 @@ class TierPlanner {
   void wait_for_copies()
   {
     for (const std::size_t load : loads_after_stores_) {
-      TierWait& wait = needs_.lane(MachineLane::Load)[place_of_load_[load]].waits.front();
+      TierWait& wait = needs_.lane(TierLane::Load)[place_of_load_[load]].waits.front();
       wait.index = place_of_store_[wait.index];
     }
     auto& waits = needs_.waits_of_passes;
     for (const auto& [position, store] : waits_for_stores_) {
-      waits.emplace_back(position, TierWait{MachineLane::Store, place_of_store_[store]});
+      waits.emplace_back(position, TierWait{TierLane::Store, place_of_store_[store]});
     }
     for (const auto& [position, load] : waits_for_loads_) {
-      waits.emplace_back(position, TierWait{MachineLane::Load, place_of_load_[load]});
+      waits.emplace_back(position, TierWait{TierLane::Load, place_of_load_[load]});
     }
     if (updated_.empty()) return;
-    if (ends_in_step()) waits.emplace_back(0, TierWait{MachineLane::Update, updated_.size() - 1, 1});
+    if (ends_in_step()) waits.emplace_back(0, TierWait{TierLane::Update, updated_.size() - 1, 1});
     for (const std::size_t part : updated_) {
       const Span& span = spans_[part];
       if (span.refresh != none) {
-        waits.emplace_back(span.first_forward, TierWait{MachineLane::Load, place_of_load_[span.refresh], 1});
+        waits.emplace_back(span.first_forward, TierWait{TierLane::Load, place_of_load_[span.refresh], 1});
       }
       // Gradients that stay until the end of a step leave before those of the next one come.
       if (parts_[part].residence.gradients == Tier::Device) {
-        waits.emplace_back(span.first_backward, TierWait{MachineLane::Store, arrived(part), 1});
+        waits.emplace_back(span.first_backward, TierWait{TierLane::Store, arrived(part), 1});
       }
       // An update must not change parameters that a backward of the step still loads.
       if (overlap_ == UpdateOverlap::Delayed && span.last_load != none) {
-        needs_.lane(MachineLane::Update)[span.update].waits.push_back(
-            {MachineLane::Load, place_of_load_[span.last_load]});
+        needs_.lane(TierLane::Update)[span.update].waits.push_back({TierLane::Load, place_of_load_[span.last_load]});
       }
     }
     take_gradient_places();
@@ -380,8 +378,8 @@ class TierPlanner {
       const std::size_t before = back == 1 ? i + (by_first.size() - 1 - i) / places * places : i - places;
       const Span& freed = spans_[by_last[before]];
       const TierWait wait = copies_ == Copies::Redundant
-                                ? TierWait{MachineLane::Update, freed.update, back}
-                                : TierWait{MachineLane::Store, place_of_store_[freed.gradient_store], back};
+                                ? TierWait{TierLane::Update, freed.update, back}
+                                : TierWait{TierLane::Store, place_of_store_[freed.gradient_store], back};
       needs_.waits_of_passes.emplace_back(spans_[by_first[i]].first_backward, wait);
     }
   }

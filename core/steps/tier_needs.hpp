@@ -32,13 +32,13 @@ struct PartPass {
 };
 
 /// What a machine does for a device, each in a lane of its own, and what else its tasks wait for.
-enum class MachineLane : std::uint8_t { Load, Store, Update, Read, Write, Pass, Sum, Facts };
-inline constexpr std::size_t machine_lanes = 5;  // those of the machine
+enum class TierLane : std::uint8_t { Load, Store, Update, Read, Write, Pass, Sum, Facts };
+inline constexpr std::size_t tier_lanes = 5;  // those of the machine
 
 /// The wait for number `index` of a lane: of this step, or of one `steps_back` before it. Of Sum, for the sum of the
 /// gradients of that part over replicas.
 struct TierWait {
-  MachineLane lane = MachineLane::Pass;
+  TierLane lane = TierLane::Pass;
   std::size_t index = 0;
   std::size_t steps_back = 0;
 };
@@ -51,11 +51,11 @@ struct TierTask {
 
 /// The tasks of a step, by lane in their order, and what the device's passes wait for besides, by position.
 struct TierNeeds {
-  std::vector<std::vector<TierTask>> lanes{machine_lanes};
+  std::vector<std::vector<TierTask>> lanes{tier_lanes};
   std::vector<std::pair<std::size_t, TierWait>> waits_of_passes;
 
-  const std::vector<TierTask>& lane(MachineLane which) const { return lanes[static_cast<std::size_t>(which)]; }
-  std::vector<TierTask>& lane(MachineLane which) { return lanes[static_cast<std::size_t>(which)]; }
+  const std::vector<TierTask>& lane(TierLane which) const { return lanes[static_cast<std::size_t>(which)]; }
+  std::vector<TierTask>& lane(TierLane which) { return lanes[static_cast<std::size_t>(which)]; }
 };
 
 /// The needs of a device with these passes in a step. `needs_facts`: whether updates wait for what all of them need to

@@ -434,8 +434,14 @@ Case with_machines(std::mt19937_64& random)
   each.cluster = testing_support::cluster_with_machines(numbers);
   each.cluster.network = std::make_shared<Nodes>(random, devices + 1);
   for (auto& device : each.cluster.devices) {
-    if (random() % 3 == 0) device.machine->machine = 0;
+    MachineLink& machine = *device.machine;
+    if (random() % 3 == 0) machine.machine = 0;
+    // Copies meet on a bus, those of both directions too.
+    const SharedLink bus{"bus", BytesPerSecond(500), 1, random() % 4 == 0};
+    if (random() % 2 == 0) machine.in_links = {bus};
+    if (random() % 2 == 0) machine.out_links = {bus};
   }
+  for (auto& machine : each.cluster.machines) machine.cores = 1 + random() % 2;
   if (random() % 2 == 0) each.cluster.data_server = "data";
   std::vector<testing_support::PassingLayer> layers(devices * (2 + random() % 4));
   for (auto& layer : layers) {

@@ -40,6 +40,26 @@ TEST(StepGraph, RefusesPartsThatWaitForEachOther)
   EXPECT_THROW(graph.play(), std::logic_error);
 }
 
+TEST(StepGraph, LetsCopiesShareTheLinksOfTheirWaysWithMessages)
+{
+  const std::vector<SharedLink> bus = {{"bus", BytesPerSecond(10)}};
+  StepGraph graph([&](std::size_t, std::size_t) { return GraphPath{1, 10, bus}; });
+  graph.add_copy(graph.add_way({1, 10, bus}, 3), 100);  // from 4 on
+  graph.add_message(graph.add_stream(0, 1), 50);        // from 1 on: 30 of 50 alone, then half of the bus
+  EXPECT_DOUBLE_EQ(graph.play().front(), 4 + 4 + 8);
+}
+
+TEST(StepGraph, LetsComputationsShareTheCoresOfTheirPace)
+{
+  StepGraph graph({});
+  const std::size_t pace = graph.add_pace(1, 2);
+  // Three of 4 s on two cores: each takes 6 s. The fourth follows one of them alone.
+  const std::size_t first = graph.add_computation(4, pace);
+  for (int i = 0; i < 2; ++i) graph.add_computation(4, pace);
+  graph.add_wait(graph.add_computation(2, pace), first);
+  EXPECT_DOUBLE_EQ(graph.play().front(), 6 + 2);
+}
+
 /// Flows over some of five links. Each begins at a time of its own.
 struct RandomFlows {
   explicit RandomFlows(unsigned seed)
