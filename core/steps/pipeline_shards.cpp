@@ -117,14 +117,15 @@ void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, s
   }
 }
 
-/// What is gathered for a pass comes while the one before it runs, unless both are of one stage; for the first passes
-/// after the update of the step before.
+/// What is gathered for a pass comes while the one before it runs, unless both are of one stage, or the plan's system
+/// lets passes wait for it; for the first passes after the update of the step before.
 std::optional<PipelineSteps::Node> PipelineSteps::one_task_ahead(const Rank& rank, std::size_t position) const
 {
   const std::size_t seat = rank.passes[position].seat;
   if (position > 0) {
     const RankPass& before = rank.passes[position - 1];
-    if (before.seat == seat && before.opcode != Opcode::BackwardWeight) return before.node;
+    const bool is_own = before.seat == seat && before.opcode != Opcode::BackwardWeight;
+    if (is_own || !overlaps_gathers_) return before.node;
   }
   return position > 1 ? std::optional(rank.passes[position - 2].node) : seats_[seat].last_update;
 }

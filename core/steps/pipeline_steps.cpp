@@ -3,6 +3,7 @@
 #include "core/steps/pipeline_steps.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/system_rules.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +23,7 @@ PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const C
       cluster_(cluster),
       order_(passes),
       stretch_(stretch),
+      overlaps_gathers_(overlaps_gathers(plan)),
       cuts_(boundaries_of(workload)),
       graph_(paths_between(plan, cluster)),
       holders_(holders_of(plan))

@@ -194,7 +194,8 @@ class PipelineSteps {
   const Workload& workload_;
   const Cluster& cluster_;
   const std::vector<std::vector<StagePass>>& order_;
-  const double stretch_;  // of computations
+  const double stretch_;         // of computations
+  const bool overlaps_gathers_;  // of parameters, by the plan's system
   const Boundaries cuts_;
   StepGraph graph_;
   std::vector<Holder> holders_;

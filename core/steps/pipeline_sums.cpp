@@ -248,7 +248,7 @@ void PipelineSteps::add_microbatch_sums()
           const std::size_t position = seat.gradients.at(i);
           graph_.add_wait(sum, ranks_[seat.rank].passes[position].node);
           of_rank[seat.rank].emplace_back(position, sum);
-          seat.sums = {sum};
+          if (i + 1 == first.gradients.size()) seat.sums.push_back(sum);
         }
       }
     }

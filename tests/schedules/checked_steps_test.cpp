@@ -236,11 +236,12 @@ void divide_state(Case& each, std::mt19937_64& random)
   }
   if (possible.empty()) return;
   plan.sync.sharded = possible[random() % possible.size()];
-  // Of training software, the second of two steps counts.
+  // Of training software, the second of two steps counts. Some lets passes wait for what they gather.
   if (random() % 2 == 0) plan.system = TrainingSystem{"some"};
+  if (plan.system && random() % 2 == 0) plan.system->changed.emplace().overlaps_gathers = false;
   if (plan.sync.sharded == Sharding::Parameters) {
     if (random() % 2 == 0) plan.sync.gathered = DType::BFloat16;
-    plan.sync.each_microbatch = !has_shards(plan) && random() % 2 == 0;
+    plan.sync.each_microbatch = random() % 2 == 0;
   }
   // Replicas that order their passes differently would wait for each other's parameters forever.
   if (!deadlock_of(*make_program(plan, each.workload))) return;
