@@ -227,7 +227,7 @@ void StepGraph::slow(std::size_t number, bool begins)
   change_rate(pace, before);
 }
 
-/// Lets what is under way at a pace go on at the rate that the pace has now.
+/// Lets what is under way at a pace continue at the rate that the pace has now.
 void StepGraph::change_rate(Pace& pace, double before)
 {
   const double rate = pace.rate();

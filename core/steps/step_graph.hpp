@@ -36,8 +36,8 @@ class StepGraph {
   /// `paths` is between the endpoints of messages and collectives; none: they take no time.
   explicit StepGraph(Paths paths) : paths_(std::move(paths)) {}
 
-  /// Adds a pace: its computations take `factor` times as long while something that slows it is under way. More than
-  /// `at_once` of them share the time of so many in equal parts.
+  /// Adds a pace: its computations take `factor` times as long while something that slows it is under way. Beyond
+  /// `at_once` of them, all share `at_once` cores in equal parts.
   std::size_t add_pace(double factor, double at_once = std::numeric_limits<double>::infinity());
   /// Adds a computation that takes `seconds`, at a pace, and slows another pace. @returns its number.
   std::size_t add_computation(double seconds, std::optional<std::size_t> pace = {},
