@@ -50,7 +50,7 @@ OperatorCosts::OperatorCosts(const Program& program, const PlayerRates& rates, s
     first_part_.push_back(program.at(rank, compute_lane, 0).stage);
     for (std::uint64_t i = 0; i < program.length(rank, compute_lane); ++i) {
       const Instruction instruction = program.at(rank, compute_lane, i);
-      const Seconds time = instruction.work / rates.speeds[rank];
+      const Seconds time = instruction.time;
       if (instruction.opcode == Opcode::Update) {
         updates_[rank] += time;
       } else {

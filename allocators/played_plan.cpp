@@ -52,7 +52,7 @@ Seconds least_step_of_machines(const Plan& plan, const CostModel& cost)
 {
   if (!uses_machines(plan)) return {};
   const ParameterBytes bytes = parameter_bytes(cost.workload());
-  const PlayerRates rates = nominal_rates(plan, cost.workload(), cost.cluster());
+  const PlayerRates rates = nominal_rates(plan, cost.cluster());
   std::vector<Seconds> updates(rates.machines.size()), in(rates.machines.size()), out(rates.machines.size());
   for (const auto& [index, replica, shard, rank] : placed_shards(plan)) {
     const Stage& stage = plan.stages[index];
@@ -80,8 +80,8 @@ namespace {
 /// need for the work together.
 void price_operators(Plan& plan, const Workload& workload, const Cluster& cluster)
 {
-  const auto program = schedules::make_program(plan, workload);
-  const PlayerRates rates = nominal_rates(plan, workload, cluster);
+  const auto program = schedules::make_program(plan, workload, cluster);
+  const PlayerRates rates = nominal_rates(plan, cluster);
   const OperatorCosts costs(*program, rates, plan.goal.microbatches);
   const PlayedProgram played = play_program(*program, rates);
   plan.predicted = costs.formulas();
@@ -118,7 +118,7 @@ void price_by_playing(Plan& plan, const Workload& workload, const Cluster& clust
   const compute::AsTrained trained(plan, workload, cluster);
   const CostModel cost(trained.workload(), trained.cluster());
   const auto orders = schedules::orders_of(plan);
-  const auto program = schedules::make_program(plan, trained.workload(), orders);
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster(), orders);
   const PlayedProgram played =
       schedules::play_steps(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
   const ReplicaCosts costs(plan, orders, cost);
@@ -150,9 +150,9 @@ namespace {
 std::optional<Seconds> played_step_of_chain(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   const compute::AsTrained trained(plan, workload, cluster);
-  const auto program = schedules::make_program(plan, trained.workload());
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
   if (instructions_of(*program) > most_played_instructions) return std::nullopt;
-  const PlayerRates rates = nominal_rates(plan, trained.workload(), trained.cluster());
+  const PlayerRates rates = nominal_rates(plan, trained.cluster());
   const bool has_contention = contention_of(*program, rates).is_anywhere();
   if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return std::nullopt;
   return play_program(*program, rates).periods.front().step_time;

@@ -144,7 +144,7 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
   auto faults = faults_of(plan, workload, cluster);
   if (faults.empty() && !plan.stages.empty() && !is_chain(plan)) {
     const compute::AsTrained trained(plan, workload, cluster);
-    const auto program = schedules::make_program(plan, trained.workload());
+    const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
     const auto folded =
         schedules::play_folded(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());
     faults = faults_of_played(plan, trained.workload(), trained.cluster(), *program, folded ? &*folded : nullptr);

@@ -8,6 +8,7 @@
 #include "exec/links/network_options.hpp"
 #include "exec/run/doctor.hpp"
 #include "exec/run/machine_needs.hpp"
+#include "exec/run/run_devices.hpp"
 #include "exec/run_inputs.hpp"
 #include "schedules/lowering/plan_file.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -104,8 +105,8 @@ ExitCode doctor(CommandOptions options)
       if (!faults.empty()) throw InputError(faults);
     }
     if (plan && uses_machines(*plan)) {
-      options.doctor.needs = machine_needs(*schedules::make_program(*plan, workload), options.doctor.rank,
-                                           is_gpu(options.doctor.device), options.scratch);
+      options.doctor.needs = machine_needs(*schedules::make_program(*plan, workload, run_devices(*plan, {})),
+                                           options.doctor.rank, is_gpu(options.doctor.device), options.scratch);
     }
   }
   const auto findings = examine(options.doctor);

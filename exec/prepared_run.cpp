@@ -7,6 +7,7 @@
 #include "core/model/differences.hpp"
 #include "core/program/walk.hpp"
 #include "exec/device/device.hpp"
+#include "exec/run/run_devices.hpp"
 #include "exec/run/run_result.hpp"
 #include "exec/run_machines.hpp"
 #include "exec/run_resume.hpp"
@@ -70,7 +71,7 @@ void PreparedRun::complete(const std::optional<LaunchPlace>& launched, const std
     break;
   }
   if (options.run.emulate || !options.platform.empty()) set_machine_rates(plan, options);
-  program = schedules::make_program(plan, workload);
+  program = schedules::make_program(plan, workload, run_devices(plan, options.run));
   require_end(plan, *program, options.plan);
   options.run.limits = time_limits_of(plan.predicted ? plan.predicted->step_time : Seconds(0), options);
   data.emplace(options, workload, plan.goal.microbatches);

@@ -486,11 +486,14 @@ class PlayedExplainer {
 
 }  // namespace
 
-Explanation explain_by_playing(const Plan& plan, const Program& program, const Workload& workload,
-                               const Cluster& cluster)
+Explanation explain_by_playing(const Plan& plan,
+                               const std::function<std::unique_ptr<Program>(const Cluster&)>& program_on,
+                               const Workload& workload, const Cluster& cluster)
 {
   ensure(plan.goal.objective == Objective::Step, "only the step of a plan can be played");
-  const PlayerRates rates = nominal_rates(plan, workload, cluster);
+  const auto made = program_on(cluster);
+  const Program& program = *made;
+  const PlayerRates rates = nominal_rates(plan, cluster);
   const PlayedProgram played = play_program(program, rates);
   const Seconds step_time = played.periods.front().step_time;
   PlayerRates without_latency = rates;
@@ -511,7 +514,7 @@ Explanation explain_by_playing(const Plan& plan, const Program& program, const W
     if (used >= full_fraction * has) explanation.full.push_back({devices[rank], used, has});
   }
   const auto step_of = [&](const Cluster& changed) {
-    return play_program(program, nominal_rates(plan, workload, changed)).periods.front().step_time;
+    return play_program(*program_on(changed), nominal_rates(plan, changed)).periods.front().step_time;
   };
   explanation.faster_devices = relaxations(candidates({}, explanation.devices), cluster, step_of, speed_up);
   explanation.faster_links = relaxations(candidates({}, explanation.links), cluster, step_of, widen);

@@ -101,11 +101,13 @@ inline constexpr double relaxation = 1.1;
 /// relaxation.
 Explanation explain(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
-/// The same for any plan, whose objective is the step that its `program` takes. It tells the whole path of the step;
-/// which stages hold too few micro-batches it does not. O(instructions) for each relaxation.
+/// The same for any plan, whose objective is the step that its program takes, which `program_on` makes for devices. It
+/// tells the whole path of the step; which stages hold too few micro-batches it does not. O(instructions) for each
+/// relaxation.
 /// @throws InputError for a step that is too long to be played.
-Explanation explain_by_playing(const Plan& plan, const Program& program, const Workload& workload,
-                               const Cluster& cluster);
+Explanation explain_by_playing(const Plan& plan,
+                               const std::function<std::unique_ptr<Program>(const Cluster&)>& program_on,
+                               const Workload& workload, const Cluster& cluster);
 
 /// The object under `explanation` in a row of isobar-comparison/1 (docs/formats/comparison.md), on one line.
 std::string explanation_to_json(const Explanation& explanation);

@@ -62,7 +62,7 @@ Order forwards_of_replicas(const std::vector<PlacedShard>& parts, const std::vec
 
 }  // namespace
 
-std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload)
+std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   const std::uint64_t ranks = devices_of(plan).size();
   std::vector<std::vector<PlacedShard>> parts_of_rank(ranks);
@@ -74,7 +74,7 @@ std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workloa
     orders.push_back(divides_microbatches ? forwards_of_replicas(parts, patterns, ranks, plan.goal.microbatches)
                                           : forwards_in_groups(parts.size(), ranks, plan.goal.microbatches));
   }
-  return make_program(plan, workload, std::move(orders));
+  return make_program(plan, workload, cluster, std::move(orders));
 }
 
 }  // namespace isobar::schedules

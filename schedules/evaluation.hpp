@@ -16,6 +16,6 @@ namespace isobar::schedules {
 ///
 /// The plan must be checked and feasible. Keeps no reference to its arguments. O(stages + layers) time and memory, and
 /// devices x stages of devices that have several; with replicas, M x stages of those.
-std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload);
+std::unique_ptr<Program> make_evaluation_program(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 }  // namespace isobar::schedules

@@ -45,8 +45,8 @@ std::vector<ReplicaGradient> played_gradients(const Plan& plan, const Workload& 
   for (const auto& gradient : gradients) parameters.push_back(gradient.parameter);
   begin_parts(cut, workload, std::move(parameters));
   std::vector<Seconds> made(cut.stages.size());  // by part, on the last device
-  const auto program = schedules::make_program(cut, workload);
-  play_program(*program, nominal_rates(cut, workload, cluster), 1, [&](const Turn& turn, Seconds, Seconds end) {
+  const auto program = schedules::make_program(cut, workload, cluster);
+  play_program(*program, nominal_rates(cut, cluster), 1, [&](const Turn& turn, Seconds, Seconds end) {
     if (turn.instruction.opcode != Opcode::Backward) return;
     Seconds& last = made[turn.instruction.stage];
     last = std::max(last, end);

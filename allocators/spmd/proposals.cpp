@@ -216,8 +216,10 @@ Proposals propose_experts(const HybridProblem& problem, bool by_index, bool adds
 /// The step of a plan as its program plays it.
 Seconds played_step(const Plan& plan, const HybridProblem& problem)
 {
-  const PlayerRates rates = nominal_rates(plan, problem.workload, problem.cluster);
-  return play_program(*schedules::make_program(plan, problem.workload), rates).periods.front().step_time;
+  const PlayerRates rates = nominal_rates(plan, problem.cluster);
+  return play_program(*schedules::make_program(plan, problem.workload, problem.cluster), rates)
+      .periods.front()
+      .step_time;
 }
 
 /// The proposals of one problem.

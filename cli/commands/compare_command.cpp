@@ -109,8 +109,10 @@ results::Explanation explain(const Plan& plan, const Workload& workload, const C
 {
   if (is_chain(plan)) return results::explain(plan, workload, cluster);
   const compute::AsTrained trained(plan, workload, cluster);
-  return results::explain_by_playing(plan, *schedules::make_program(plan, trained.workload()), trained.workload(),
-                                     trained.cluster());
+  const auto program_on = [&](const Cluster& devices) {
+    return schedules::make_program(plan, trained.workload(), devices);
+  };
+  return results::explain_by_playing(plan, program_on, trained.workload(), trained.cluster());
 }
 
 /// What a row answers.

@@ -105,8 +105,8 @@ ExitCode show(const ShowOptions& options)
 Seconds played_step(const Plan& plan, const Inputs& inputs)
 {
   const compute::AsTrained trained(plan, inputs.workload, inputs.platform.cluster());
-  const auto program = schedules::make_program(plan, trained.workload());
-  const auto rates = nominal_rates(plan, trained.workload(), trained.cluster());
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
+  const auto rates = nominal_rates(plan, trained.cluster());
   return play_program(*program, rates).periods.front().end;
 }
 

@@ -135,7 +135,7 @@ std::map<std::string, Bytes> peak_memory_of(const Plan& plan, const std::string&
 
 results::Validation compare(const Trial& trial, const Plan& plan, const Inputs& inputs, const std::string& simulated)
 {
-  const auto program = schedules::make_program(plan, inputs.workload);
+  const auto program = schedules::make_program(plan, inputs.workload, inputs.platform.cluster());
   auto devices = devices_of(plan);
   const auto predicted_peaks = peak_memory_of(plan, simulated);
   const auto measured_peaks = peak_memory_of(plan, read_file(trial.file(".run.json")));

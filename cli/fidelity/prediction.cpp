@@ -53,7 +53,7 @@ struct RowCandidate {
 RowCandidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& cluster, bool unfolded)
 {
   RowCandidate made{choice, plan_of(row, choice, cluster), nullptr, {}};
-  made.trained = std::make_unique<compute::AsTrained>(made.row.plan, made.row.workload, cluster);
+  made.trained = std::make_unique<compute::AsTrained>(made.row.plan, made.row.workload, made.row.cluster);
   if (!unfolded) {
     auto folded = schedules::fold(made.row.plan, made.trained->workload(), made.trained->cluster());
     if (auto* step = std::get_if<schedules::FoldedStep>(&folded)) {
@@ -64,7 +64,7 @@ RowCandidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const
   }
   made.played = {made.row.plan,
                  made.trained->workload(),
-                 schedules::make_program(made.row.plan, made.trained->workload()),
+                 schedules::make_program(made.row.plan, made.trained->workload(), made.trained->cluster()),
                  {},
                  {}};
   return made;
@@ -94,9 +94,9 @@ RowCandidate best_of(const MeasuredRow& row, const Cluster& cluster, bool unfold
   for (const auto& choice : choices) {
     try {
       RowCandidate candidate = candidate_of(row, choice, cluster, unfolded);
-      const PlayedProgram played =
-          play_program(*candidate.played.program, schedules::rates_of(candidate.played, candidate.trained->cluster()),
-                       candidate.counted().played());
+      PlayerRates rates = schedules::rates_of(candidate.played, candidate.trained->cluster());
+      rates.shared_links = {};
+      const PlayedProgram played = play_program(*candidate.played.program, rates, candidate.counted().played());
       std::vector<Bytes> peaks;
       for (const auto& peak : played.peak_memory) peaks.push_back(peak[static_cast<std::size_t>(Tier::Device)]);
       const std::pair own(lack_of_memory(candidate, peaks).has_value(),
@@ -200,7 +200,7 @@ void export_row(const MeasuredRow& row, const RowPlan& row_plan, const sim::Plat
   const bool is_machine = !row.platform.ends_with(".xml");
   const std::string xml = is_machine ? sim::machine_to_xml(sim::read_machine(row.platform, row.platform_overrides))
                                      : read_file(row.platform);
-  Plan plan = allocators::priced_for(row_plan.plan, row_plan.workload, platform.cluster());
+  Plan plan = allocators::priced_for(row_plan.plan, row_plan.workload, row_plan.cluster);
   plan.platform = {write("platform.xml", xml), platform.hash()};
   plan.workload = {write("workload.yaml", row_plan.workload_text),
                    workload_fingerprint(row_plan.workload_text, row_plan.settings), row_plan.settings};
@@ -234,9 +234,8 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
   }
   const CountedStep counted = candidate.counted();
   results::StepTimes times(played.program->ranks(), counted.before);
-  const auto report =
-      sim::simulate(platform, *played.program, sim::rank_hosts(played.plan, played.workload, trained->cluster()),
-                    counted.played(), &times);
+  const auto report = sim::simulate(platform, *played.program, sim::rank_hosts(played.plan, trained->cluster()),
+                                    counted.played(), &times);
   prediction.step = report.step_times.at(counted.before);
   Seconds begin;
   for (std::size_t i = 0; i < counted.before; ++i) begin += report.step_times[i];

@@ -195,10 +195,13 @@ RowPlan priced(const MeasuredRow& row, RowWorkload made, Plan plan, const Cluste
   if (!plan.recompute.empty()) made.workload = with_recomputation(made.workload, plan.recompute);
   std::vector<Flops> work;
   for (const auto& layer : made.workload.layers) work.push_back(layer.forward + layer.backward);
+  Cluster own = cluster;
   compute::price(
-      made.workload, cluster, [](const auto&, auto) {}, measurements);
+      made.workload, cluster, [&](const std::string& type, FlopsPerSecond speed) { set_speed(own, type, speed); },
+      measurements);
   if (!plan.system) compute::take_system(plan, made.workload);
-  return {std::move(made.text), std::move(made.settings), std::move(made.workload), std::move(work), std::move(plan)};
+  return {std::move(made.text), std::move(made.settings), std::move(made.workload),
+          std::move(work),      std::move(plan),          std::move(own)};
 }
 
 /// A row with a plan of Isobar, whose layers are those of unit operator.

@@ -191,15 +191,15 @@ std::map<std::string, Seconds> compute_of(const MixInputs& inputs, std::size_t j
 {
   const auto& [plan, workload] = inputs.jobs[job];
   const compute::AsTrained trained(plan, workload, inputs.platform.cluster());
-  const auto program = schedules::make_program(plan, trained.workload());
-  const auto ranks = sim::rank_hosts(plan, trained.workload(), trained.cluster());
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
+  const auto ranks = sim::rank_hosts(plan, trained.cluster());
   std::map<std::string, Seconds> compute;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    Flops work;
+    Seconds time;
     for (std::uint64_t position = 0; position < program->length(rank, compute_lane); ++position) {
-      work += program->at(rank, compute_lane, position).work;
+      time += program->at(rank, compute_lane, position).time;
     }
-    if (work.value > 0) compute[ranks[rank].host] = work / ranks[rank].speed;
+    if (time > Seconds(0)) compute[ranks[rank].host] = time;
   }
   return compute;
 }
@@ -209,8 +209,8 @@ std::string simulate_one_alone(const MixInputs& inputs, std::size_t job, std::ui
 {
   const auto& [plan, workload] = inputs.jobs[job];
   const compute::AsTrained trained(plan, workload, inputs.platform.cluster());
-  const auto program = schedules::make_program(plan, trained.workload());
-  const auto ranks = sim::rank_hosts(plan, trained.workload(), trained.cluster());
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
+  const auto ranks = sim::rank_hosts(plan, trained.cluster());
   const std::uint64_t steps = simulated_steps(inputs.mix, job, rounds);
   const auto report = sim::simulate(inputs.platform, *program, ranks, steps, nullptr);
 
@@ -330,7 +330,7 @@ std::vector<std::string> memory_faults_of(const MixInputs& inputs)
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
     const auto& [plan, workload] = inputs.jobs[job];
     const compute::AsTrained trained(plan, workload, cluster);
-    const auto program = schedules::make_program(plan, trained.workload());
+    const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
     std::map<std::string, Bytes> residents;
     const auto devices = devices_of(plan);
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {
@@ -423,8 +423,8 @@ std::string simulate_mix(const MixInputs& inputs, const std::vector<SoloRun>& al
   for (std::size_t job = 0; job < inputs.jobs.size(); ++job) {
     const auto& [plan, workload] = inputs.jobs[job];
     const compute::AsTrained trained(plan, workload, cluster);
-    programs.push_back(schedules::make_program(plan, trained.workload()));
-    ranks.push_back(sim::rank_hosts(plan, trained.workload(), trained.cluster()));
+    programs.push_back(schedules::make_program(plan, trained.workload(), trained.cluster()));
+    ranks.push_back(sim::rank_hosts(plan, trained.cluster()));
     traced.push_back({programs.back().get(), {}, {}});
     for (const auto& host : hosts_of(inputs, job)) {
       const auto device = cluster.device_index(host);

@@ -71,7 +71,7 @@ std::vector<std::string> all_faults_of(const Plan& plan, const Workload& workloa
   auto faults = faults_of(plan, workload, cluster);
   if (!faults.empty() || plan.stages.empty() || is_chain(plan)) return faults;
   const compute::AsTrained trained(plan, workload, cluster);
-  const auto program = schedules::make_program(plan, trained.workload());
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
   std::optional<PlayedProgram> folded;
   try {
     folded = schedules::play_folded(plan, trained.workload(), trained.cluster(), *program, counted_step(plan).played());

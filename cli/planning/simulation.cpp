@@ -69,7 +69,7 @@ struct SimulatedStep {
 
 SimulatedStep step_of(const Plan& plan, const compute::AsTrained& trained, bool may_fold)
 {
-  SimulatedStep whole{schedules::make_program(plan, trained.workload())};
+  SimulatedStep whole{schedules::make_program(plan, trained.workload(), trained.cluster())};
   if (!may_fold || divides_operators(plan) || instructions_of(*whole.program) <= most_whole_instructions) return whole;
   constexpr bool keeps_stages = true;
   auto folded = schedules::fold(plan, trained.workload(), trained.cluster(), keeps_stages);
@@ -118,8 +118,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
     users[link] = number;
     platform.scale(sim::Property::Bandwidth, 1 / number, link);
   }
-  const auto report =
-      sim::simulate(platform, program, sim::rank_hosts(plan, trained.workload(), trained.cluster()), all, &tee);
+  const auto report = sim::simulate(platform, program, sim::rank_hosts(plan, trained.cluster()), all, &tee);
   if (writer) {
     writer->finish();
     if (!trace_stream) throw EnvironmentError("the timeline cannot be written; is the disk full?");

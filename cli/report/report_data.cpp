@@ -130,7 +130,7 @@ void check_plan(Run& run, const Inputs& inputs)
 Seconds play(const sim::Platform& platform, const Plan& plan, const compute::AsTrained& trained, const Program& program,
              TraceSink* sink)
 {
-  const auto hosts = sim::rank_hosts(plan, trained.workload(), trained.cluster());
+  const auto hosts = sim::rank_hosts(plan, trained.cluster());
   const CountedStep counted = counted_step(plan);
   return sim::simulate(platform, program, hosts, counted.played(), sink).step_times.at(counted.before);
 }
@@ -161,7 +161,7 @@ std::string record_run(const Run& run, const sim::Platform& platform, const std:
     throw InputError(run.file, "network: simulated with other options than this Isobar's; simulate again");
   }
   const compute::AsTrained trained(result.plan, run.workload, platform.cluster());
-  const auto program = schedules::make_program(result.plan, trained.workload());
+  const auto program = schedules::make_program(result.plan, trained.workload(), trained.cluster());
   results::StepRecorder recorder(*program, results::most_drawn, counted_step(result.plan).before);
   const Seconds again = play(platform, result.plan, trained, *program, &recorder);
   const Seconds recorded = result.step_times.front();
@@ -207,7 +207,7 @@ std::string answer(const Run& run, sim::Platform& platform, const WhatIf& what_i
     if (plan.stages.empty()) throw InputError(reason_of(plan));
   }
   const compute::AsTrained trained(plan, run.workload, platform.cluster());
-  const auto program = schedules::make_program(plan, trained.workload());
+  const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
   return nlohmann::json(play(platform, plan, trained, *program, nullptr).value).dump();
 }
 

@@ -87,7 +87,7 @@ class Resources {
     const Plan& plan = choice.inputs.plan;
     if (!plan.predicted) return step;
     const compute::AsTrained trained(plan, choice.inputs.workload, cluster_);
-    const auto program = schedules::make_program(plan, trained.workload());
+    const auto program = schedules::make_program(plan, trained.workload(), trained.cluster());
     const auto devices = devices_of(plan);
     std::map<std::string, Bytes> residents;
     for (std::size_t rank = 0; rank < devices.size(); ++rank) {

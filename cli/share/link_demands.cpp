@@ -44,11 +44,10 @@ class LinkMeter : public TraceSink {
 std::string demand_of(const MixInputs& inputs, const MixJobInputs& job)
 {
   const compute::AsTrained trained(job.plan, job.workload, inputs.platform.cluster());
-  const auto program = schedules::make_program(job.plan, trained.workload());
+  const auto program = schedules::make_program(job.plan, trained.workload(), trained.cluster());
   LinkMeter meter;
   const auto report =
-      sim::simulate(inputs.platform, *program, sim::rank_hosts(job.plan, trained.workload(), trained.cluster()),
-                    played_steps, &meter);
+      sim::simulate(inputs.platform, *program, sim::rank_hosts(job.plan, trained.cluster()), played_steps, &meter);
   const double period = report.step_times.back().value;
   const double end = std::accumulate(report.step_times.begin(), report.step_times.end(), Seconds(0)).value;
   SortedJson links = SortedJson::object();

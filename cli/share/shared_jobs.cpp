@@ -247,7 +247,7 @@ JobProfile profile_of(const MixJob& job, const MixJobInputs& inputs, const SoloR
   const auto devices = devices_of(inputs.plan);
   profile.devices = devices.size();
   const compute::AsTrained trained(inputs.plan, inputs.workload, cluster);
-  const auto program = schedules::make_program(inputs.plan, trained.workload());
+  const auto program = schedules::make_program(inputs.plan, trained.workload(), trained.cluster());
   for (std::size_t rank = 0; rank < devices.size(); ++rank) {
     const Bytes resident = program->resident(rank, Tier::Device);
     profile.resident = std::max(profile.resident, resident);

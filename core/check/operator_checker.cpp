@@ -29,7 +29,7 @@ namespace isobar {
 namespace {
 
 using Group = OperatorNeeds::Group;
-using PartWork = OperatorNeeds::PartWork;
+using PartTimes = OperatorNeeds::PartTimes;
 using Place = OperatorNeeds::Place;
 using Way = OperatorNeeds::Way;
 
@@ -53,7 +53,7 @@ class OperatorChecker {
     compare_sums();
     compare_messages();
     if (!claims_.empty()) return claims_.take();
-    const PlayedProgram played = play_program(program_, nominal_rates(plan_, workload_, cluster_));
+    const PlayedProgram played = play_program(program_, nominal_rates(plan_, cluster_));
     check_memory(played);
     check_claims();
     return claims_.take();
@@ -62,17 +62,16 @@ class OperatorChecker {
  private:
   void compare_work(std::size_t rank)
   {
-    std::vector<std::array<std::uint64_t, 3>> times(needs_.works()[rank].size());
+    std::vector<std::array<std::uint64_t, 3>> times(needs_.times()[rank].size());
     for (std::uint64_t i = 0; i < program_.length(rank, compute_lane); ++i) {
       const Instruction instruction = program_.at(rank, compute_lane, i);
-      const PartWork& work = needs_.works()[rank].at(instruction.stage);
+      const PartTimes& own = needs_.times()[rank].at(instruction.stage);
       const std::size_t pass = instruction.opcode == Opcode::Forward ? 0 : instruction.opcode == Opcode::Update ? 2 : 1;
-      const std::array<double, 3> expected = {work.forward, work.backward, work.update};
+      const std::array<double, 3> expected = {own.forward, own.backward, own.update};
       ++times[instruction.stage][pass];
-      if (agree(instruction.work.value, expected[pass]) || instruction.work.value == expected[pass]) continue;
-      claims_.fault("part {}: the {} of {} has {:.9g} FLOP in its program; its operators have {:.9g}",
-                    instruction.stage, name_of(instruction.opcode), shown(needs_.devices()[rank]),
-                    instruction.work.value, expected[pass]);
+      if (agree(instruction.time.value, expected[pass]) || instruction.time.value == expected[pass]) continue;
+      claims_.fault("part {}: the {} of {} takes {:.9g} s in its program; its operators take {:.9g}", instruction.stage,
+                    name_of(instruction.opcode), shown(needs_.devices()[rank]), instruction.time.value, expected[pass]);
     }
     const std::uint64_t all = plan_.goal.microbatches;
     const Group& group = needs_.groups()[needs_.places()[rank].group];
@@ -410,21 +409,21 @@ class OperatorChecker {
     double bottleneck = 0;
     double busiest = 0;
     double passes = 0;
-    for (std::size_t part = 0; part < needs_.works().front().size(); ++part) {
+    for (std::size_t part = 0; part < needs_.times().front().size(); ++part) {
       double forward = 0;
       double backward = 0;
       for (std::size_t rank = 0; rank < needs_.devices().size(); ++rank) {
-        forward = std::max(forward, needs_.works()[rank][part].forward / speed(rank));
-        backward = std::max(backward, needs_.works()[rank][part].backward / speed(rank));
+        forward = std::max(forward, needs_.times()[rank][part].forward);
+        backward = std::max(backward, needs_.times()[rank][part].backward);
       }
       passes += forward + backward;
     }
     for (std::size_t rank = 0; rank < needs_.devices().size(); ++rank) {
       double pass = 0;
       double update = 0;
-      for (const auto& work : needs_.works()[rank]) {
-        pass += (work.forward + work.backward) / speed(rank);
-        update += work.update / speed(rank);
+      for (const auto& part : needs_.times()[rank]) {
+        pass += part.forward + part.backward;
+        update += part.update;
       }
       bottleneck = std::max(bottleneck, pass);
       busiest = std::max(busiest, microbatches_ * pass + update);
@@ -450,11 +449,6 @@ class OperatorChecker {
     claims_.check("predicted.pipeline_s", plan_.predicted->pipeline, (microbatches_ - 1) * bottleneck + sequential);
     claims_.check_simulated();
     claims_.check_objective_bound(step);
-  }
-
-  double speed(std::size_t rank) const
-  {
-    return cluster_.devices[needs_.endpoints()[rank]].speed_at(workload_.dtype).value;
   }
 
   const Plan& plan_;

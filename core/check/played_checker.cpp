@@ -80,9 +80,9 @@ class PlayedChecker {
     check_resident();
     if (!claims_.empty()) return claims_.take();
     collect_transfers();
-    const PlayedProgram played = folded_ != nullptr ? *folded_
-                                                    : play_program(program_, nominal_rates(plan_, workload_, cluster_),
-                                                                   counted_step(plan_).played());
+    const PlayedProgram played =
+        folded_ != nullptr ? *folded_
+                           : play_program(program_, nominal_rates(plan_, cluster_), counted_step(plan_).played());
     check_memory(played);
     check_claims(folded_ != nullptr ? played.periods[counted_step(plan_).before].step_time.value
                                     : checked_step(plan_, workload_, cluster_, passes_of(program_)));
@@ -105,7 +105,7 @@ class PlayedChecker {
                "a rank computes its own stages");
         const auto [index, shard] = holder_of_[instruction.stage].at(rank);
         Part& part = holders_[index].parts[shard];
-        part.seconds[static_cast<std::size_t>(instruction.opcode)] = instruction.work.value / speed(rank);
+        part.seconds[static_cast<std::size_t>(instruction.opcode)] = instruction.time.value;
         if (instruction.opcode != Opcode::Forward) continue;
         ++part.forwards;
         taker[instruction.stage].at(instruction.microbatch) = index;
@@ -158,10 +158,10 @@ class PlayedChecker {
     const Stage& stage = plan_.stages[holder.stage];
     Times& times = part.times;
     for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-      const Layer& layer = workload_.layers[k];
-      const PassWork work = work_of(plan_, holder, part, layer);
-      times.forward += work.forward / speed(part.rank);
-      times.backward += work.backward / speed(part.rank);
+      const Device& device = cluster_.devices[device_of_rank_[part.rank]];
+      const PassTimes found = pass_times_of(plan_, holder, part, workload_, k, device);
+      times.forward += found.forward;
+      times.backward += found.backward;
     }
     const auto played = [&](Opcode opcode) { return part.seconds[static_cast<std::size_t>(opcode)]; };
     const auto whole = played(Opcode::Backward);
@@ -517,11 +517,6 @@ class PlayedChecker {
                            parameters * bytes.gradient / rates.out.bandwidth.value});
     }
     return earliest;
-  }
-
-  double speed(std::size_t rank) const
-  {
-    return cluster_.devices[device_of_rank_[rank]].speed_at(workload_.dtype).value;
   }
 
   const Plan& plan_;

@@ -242,7 +242,7 @@ class InstructionChecker {
       return fmt::format("says lane {}; it is in lane {}", instruction.lane, spot.lane);
     }
     if (auto fault = fault_of_opcode(instruction, spot, channel); !fault.empty()) return fault;
-    const std::pair<const char*, double> amounts[] = {{"work", instruction.work.value},
+    const std::pair<const char*, double> amounts[] = {{"time", instruction.time.value},
                                                       {"size", instruction.size.value},
                                                       {"result", instruction.result.value},
                                                       {"acquires", instruction.acquires.size.value},

@@ -78,9 +78,10 @@ class OrderBound {
     double activations = 0;
     for (std::size_t k = placed.first_layer; k <= placed.last_layer; ++k) {
       const Layer& layer = workload_.layers[k];
-      result.forward += layer.forward.value / speed;
-      backward += layer.backward.value / speed;
-      result.weights += layer.backward_weight.value / speed;
+      const LayerWork work = work_of(workload_, k, device.type);
+      result.forward += work.forward.value / speed;
+      backward += work.backward.value / speed;
+      result.weights += work.backward_weight.value / speed;
       parameters += static_cast<double>(layer.parameters);
       activations += layer.activations.value;
     }

@@ -1,5 +1,6 @@
 #include "core/cluster/cluster.hpp"
 
+#include "core/cluster/device_types.hpp"
 #include "core/errors.hpp"
 #include "core/text/json_text.hpp"
 
@@ -163,6 +164,15 @@ Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& 
   if (cluster.data_server) endpoints.push_back(cluster.data_server_index());
   rest.network = std::make_shared<const PartOfNetwork>(cluster.network, std::move(endpoints));
   return rest;
+}
+
+void set_speed(Cluster& cluster, const std::string& device_type, FlopsPerSecond speed)
+{
+  for (auto& device : cluster.devices) {
+    if (!is_same_device_type(device.type, device_type)) continue;
+    device.speed = speed;
+    device.speed_in.clear();
+  }
 }
 
 FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype)

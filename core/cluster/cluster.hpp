@@ -149,6 +149,9 @@ std::vector<std::string> devices_named(const Cluster& cluster, const std::vector
 /// @throws InputError, with the place `where`, for a name that no device has, and when no device would be left.
 Cluster without_devices(const Cluster& cluster, const std::vector<std::string>& names, const std::string& where);
 
+/// Gives the devices of a type (is_same_device_type) this speed for every dtype. O(devices).
+void set_speed(Cluster& cluster, const std::string& device_type, FlopsPerSecond speed);
+
 /// The speed relative to which a device's slowdown is given: that of the measured machine, else of the fastest device.
 /// O(devices).
 FlopsPerSecond reference_speed(const Cluster& cluster, DType dtype);

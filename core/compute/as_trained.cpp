@@ -70,40 +70,30 @@ class Training {
   std::vector<PassParts> apply()
   {
     std::vector<PassParts> parts(plan_.stages.size());
-    std::map<std::size_t, Seconds> time_of_device;  // of its layers, forward and backward
-    std::map<std::size_t, Flops> work_of_device;    // likewise
+    prepare_types();
     for (std::size_t index = 0; index < plan_.stages.size(); ++index) {
       const Stage& stage = plan_.stages[index];
-      const FlopsPerSecond speed = cluster_.devices[first_device_of(index)].speed_at(given_.dtype);
       for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
         std::map<std::string, const LayerCost*> costs;  // by type of device
         for_each_device(stage, [&](std::size_t device) {
           const std::string& type = cluster_.devices[device].type;
           if (!costs.contains(type)) costs.emplace(type, &known_cost(index, layer, type));
         });
-        const LayerCost& first = *costs.at(cluster_.devices[first_device_of(index)].type);
-        set_work(layer, stage, first, speed);
-        for_each_device(stage, [&](std::size_t device) {
-          time_of_device[device] += costs.at(cluster_.devices[device].type)->both();
-          work_of_device[device] += first.both() * speed;
-        });
+        const std::string& first = cluster_.devices[first_device_of(index)].type;
+        set_work(layer, stage, *costs.at(first), speed_of(first));
+        for (const auto& [type, cost] : costs) set_work_on(type, layer, stage, *cost);
         const auto slowest =
             std::ranges::max_element(costs, {}, [](const auto& entry) { return entry.second->both(); });
         parts[index] += slowest->second->parts;
         set_memory(index, layer);
       }
-      add_transfers(index, speed, parts[index]);
+      add_transfers(index, parts[index]);
     }
     const bool gathers =
         framework_.overlaps_gathers && plan_.sync.sharded == Sharding::Parameters && has_replicas(plan_);
-    for (const auto& [device, time] : time_of_device) {
-      Device& own = own_cluster_.devices[device];
-      if (gathers) own.interference = beside_gathers;
-      if (time <= Seconds(0)) continue;
-      own.speed = work_of_device[device] / time;
-      own.speed_in.clear();
+    if (gathers) {
+      for (const auto& name : devices_of(plan_)) own_cluster_.devices[index_of_.at(name)].interference = beside_gathers;
     }
-    own_.work_on.clear();
     own_.memory_model = MemoryModel::System;
     own_.state = state_of(framework_, own_.dtype);
     own_.state->gathered = size_of(plan_.sync.gathered) * framework_.memory.reserved;
@@ -133,7 +123,7 @@ class Training {
 
   /// What the software of a pipeline adds to the passes of a stage of the plan: the host's time, and receiving where
   /// that is a device's work.
-  void add_transfers(std::size_t index, FlopsPerSecond speed, PassParts& parts)
+  void add_transfers(std::size_t index, PassParts& parts)
   {
     if (pipeline_stage_.back() == 0) return;
     const auto& stages = plan_.stages;
@@ -150,22 +140,27 @@ class Training {
         parts.pipeline += arrival;
         time += arrival;
       }
-      add_to(stages[index].first_layer, &ShardWork::forward, &Layer::forward, time * speed);
+      add_to(index, stages[index].first_layer, &ShardWork::forward, &Layer::forward, &LayerWork::forward, time);
     }
     if (is_last && framework_.serial_transfers && index + 1 < stages.size()) {
       const Seconds arrival = receive(index + 1, given_.layers[stages[index].last_layer].gradient);
       parts.pipeline += arrival;
-      add_to(stages[index].last_layer, &ShardWork::backward, &Layer::backward, arrival * speed);
+      add_to(index, stages[index].last_layer, &ShardWork::backward, &Layer::backward, &LayerWork::backward, arrival);
     }
   }
 
-  void add_to(std::size_t layer, Flops ShardWork::*pass, Flops Layer::*whole, Flops more)
+  /// Adds a time to a pass of a layer, on all devices of its stage.
+  void add_to(std::size_t stage, std::size_t layer, Flops ShardWork::*pass, Flops Layer::*whole,
+              Flops LayerWork::*of_type, Seconds time)
   {
     Layer& own = own_.layers[layer];
+    const Flops more = time * speed_of(cluster_.devices[first_device_of(stage)].type);
     for (auto& [shards, work] : own.work_of_shards) {
       work.*pass += more;
       own.*whole += static_cast<double>(shards) * more;
     }
+    const auto shards = static_cast<double>(plan_.stages[stage].replicas.front().shards.size());
+    for (auto& [type, layers] : own_.work_on) layers[layer].*of_type += shards * time * speed_of(type);
   }
 
   /// Layers of a kind take the same in all stages on the same devices.
@@ -246,6 +241,29 @@ class Training {
     return cost;
   }
 
+  /// Where the plan's devices are of several types, layers have work of their own on each.
+  void prepare_types()
+  {
+    own_.work_on.clear();
+    for (const auto& name : devices_of(plan_)) {
+      const Device& device = cluster_.devices[index_of_.at(name)];
+      speed_of_type_.emplace(device.type, speed_as_priced(given_, device));
+    }
+    if (speed_of_type_.size() == 1) return;
+    for (const auto& [type, speed] : speed_of_type_) own_.work_on[type].resize(given_.layers.size());
+  }
+
+  FlopsPerSecond speed_of(const std::string& type) const { return speed_of_type_.at(type); }
+
+  void set_work_on(const std::string& type, std::size_t layer, const Stage& stage, const LayerCost& cost)
+  {
+    const auto own = own_.work_on.find(type);
+    if (own == own_.work_on.end()) return;
+    const FlopsPerSecond speed = static_cast<double>(stage.replicas.front().shards.size()) * speed_of(type);
+    own->second[layer] = {cost.forward * speed, cost.backward * speed, cost.backward_weight * speed,
+                          cost.update * speed};
+  }
+
   void set_work(std::size_t index, const Stage& stage, const LayerCost& cost, FlopsPerSecond speed)
   {
     Layer& layer = own_.layers[index];
@@ -295,44 +313,9 @@ class Training {
   std::vector<std::size_t> pipeline_stage_;
   double fill_;  // samples of a step over those of its micro-batches, of which the last may be smaller
   std::unordered_map<std::string_view, std::size_t> index_of_;
+  std::map<std::string, FlopsPerSecond> speed_of_type_;  // of the plan's devices
   std::map<Key, LayerCost> costs_;
 };
-
-/// Gives the layers of each stage the work of its first device, and devices the speeds at which they take their own
-/// times for it.
-void take_own_work(const Plan& plan, Workload& workload, Cluster& cluster)
-{
-  const Workload given = workload;
-  workload.work_on.clear();
-  std::unordered_map<std::string_view, std::size_t> index_of;
-  for (std::size_t i = 0; i < cluster.devices.size(); ++i) index_of.emplace(cluster.devices[i].name, i);
-  struct Load {
-    Seconds time;
-    Flops work;
-  };
-  std::map<std::size_t, Load> loads;  // of devices, forward and backward
-  for (const auto& stage : plan.stages) {
-    const Device& first = cluster.devices[index_of.at(stage.replicas.front().shards.front().device)];
-    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      workload.layers[layer] = layer_on(given, layer, first.type);
-      const Flops work = workload.layers[layer].forward + workload.layers[layer].backward;
-      for (const auto& replica : stage.replicas) {
-        for (const auto& shard : replica.shards) {
-          const std::size_t index = index_of.at(shard.device);
-          const Device& device = cluster.devices[index];
-          const LayerWork own = work_of(given, layer, device.type);
-          loads[index].time += (own.forward + own.backward) / device.speed_at(given.dtype);
-          loads[index].work += work;
-        }
-      }
-    }
-  }
-  for (const auto& [index, load] : loads) {
-    if (load.time <= Seconds(0)) continue;
-    cluster.devices[index].speed = load.work / load.time;
-    cluster.devices[index].speed_in.clear();
-  }
-}
 
 }  // namespace
 
@@ -354,16 +337,8 @@ AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& 
   const bool has_grid = std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.grid.is_grid(); });
   const bool has_system =
       framework != nullptr && !plan.stages.empty() && !uses_machines(plan) && !divides_operators(plan) && !has_grid;
-  if (!has_system && workload.work_on.empty()) return;
+  if (!has_system) return;
   own_ = std::make_unique<Own>(Own{workload, cluster});
-  if (!has_system) {
-    if (divides_operators(plan)) {
-      own_->workload.work_on.clear();
-    } else {
-      take_own_work(plan, own_->workload, own_->cluster);
-    }
-    return;
-  }
   parts_ = Training(plan, workload, cluster, *framework, own_->workload, own_->cluster).apply();
 }
 

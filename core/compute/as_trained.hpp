@@ -31,9 +31,8 @@ struct PassParts {
 /// needs. Everything that plays, checks or simulates a plan takes its layers and devices from here.
 ///
 /// Of a plan without such a system, and of one whose devices divide operators or use their machines, the layers and
-/// devices are those that were given; where types of devices have work of their own (Workload::work_on), the layers
-/// have that of the first device of their stage, and other devices of the stage the speeds at which they take their own
-/// times for both passes. Devices that divide operators take types in proportion of all layers.
+/// devices are those that were given. Where the plan's devices are of several types, the layers have work of their own
+/// on each (Workload::work_on).
 class AsTrained {
  public:
   /// Keeps references to `workload`, which recomputes what the plan says, and `cluster`. O(layers + devices), and a

@@ -105,6 +105,7 @@ class OperatorPrices : public LayerPrices {
   }
 
   const Measurements& measurements() const { return measurements_; }
+  const std::map<std::string, FlopsPerSecond>& speeds() const { return speeds_; }
 
   void apply(Workload& workload) const override
   {
@@ -232,6 +233,14 @@ double least_as_trained(const Plan& plan, const Workload& workload, const Cluste
     }
   }
   return least;
+}
+
+FlopsPerSecond speed_as_priced(const Workload& workload, const Device& device)
+{
+  const auto* prices = dynamic_cast<const OperatorPrices*>(workload.prices.get());
+  if (prices == nullptr) return device.speed_at(workload.dtype);
+  const auto found = prices->speeds().find(device.type);
+  return found == prices->speeds().end() ? device.speed_at(workload.dtype) : found->second;
 }
 
 const Measurements& measurements_of(const Workload& workload)

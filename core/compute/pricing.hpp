@@ -39,6 +39,10 @@ void price(Workload& workload, const Cluster& cluster,
 /// Bounds of any placement are multiplied by it. 1 for plans without training software. O(kinds of layers x types).
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
+/// At which devices of a type take the times of the layers that `price` gave work to; of other workloads and types the
+/// speed of the device.
+FlopsPerSecond speed_as_priced(const Workload& workload, const Device& device);
+
 /// What was measured of the devices of a workload that `price` has taken; nothing: of any other one.
 const Measurements& measurements_of(const Workload& workload);
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 namespace isobar {
@@ -56,23 +58,31 @@ EndNetwork network_of(const Cluster& cluster)
           [&cluster](std::size_t device) { return cluster.devices.at(device).collective_start; }};
 }
 
-PlayerRates nominal_rates(const Plan& plan, const Workload& workload, const Cluster& cluster)
+std::vector<std::size_t> indices_of_devices(const Plan& plan, const Cluster& cluster)
+{
+  std::unordered_map<std::string_view, std::size_t> index_of;
+  for (std::size_t i = 0; i < cluster.devices.size(); ++i) index_of.emplace(cluster.devices[i].name, i);
+  std::vector<std::size_t> indices;
+  for (const auto& name : devices_of(plan)) {
+    const auto found = index_of.find(name);
+    ensure(found != index_of.end(), "the devices of a checked plan are on its platform");
+    indices.push_back(found->second);
+  }
+  return indices;
+}
+
+PlayerRates nominal_rates(const Plan& plan, const Cluster& cluster)
 {
   PlayerRates rates;
-  std::vector<std::size_t> endpoint_of_rank;
-  for (const auto& name : devices_of(plan)) {
-    const auto index = cluster.device_index(name);
-    ensure(index.has_value(), "the devices of a checked plan are on its platform");
-    endpoint_of_rank.push_back(*index);
-    rates.speeds.push_back(cluster.devices[*index].speed_at(workload.dtype));
-    rates.sites.push_back(cluster.devices[*index].site);
-    rates.interference.push_back(cluster.devices[*index].interference);
-    const bool uses_machine = cluster.devices[*index].machine.has_value();
-    rates.machines.push_back(uses_machine ? machine_rates(plan, cluster.devices[*index], cluster) : MachineRates{});
+  std::vector<std::size_t> endpoint_of_rank = indices_of_devices(plan, cluster);
+  for (const std::size_t index : endpoint_of_rank) {
+    const Device& device = cluster.devices[index];
+    rates.sites.push_back(device.site);
+    rates.interference.push_back(device.interference);
+    rates.machines.push_back(device.machine ? machine_rates(plan, device, cluster) : MachineRates{});
   }
   if (plan.data_server) {
     endpoint_of_rank.push_back(cluster.data_server_index());
-    rates.speeds.emplace_back(0);
     rates.sites.emplace_back();
     rates.interference.push_back(1);
   }

@@ -226,12 +226,24 @@ const std::vector<LayerWork>* work_on(const Workload& workload, const std::strin
   return found == workload.work_on.end() ? nullptr : &found->second;
 }
 
+LayerWork& LayerWork::operator+=(const LayerWork& more)
+{
+  forward += more.forward;
+  backward += more.backward;
+  backward_weight += more.backward_weight;
+  update += more.update;
+  return *this;
+}
+
+LayerWork work_of(const Workload& workload, const Layer& layer)
+{
+  return {layer.forward, layer.backward, layer.backward_weight, update_work(workload, layer)};
+}
+
 LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type)
 {
   const auto* own = work_on(workload, type);
-  if (own != nullptr) return (*own)[layer];
-  const Layer& whole = workload.layers[layer];
-  return {whole.forward, whole.backward, whole.backward_weight, update_work(workload, whole)};
+  return own != nullptr ? (*own)[layer] : work_of(workload, workload.layers[layer]);
 }
 
 Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type)

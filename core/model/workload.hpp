@@ -97,6 +97,8 @@ struct LayerWork {
   Flops backward;
   Flops backward_weight;  ///< of `backward`
   Flops update;
+
+  LayerWork& operator+=(const LayerWork& more);
 };
 
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
@@ -240,6 +242,8 @@ Flops update_work(const Workload& workload, const Layer& layer);
 
 /// Workload::work_on of a type of devices; null: its devices compute the layers' own work. O(log types).
 const std::vector<LayerWork>* work_on(const Workload& workload, const std::string& type);
+/// The work of a layer, or of a part of one.
+LayerWork work_of(const Workload& workload, const Layer& layer);
 /// The work that devices of a type have for a layer: the type's own, or the layer's.
 LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type);
 /// A layer as devices of a type compute it: with the type's own work, of which shards have the part that they have of

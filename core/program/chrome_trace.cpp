@@ -161,7 +161,9 @@ void ChromeTraceWriter::Part::record(const TraceEvent& event)
       R"("step":{},"position":{},"stage":{},"microbatch":{},"first_layer":{},"last_layer":{})", event.step,
       event.position, instruction.stage, instruction.microbatch, instruction.first_layer, instruction.last_layer);
   if (is_computation(instruction.opcode)) {
-    details += fmt::format(R"(,"flops":{},"memory_bytes":{})", instruction.work.value, event.memory.value);
+    // Not known of runs on devices that are not emulated.
+    if (instruction.time > Seconds(0)) details += fmt::format(R"(,"alone_s":{})", instruction.time.value);
+    details += fmt::format(R"(,"memory_bytes":{})", event.memory.value);
   } else if (is_copy(instruction.opcode)) {
     details += fmt::format(R"(,"payload":"{}","pass":"{}","bytes":{})", name_of(instruction.payload),
                            name_of(instruction.pass), instruction.size.value);

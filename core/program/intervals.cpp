@@ -43,34 +43,34 @@ bool are_equal(const std::vector<Interval>& some, const std::vector<Interval>& o
   });
 }
 
-double duration_of(double work, double begin, double rate, double busy_rate, const std::vector<Interval>& busy)
+double duration_of(double alone, double begin, double busy_rate, const std::vector<Interval>& busy)
 {
-  double left = work;
+  double left = alone;
   double time = begin;
   for (auto interval = first_after(busy, begin); interval != busy.end(); ++interval) {
     const double before = std::max(0.0, interval->begin - time);
-    if (before * rate >= left * (1 - rounding_of_intervals)) break;
-    left -= before * rate;
+    if (before >= left * (1 - rounding_of_intervals)) break;
+    left -= before;
     time += before;
     const double within = interval->end - time;
     if (within * busy_rate >= left * (1 - rounding_of_intervals)) return time + left / busy_rate - begin;
     left -= within * busy_rate;
     time = interval->end;
   }
-  return time + left / rate - begin;
+  return time + left - begin;
 }
 
-double work_between(double begin, double end, double rate, double busy_rate, const std::vector<Interval>& busy)
+double done_between(double begin, double end, double busy_rate, const std::vector<Interval>& busy)
 {
-  double work = 0;
+  double done = 0;
   double time = begin;
   for (auto interval = first_after(busy, begin); interval != busy.end() && interval->begin < end; ++interval) {
     const double from = std::max(time, interval->begin);
     const double to = std::min(end, interval->end);
-    work += (from - time) * rate + (to - from) * busy_rate;
+    done += from - time + (to - from) * busy_rate;
     time = to;
   }
-  return work + (end - time) * rate;
+  return done + (end - time);
 }
 
 }  // namespace isobar

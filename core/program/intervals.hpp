@@ -16,11 +16,12 @@ void join(std::vector<Interval>& intervals);
 /// Whether intervals are the same, but for rounding.
 bool are_equal(const std::vector<Interval>& some, const std::vector<Interval>& others);
 
-/// How long work takes that begins at a time, at `busy_rate` during some intervals, ascending and apart, and at `rate`
-/// otherwise. Work that ends when an interval begins does not reach into it, whatever the last digits say.
-double duration_of(double work, double begin, double rate, double busy_rate, const std::vector<Interval>& busy);
+/// How long something takes that begins at a time and takes `alone` seconds at full rate: at `busy_rate` of it during
+/// some intervals, ascending and apart. What ends when an interval begins does not reach into it, whatever the last
+/// digits say.
+double duration_of(double alone, double begin, double busy_rate, const std::vector<Interval>& busy);
 
-/// The work of such rates from one time to another.
-double work_between(double begin, double end, double rate, double busy_rate, const std::vector<Interval>& busy);
+/// How many seconds at full rate are done so from one time to another.
+double done_between(double begin, double end, double busy_rate, const std::vector<Interval>& busy);
 
 }  // namespace isobar

@@ -35,9 +35,11 @@ const CopyRate& rate_of(Opcode opcode, const MachineRates& machine)
   }
 }
 
-void require_rates(const MachineRates& machine)
+/// The part of an update that is done in a second while the devices of its machine compute.
+double busy_rate_of(const MachineRates& machine)
 {
   ensure(machine.update_speed.value > 0 && machine.busy_update_speed.value > 0, "a machine that updates has a rate");
+  return machine.busy_update_speed / machine.update_speed;
 }
 
 }  // namespace
@@ -88,18 +90,13 @@ double MachineUse::time_alone(const Turn& turn, Engine engine, double begin) con
     return (rate_of(instruction.opcode, machine).time_of(instruction.size) + delay_of(instruction, machine)).value;
   }
   ensure(engine == Engine::Host, "an instruction in a lane of others");
-  if (instruction.work.value <= 0) return 0;
-  require_rates(machine);
-  return duration_of(instruction.work.value, begin, machine.update_speed.value, machine.busy_update_speed.value,
-                     busy_times_of(machine));
+  if (instruction.time.value <= 0) return 0;
+  return duration_of(instruction.time.value, begin, busy_rate_of(machine), busy_times_of(machine));
 }
 
 SharedUpdates& MachineUse::updates_on(const MachineRates& machine)
 {
-  require_rates(machine);
-  return updates_
-      .try_emplace(machine.machine, machine.update_speed.value, machine.busy_update_speed.value, machine.cores,
-                   busy_times_of(machine))
+  return updates_.try_emplace(machine.machine, busy_rate_of(machine), machine.cores, busy_times_of(machine))
       .first->second;
 }
 
@@ -122,7 +119,7 @@ void MachineUse::begin(const Turn& turn, Engine engine, double begin, std::size_
 {
   const MachineRates& machine = machine_of(turn);
   const Instruction& instruction = turn.instruction;
-  if (engine == Engine::Host) return updates_on(machine).begin(owner, begin, instruction.work.value);
+  if (engine == Engine::Host) return updates_on(machine).begin(owner, begin, instruction.time.value);
   const auto [way, is_new] = ways_.try_emplace({turn.at.rank, engine}, 0);
   if (is_new) way->second = flows.way_over(links_of(machine, engine));
   const CopyRate& rate = rate_of(instruction.opcode, machine);

@@ -171,7 +171,7 @@ class ProgramPlayer : public WalkVisitor {
       machines_.begin(turn, engine, ready(turn), channels_.size() + turn.number, flows_);
       return true;
     }
-    if (rates_.interference.empty() || !is_on_device(turn.instruction) || turn.instruction.work.value <= 0)
+    if (rates_.interference.empty() || !is_on_device(turn.instruction) || turn.instruction.time.value <= 0)
       return false;
     if (interference_of(turn.at.rank) <= 1) return false;
     const double begin = ready(turn);
@@ -281,20 +281,17 @@ class ProgramPlayer : public WalkVisitor {
   /// How long a computation on a device takes, beside the collectives so far.
   double computing_time(const Turn& turn, double begin) const
   {
-    const double work = turn.instruction.work.value;
-    if (work <= 0) return 0;
+    const double time = turn.instruction.time.value;
     const std::size_t rank = turn.at.rank;
-    ensure(rank < rates_.speeds.size() && rates_.speeds[rank].value > 0, "a rank that computes needs a speed");
-    const double speed = rates_.speeds[rank].value;
     const auto& collectives = ranks_[rank].collectives;
     const auto& under_way = ranks_[rank].collectives_under_way;
-    if (collectives.empty() && under_way.empty()) return work / speed;
-    const double slow = speed / interference_of(rank);
-    if (under_way.empty()) return duration_of(work, begin, speed, slow, collectives);
+    if (collectives.empty() && under_way.empty()) return time;
+    const double slow = 1 / interference_of(rank);
+    if (under_way.empty()) return duration_of(time, begin, slow, collectives);
     std::vector<Interval> all = collectives;
     for (const double since : under_way) all.push_back({since, never.value});
     join(all);
-    return duration_of(work, begin, speed, slow, all);
+    return duration_of(time, begin, slow, all);
   }
 
   /// Notes a collective that slows down the computations of its ranks.

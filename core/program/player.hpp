@@ -43,7 +43,6 @@ struct MachineRates {
 
 /// The rates by which a program is played: nominal ones.
 struct PlayerRates {
-  std::vector<FlopsPerSecond> speeds;  ///< by rank; unused for a rank that computes nothing
   /// The times of a transfer of `size` bytes from one rank to another; none: transfers take no time. Called once per
   /// channel and size, not per message.
   std::function<TransferTimes(std::size_t from, std::size_t to, Bytes size)> transfer = {};
@@ -93,7 +92,7 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 /// Computes when each instruction of a program begins and ends, as the simulator plays it if no other job uses the
 /// links and no two lanes of a rank share a device. Plays any program, `periods` times.
 ///
-/// - A computation begins when its lane is free and its waits are over. It takes work / speed. On a device, it is
+/// - A computation begins when its lane is free and its waits are over. It takes its time. On a device, it is
 /// `interference` times slower while a collective of its rank is under way.
 /// - A transfer is ready when both ends have reached it and their waits are over. Both lanes then reach their next
 ///   instruction. Message k, ready at r_k, arrives at A_k = max(r_k + latency, A_{k-1}) + data, which ends both
@@ -125,7 +124,7 @@ inline constexpr std::uint64_t most_played_instructions = std::uint64_t{1} << 22
 /// instructions. Memory of two periods of instructions, and of as many more as waits look back. Deterministic.
 /// @throws InputError for a program that deadlocks, with the lanes that wait for each other, and for one with more than
 /// most_played_instructions. Throws std::logic_error for a program in which an instruction does not fit its lane
-/// (program_checker.hpp), and without a speed for a rank that has work.
+/// (program_checker.hpp).
 PlayedProgram play_program(const Program& program, const PlayerRates& rates, std::uint64_t periods = 1,
                            const PlayedSink& sink = {});
 

@@ -159,7 +159,7 @@ struct Instruction {
   std::uint64_t microbatch = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
-  Flops work;                  ///< of computations
+  Seconds time;                ///< that a computation takes on its rank while nothing slows it down
   /// The place on the device that a copy loads parameters into, or where the gradients were that it stores; the number
   /// of the reform that a collective between operators is (schedules/lowering/operator_program.hpp).
   std::uint32_t place = 0;
@@ -185,7 +185,7 @@ constexpr bool is_collective(Opcode opcode)
 {
   return opcode >= Opcode::AllReduce;
 }
-/// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which have work. An Update may be in a lane of
+/// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which take time. An Update may be in a lane of
 /// engine Host; all others are in the compute lane.
 constexpr bool is_computation(Opcode opcode)
 {

@@ -7,14 +7,14 @@ namespace isobar {
 namespace {
 
 constexpr double no_event = std::numeric_limits<double>::infinity();
-/// Of the work of an update. Less is none.
+/// Of the time of an update. Less is none.
 constexpr double rounding_of_updates = 1e-13;
 
 }  // namespace
 
-void SharedUpdates::begin(std::size_t owner, double time, double work)
+void SharedUpdates::begin(std::size_t owner, double time, double seconds)
 {
-  waiting_.push_back({owner, std::max(time, now_), work});
+  waiting_.push_back({owner, std::max(time, now_), seconds});
 }
 
 double SharedUpdates::share() const
@@ -39,7 +39,7 @@ double SharedUpdates::least_left() const
 double SharedUpdates::next_end() const
 {
   if (under_way_.empty()) return no_event;
-  return now_ + duration_of(least_left() / share(), now_, rate_, busy_rate_, busy_);
+  return now_ + duration_of(least_left() / share(), now_, busy_rate_, busy_);
 }
 
 double SharedUpdates::next() const
@@ -54,7 +54,7 @@ const std::vector<std::size_t>& SharedUpdates::advance()
   const double end = next_end();
   const double least = least_left();
   if (!under_way_.empty()) {
-    const double done = end <= begin ? least : share() * work_between(now_, begin, rate_, busy_rate_, busy_);
+    const double done = end <= begin ? least : share() * done_between(now_, begin, busy_rate_, busy_);
     for (Update& update : under_way_) update.left -= done;
     std::erase_if(under_way_, [&](const Update& update) {
       const bool is_over = update.left <= rounding_of_updates * (update.left + done);

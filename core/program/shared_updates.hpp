@@ -9,17 +9,18 @@
 namespace isobar {
 
 /// Updates of several ranks on the processor of one machine, in the order of time. Each takes a core at most, and all
-/// get equal parts of the cores. Times are in seconds, work in FLOP. Deterministic.
+/// get equal parts of the cores. Times are in seconds. Deterministic.
 class SharedUpdates {
  public:
-  /// A core updates at `rate`, and at `busy_rate` during the intervals `busy`, which must outlive this object.
-  SharedUpdates(double rate, double busy_rate, std::size_t cores, const std::vector<Interval>& busy)
-      : rate_(rate), busy_rate_(busy_rate), cores_(static_cast<double>(cores)), busy_(busy)
+  /// A core does a second of an update each second, and `busy_rate` of it during the intervals `busy`, which must
+  /// outlive this object.
+  SharedUpdates(double busy_rate, std::size_t cores, const std::vector<Interval>& busy)
+      : busy_rate_(busy_rate), cores_(static_cast<double>(cores)), busy_(busy)
   {
   }
 
-  /// Lets an update begin at a time that is not before the last one of advance().
-  void begin(std::size_t owner, double time, double work);
+  /// Lets an update that takes `seconds` alone begin at a time that is not before the last one of advance().
+  void begin(std::size_t owner, double time, double seconds);
   /// When the next update begins or ends; infinite without one. O(updates under way + intervals).
   double next() const;
   /// Follows the updates until next(). @returns the owners of those that have ended, until the next call. They may be
@@ -40,7 +41,6 @@ class SharedUpdates {
   double next_end() const;
   double least_left() const;
 
-  double rate_;
   double busy_rate_;
   double cores_;
   const std::vector<Interval>& busy_;

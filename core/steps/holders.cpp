@@ -63,16 +63,23 @@ double fraction_of(const Plan& plan, const Holder& holder, const Part& part, con
   return units_of(holder, layer)[static_cast<std::size_t>(&part - holder.parts.data())] / units;
 }
 
-PassWork work_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
+PassTimes pass_times_of(const Plan& plan, const Holder& holder, const Part& part, const Workload& workload,
+                        std::size_t index, const Device& device)
 {
+  const double speed = device.speed_at(workload.dtype).value;
+  if (holder.parts.size() == 1) {
+    const LayerWork work = work_of(workload, index, device.type);
+    return {work.forward.value / speed, work.backward.value / speed, work.backward_weight.value / speed};
+  }
+  const Layer layer = layer_on(workload, index, device.type);
   const auto known = layer.work_of_shards.find(holder.parts.size());
   const bool has_equal_shares =
       std::all_of(holder.parts.begin(), holder.parts.end(), [&](const Part& each) { return each.share == part.share; });
   if (known != layer.work_of_shards.end() && !grid_of(plan, holder).is_grid() && has_equal_shares) {
     const ShardWork& work = known->second;
-    return {work.forward.value, work.backward.value, work.backward_weight.value};
+    return {work.forward.value / speed, work.backward.value / speed, work.backward_weight.value / speed};
   }
-  const double fraction = fraction_of(plan, holder, part, layer);
+  const double fraction = fraction_of(plan, holder, part, layer) / speed;
   return {fraction * layer.forward.value, fraction * layer.backward.value, fraction * layer.backward_weight.value};
 }
 

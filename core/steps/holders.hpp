@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/program/program.hpp"
@@ -67,13 +68,14 @@ std::vector<Holder> holders_of(const Plan& plan);
 /// The units of a layer (Split::units) that each part of a holder has outside of grids; all, if it has one part.
 std::vector<double> units_of(const Holder& holder, const Layer& layer);
 
-/// What a part of a holder computes of a layer, in FLOPs.
-struct PassWork {
+/// What a part of a holder takes for a layer on its device, in seconds.
+struct PassTimes {
   double forward = 0;
   double backward = 0;
   double backward_weight = 0;  // of `backward`
 };
-PassWork work_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);
+PassTimes pass_times_of(const Plan& plan, const Holder& holder, const Part& part, const Workload& workload,
+                        std::size_t layer, const Device& device);
 
 /// The part of a layer that is divided by units, and that a shard has.
 double fraction_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);

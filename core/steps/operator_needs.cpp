@@ -43,14 +43,14 @@ double efficiency_of(const spmd::DeviceRates& rates, double work)
   return ((to - work) * entries[next - 1].fraction + (work - from) * entries[next].fraction) / (to - from);
 }
 
-/// What a device could compute at its full rate in the time of one pass, in FLOP.
-double work_of_pass(TimedBy timed, double flops, double touched, const spmd::DeviceRates& rates)
+/// What one pass takes, in seconds.
+double time_of_pass(TimedBy timed, double flops, double touched, const spmd::DeviceRates& rates)
 {
-  if (timed == TimedBy::Nothing || timed == TimedBy::Flops) return timed == TimedBy::Flops ? flops : 0;
+  if (timed == TimedBy::Nothing) return 0;
+  if (timed == TimedBy::Flops) return flops / rates.flops.value;
   const double efficiency = timed == TimedBy::ProductOrBytes ? efficiency_of(rates, flops) : 1;
-  const double computed = rates.launch.value * rates.flops.value + flops / efficiency;
-  if (!rates.memory_bandwidth) return computed;
-  return std::max(computed, touched / rates.memory_bandwidth->value * rates.flops.value);
+  const double computed = rates.launch.value + flops / efficiency / rates.flops.value;
+  return rates.memory_bandwidth ? std::max(computed, touched / rates.memory_bandwidth->value) : computed;
 }
 
 /// Which collective makes one form of another; none where each rank can do it alone.
@@ -77,7 +77,7 @@ OperatorNeeds::OperatorNeeds(const Plan& plan, const Workload& workload, const C
 {
   list_groups();
   for (const auto& name : devices_) endpoints_.push_back(cluster.device_index(name).value());
-  for (std::size_t rank = 0; rank < devices_.size(); ++rank) add_work(rank);
+  for (std::size_t rank = 0; rank < devices_.size(); ++rank) add_times(rank);
   list_collectives();
   list_messages();
 }
@@ -129,12 +129,13 @@ double OperatorNeeds::part_of_work(std::size_t node, const Place& place) const
   return part;
 }
 
-void OperatorNeeds::add_work(std::size_t rank)
+void OperatorNeeds::add_times(std::size_t rank)
 {
-  auto& works = works_.emplace_back(divided_.division.parts.size());
-  const std::string& type = cluster_.devices[endpoints_[rank]].type;
-  const auto rates = std::ranges::find_if(workload_.operator_rates,
-                                          [&](const auto& known) { return is_same_device_type(known.first, type); });
+  auto& times = times_.emplace_back(divided_.division.parts.size());
+  const Device& device = cluster_.devices[endpoints_[rank]];
+  const double speed = device.speed_at(workload_.dtype).value;
+  const auto rates = std::ranges::find_if(
+      workload_.operator_rates, [&](const auto& known) { return is_same_device_type(known.first, device.type); });
   const Place& place = places_[rank];
   const Group& group = groups_[place.group];
   const auto all = static_cast<double>(replicas());
@@ -143,29 +144,33 @@ void OperatorNeeds::add_work(std::size_t rank)
        ++i) {
     const double part = part_of_work(i, place);
     const Layer& layer = workload_.layers[i];
-    PartWork& work = works[divided_.division.part_of(i)];
+    PartTimes& own = times[divided_.division.part_of(i)];
     const auto parameters = part * static_cast<double>(layer.parameters);
     const auto update = layer.update.value_or(
         Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload_.optimizer)));
     if (rates == workload_.operator_rates.end()) {
-      work.forward += part * layer.forward.value / all;  // of the replica's samples
-      work.backward += part * layer.backward.value / all;
-      work.update += part * update.value;
+      own.forward += part * layer.forward.value / all / speed;  // of the replica's samples
+      own.backward += part * layer.backward.value / all / speed;
+      own.update += part * update.value / speed;
     } else {
-      OperatorNeeds::add_timed_work(work, i, part, place, rates->second);
+      const double slower = rates->second.flops.value / speed;
+      PartTimes passes;
+      OperatorNeeds::add_passes(passes, i, part, place, rates->second);
+      own.forward += slower * passes.forward;
+      own.backward += slower * passes.backward;
       const ParameterBytes held = parameter_bytes(workload_);
       const double moved = parameters * (held.all() + held.parameter + held.optimizer);
       const double seconds = rates->second.memory_bandwidth ? moved / rates->second.memory_bandwidth->value : 0;
-      work.update += std::max(part * update.value, seconds * rates->second.flops.value);
+      own.update += std::max(part * update.value / speed, slower * seconds);
     }
     resident += parameters * bytes_per_parameter(workload_);
   }
   resident_.push_back(resident);
 }
 
-/// Adds what a device of these rates could compute in the time of an operator's passes.
-void OperatorNeeds::add_timed_work(PartWork& work, std::size_t node, double part, const Place& place,
-                                   const spmd::DeviceRates& rates)
+/// Adds what an operator's passes take on a device of these rates.
+void OperatorNeeds::add_passes(PartTimes& times, std::size_t node, double part, const Place& place,
+                               const spmd::DeviceRates& rates)
 {
   if (part == 0) return;
   const auto& each = divided_.graph.operators[node];
@@ -182,8 +187,8 @@ void OperatorNeeds::add_timed_work(PartWork& work, std::size_t node, double part
   const double forward = each.forward.value;
   const double backward = each.backward.value;
   const double passes = timed == TimedBy::ProductOrBytes && forward > 0 ? backward / forward : 1;
-  work.forward += work_of_pass(timed, part * forward, touched, rates);
-  work.backward += passes * work_of_pass(timed, part * backward / passes, touched, rates);
+  times.forward += time_of_pass(timed, part * forward, touched, rates);
+  times.backward += passes * time_of_pass(timed, part * backward / passes, touched, rates);
 }
 
 /// The bytes of a tensor that a device has in a form; of addends and whole tensors all.

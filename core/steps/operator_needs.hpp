@@ -23,8 +23,8 @@ namespace isobar {
 /// found no fault in its placement. Refers to its arguments. Internal to core/check.
 class OperatorNeeds {
  public:
-  /// What a rank computes in a part, in FLOPs.
-  struct PartWork {
+  /// What a rank takes for a part, in seconds.
+  struct PartTimes {
     double forward = 0;
     double backward = 0;
     double update = 0;
@@ -67,8 +67,8 @@ class OperatorNeeds {
   const std::vector<Place>& places() const { return places_; }  ///< by rank
   /// Reforms of replicated parameters, in the order of their gradients.
   const std::vector<std::size_t>& in_backward() const { return in_backward_; }
-  const std::vector<std::vector<PartWork>>& works() const { return works_; }  ///< by rank and part
-  const std::vector<double>& resident() const { return resident_; }           ///< bytes, by rank
+  const std::vector<std::vector<PartTimes>>& times() const { return times_; }  ///< by rank and part
+  const std::vector<double>& resident() const { return resident_; }            ///< bytes, by rank
   /// By group, of each of its replicas.
   const std::vector<std::vector<Collective>>& collectives() const { return collectives_; }
   /// The bytes of a micro-batch that each device has to send to one of another group: of each tensor that one group
@@ -94,9 +94,8 @@ class OperatorNeeds {
   void list_groups();
   double part_of(std::size_t tensor, spmd::Form form, const Place& place) const;
   double part_of_work(std::size_t node, const Place& place) const;
-  void add_work(std::size_t rank);
-  void add_timed_work(PartWork& work, std::size_t node, double part, const Place& place,
-                      const spmd::DeviceRates& rates);
+  void add_times(std::size_t rank);
+  void add_passes(PartTimes& times, std::size_t node, double part, const Place& place, const spmd::DeviceRates& rates);
   double bytes_of(std::size_t tensor, spmd::Form form, const Place& place) const;
   std::vector<double> bytes_of_all(std::size_t tensor, spmd::Form form, std::size_t group) const;
   void list_collectives();
@@ -112,7 +111,7 @@ class OperatorNeeds {
   std::vector<std::string> devices_;
   std::vector<std::size_t> in_backward_;
   std::vector<std::size_t> endpoints_;
-  std::vector<std::vector<PartWork>> works_;
+  std::vector<std::vector<PartTimes>> times_;
   std::vector<double> resident_;
   std::vector<Group> groups_;
   std::vector<Place> places_;

@@ -42,7 +42,6 @@ OperatorSteps::OperatorSteps(const Plan& plan, const Workload& workload, const C
   for (const std::size_t endpoint : needs_.endpoints()) {
     const Device& device = cluster.devices[endpoint];
     Rank& rank = ranks_.emplace_back();
-    rank.speed = device.speed_at(workload.dtype).value;
     if (device.interference > 1) rank.pace = graph_.add_pace(device.interference);
   }
   constexpr auto none = ~std::uint64_t{0};
@@ -78,19 +77,19 @@ void OperatorSteps::add_passes(std::size_t number)
     for (const std::size_t index : replica) {
       ensure(order_.at(index) == order, "devices that divide operators together have the same order");
       Rank& rank = ranks_[index];
-      const auto& works = needs_.works()[index];
+      const auto& times = needs_.times()[index];
       std::optional<Node> last;
-      const auto add = [&](double work) {
-        const Node node = graph_.add_computation(work / rank.speed * stretch_, rank.pace);
+      const auto add = [&](double seconds) {
+        const Node node = graph_.add_computation(seconds * stretch_, rank.pace);
         if (last) graph_.add_wait(node, *last);
         last = node;
         return node;
       };
       for (const StagePass& pass : order) {
-        const auto& work = works[pass.stage];
-        rank.passes.push_back(add(pass.opcode == Opcode::Forward ? work.forward : work.backward));
+        const auto& part = times[pass.stage];
+        rank.passes.push_back(add(pass.opcode == Opcode::Forward ? part.forward : part.backward));
       }
-      for (std::size_t part = group.end_part; part-- > group.first_part;) rank.updates[part] = add(works[part].update);
+      for (std::size_t part = group.end_part; part-- > group.first_part;) rank.updates[part] = add(times[part].update);
     }
   }
 }

@@ -35,7 +35,6 @@ class OperatorSteps {
   /// A part and a micro-batch.
   using Passage = std::pair<std::size_t, std::uint64_t>;
   struct Rank {
-    double speed = 0;
     std::optional<std::size_t> pace;
     std::vector<Node> passes;                          // in their order
     std::map<std::size_t, Node> updates;               // by part

@@ -32,7 +32,6 @@ PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const C
     Rank& rank = ranks_.emplace_back();
     rank.device = cluster.device_index(name).value();
     const Device& device = cluster.devices[rank.device];
-    rank.speed = device.speed_at(workload.dtype).value;
     if (device.interference > 1) rank.pace = graph_.add_pace(device.interference);
   }
   add_seats();
@@ -69,10 +68,11 @@ void PipelineSteps::add_seats()
       const Stage& stage = plan_.stages[holder.stage];
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];
-        const PassWork work = work_of(plan_, holder, part, layer);
-        seat.work.forward += work.forward;
-        seat.work.backward += work.backward;
-        seat.work.backward_weight += work.backward_weight;
+        const PassTimes times =
+            pass_times_of(plan_, holder, part, workload_, k, cluster_.devices[ranks_[part.rank].device]);
+        seat.times.forward += times.forward;
+        seat.times.backward += times.backward;
+        seat.times.backward_weight += times.backward_weight;
         seat.parameters += parameters_of(plan_, holder, part, layer);
         if (seat.shards > 1 && axis_of_copies(stage.grid, seat.shards).length > 1) {
           const auto divided = static_cast<double>(layer.split ? layer.split->parameters : 0);
@@ -162,11 +162,10 @@ void PipelineSteps::build_step()
 double PipelineSteps::seconds_of(const RankPass& pass) const
 {
   const Seat& seat = seats_[pass.seat];
-  double work = seat.work.forward;
-  if (pass.opcode == Opcode::Backward) work = seat.work.backward;
-  if (pass.opcode == Opcode::BackwardInput) work = seat.work.backward - seat.work.backward_weight;
-  if (pass.opcode == Opcode::BackwardWeight) work = seat.work.backward_weight;
-  return work / ranks_[seat.rank].speed;
+  if (pass.opcode == Opcode::Backward) return seat.times.backward;
+  if (pass.opcode == Opcode::BackwardInput) return seat.times.backward - seat.times.backward_weight;
+  if (pass.opcode == Opcode::BackwardWeight) return seat.times.backward_weight;
+  return seat.times.forward;
 }
 
 /// Lets a computation be the next one of a device.

@@ -47,7 +47,7 @@ class PipelineSteps {
     std::size_t shard = 0;
     std::size_t shards = 1;
     std::size_t rank = 0;
-    PassWork work;
+    PassTimes times;
     double parameters = 0;
     double shared = 0;                   // of those, which other shards have too
     std::vector<std::size_t> forwards;   // positions in the rank's passes
@@ -86,8 +86,7 @@ class PipelineSteps {
     std::vector<Node> passes_before;
   };
   struct Rank {
-    std::size_t device = 0;  // its index in the cluster
-    double speed = 0;
+    std::size_t device = 0;           // its index in the cluster
     std::optional<std::size_t> pace;  // of its computations
     std::vector<std::size_t> seats;   // in the order of stages
     std::vector<RankPass> passes;

@@ -282,20 +282,22 @@ void PipelineSteps::add_facts()
 double PipelineSteps::update_seconds(const Seat& seat) const
 {
   const Stage& stage = plan_.stages[seat.stage];
+  const Device& device = cluster_.devices[ranks_[seat.rank].device];
+  const bool is_typed = work_on(workload_, device.type) != nullptr;
   double work = 0;
   for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
     const Layer& layer = workload_.layers[k];
-    const double all = update_work(workload_, layer).value;
+    const double all = work_of(workload_, k, device.type).update.value;
     if (seat.shards == 1 || layer.parameters == 0) {
       work += all;
-    } else if (stage.grid.is_grid() && layer.update) {
+    } else if (stage.grid.is_grid() && (is_typed || layer.update)) {
       work += all / static_cast<double>(stage.grid.parameter_blocks());
     } else {
       work += all * seat.parameters / static_cast<double>(layer.parameters);
     }
   }
   if (is_divided(seat.stage)) work /= static_cast<double>(replicas_of(seat.stage));
-  return work / ranks_[seat.rank].speed;
+  return work / device.speed_at(workload_.dtype).value;
 }
 
 void PipelineSteps::wait_for_updates()

@@ -91,10 +91,10 @@ std::string judged(const Schedule& schedule, const ScheduleChoice& choice, const
   const auto shape = isobar::schedules::shape_of(plan);
   const auto orders = schedule.orders(shape, choice);
   refuse(isobar::schedules::faults_of_orders(shape, orders));
-  const auto program = isobar::schedules::make_program(plan, workload, orders);
+  const auto program = isobar::schedules::make_program(plan, workload, cluster, orders);
   refuse(isobar::faults_of(*program));
-  const auto played = isobar::play_program(*program, isobar::nominal_rates(plan, workload, cluster));
-  const auto ranks = isobar::sim::rank_hosts(plan, workload, cluster);
+  const auto played = isobar::play_program(*program, isobar::nominal_rates(plan, cluster));
+  const auto ranks = isobar::sim::rank_hosts(plan, cluster);
   const auto report = isobar::sim::simulate(platform, *program, ranks, 1, nullptr);
 
   constexpr auto tier = static_cast<std::size_t>(isobar::Tier::Device);

@@ -26,8 +26,8 @@ std::string planned_and_simulated(const std::string& allocator, const std::strin
   const auto plan = isobar::allocators::allocate(allocator, workload, platform.cluster(), goal, {.budget = 1000});
   if (plan.stages.empty()) return allocator + ": " + plan.reason + "\n";
 
-  const auto program = isobar::schedules::make_program(plan, workload);
-  const auto ranks = isobar::sim::rank_hosts(plan, workload, platform.cluster());
+  const auto program = isobar::schedules::make_program(plan, workload, platform.cluster());
+  const auto ranks = isobar::sim::rank_hosts(plan, platform.cluster());
   const auto report = isobar::sim::simulate(platform, *program, ranks, 1, nullptr);
 
   char line[160];

@@ -550,7 +550,7 @@ void RankExecutor::compute(const Job& job)
   const Seconds thread_time_before = thread_time();
   Message inputs = inputs_of(job);
   stream.await(inputs);
-  const bool is_slow = options_.slowdown > 1 || options_.speed;
+  const bool is_slow = options_.slowdown > 1 || options_.takes_known_times;
   const Event begin = stream.record();
   if (is_slow) stream.begin_slow_work();
   std::optional<Progress::Work> work;
@@ -564,7 +564,7 @@ void RankExecutor::compute(const Job& job)
     stream.end_slow_work(options_.slowdown);
   } else if (is_slow) {
     const Seconds takes =
-        options_.speed ? instruction.work / *options_.speed : options_.slowdown * (thread_time() - thread_time_before);
+        options_.takes_known_times ? instruction.time : options_.slowdown * (thread_time() - thread_time_before);
     std::this_thread::sleep_for(std::chrono::duration<double>((begin_on_host + takes - steady_time()).value));
   }
   work.reset();

@@ -50,9 +50,9 @@ struct RankOptions {
   std::uint64_t timed_before = std::numeric_limits<std::uint64_t>::max();
   std::uint64_t seed = 1;
   std::string device = "cpu";
-  /// Emulated speed: a computation takes its work divided by this, if the machine is fast enough. CPU only.
-  std::optional<FlopsPerSecond> speed;
-  double slowdown = 1;           ///< computation is stretched to this many times its duration; 1: not at all
+  /// Whether a computation takes the time of its instruction, if the machine is fast enough. CPU only.
+  bool takes_known_times = false;
+  double slowdown = 1;           ///< else computation is stretched to this many times its duration; 1: not at all
   Progress* progress = nullptr;  ///< receives what the rank is working on; outlives the executor
   Bytes memory_cap;              ///< 0: no cap. On a GPU checked after each instruction
   std::size_t threads = 1;       ///< of the machine's updates

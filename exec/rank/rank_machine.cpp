@@ -368,12 +368,12 @@ void RankMachine::pace(Seconds begin, const Instruction& instruction, SharedDisk
     default:
       break;
   }
-  Flops left = instruction.work;
-  for (Seconds now = begin; left > Flops(0);) {
-    const FlopsPerSecond speed = is_computing_ ? rates.busy_update_speed : rates.update_speed;
-    wait_until(now + std::min(left / speed, longest_nap));
+  Seconds left = instruction.time;
+  for (Seconds now = begin; left > Seconds(0);) {
+    const double rate = is_computing_ ? rates.busy_update_speed / rates.update_speed : 1;
+    wait_until(now + std::min(left / rate, longest_nap));
     const Seconds then = steady_time();
-    left -= (then - std::exchange(now, then)) * speed;
+    left -= rate * (then - std::exchange(now, then));
   }
 }
 

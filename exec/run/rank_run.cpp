@@ -1,5 +1,7 @@
 #include "exec/run/rank_run.hpp"
 
+#include "exec/run/run_devices.hpp"
+
 #include "core/base/clock.hpp"
 #include "exec/device/device.hpp"
 #include "exec/files/huggingface_weights.hpp"
@@ -63,10 +65,7 @@ RankOptions rank_options(const RunContext& context, std::size_t rank, Progress* 
   if (const auto shards = shards_of_rank(context.plan, rank); options.emulate && !shards.empty()) {
     const Shard& device = shard_of(context.plan, shards.front());
     result.slowdown = device.slowdown.value_or(1);
-    constexpr double not_slowed = 1 + 1e-9;
-    if (options.profiled_speed && result.slowdown > not_slowed) {
-      result.speed = *options.profiled_speed / result.slowdown;
-    }
+    result.takes_known_times = emulated_speed(context.plan, options, rank).has_value();
     result.memory_cap = device.memory.value_or(Bytes(0));
     if (!options.machines.empty()) result.machine = options.machines.at(rank);
   }
@@ -115,7 +114,7 @@ RunContext::RunContext(const Workload& run_workload, const Plan& run_plan, const
       synthetic(synthetic_batches(run_workload))
 {
   if (options.weights && !options.resume_from) check_weights(workload, *options.weights);
-  if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload);
+  if (options.evaluation) evaluation = schedules::make_evaluation_program(plan, workload, run_devices(plan, options));
   constexpr Seconds patience(30);
   Seconds predicted = plan.predicted ? plan.predicted->step_time : Seconds(0);
   if (options.turns != nullptr) predicted = options.turns->round;

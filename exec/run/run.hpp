@@ -64,7 +64,7 @@ struct RunOptions {
   /// Receives warnings: that the run is far slower than predicted.
   std::function<void(const std::string&)> warn = [](const std::string& /*line*/) {};
   bool emulate = false;  ///< limits ranks to the speed and memory of the plan's devices
-  /// With `emulate` on a CPU: the profiled speed that underlies the program's work. Slowed ranks then take the
+  /// With `emulate` on a CPU: the profiled speed that underlies the layers' work. Slowed ranks then take the
   /// profile's times. Without it they take a multiple of their threads' processor time.
   std::optional<FlopsPerSecond> profiled_speed;
   /// With `emulate` on a CPU: the machines that set the time of copies, updates and disks, by rank; empty: as they are.

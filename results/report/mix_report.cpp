@@ -127,7 +127,7 @@ class MixTrace {
           .push_back({pid, begin, end, name});
       return;
     }
-    if (args.contains("flops") && event.at("tid") == 0) {
+    if (args.contains("memory_bytes") && event.at("tid") == 0) {
       spans_.insert({rank.device, rank.job, "compute", begin, end, name});
     }
   }

@@ -18,7 +18,6 @@ const seconds = known(value => value >= 1 ? `${digits(value, 5)} s` : prefixed(v
 const bytes = known(value => prefixed(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"], [1, "B"]]));
 const rate = unit => known(value => prefixed(value, [[1e15, `P${unit}`], [1e12, `T${unit}`], [1e9, `G${unit}`], [1e6, `M${unit}`], [1e3, `k${unit}`], [1, unit]]));
 const speed = rate("FLOP/s");
-const work = rate("FLOP");
 const bandwidth = value => value === null ? "no limit" : rate("B/s")(value);
 // Below 1e-9 a number is rounding: so close a plan counts as optimal.
 const percent = known(value => Math.abs(value) < 1e-9 ? "0 %" : Math.abs(value) < 1e-4 ? "<0.01 %" : `${digits(100 * value, 3)} %`);
@@ -260,7 +259,7 @@ function describe(events, i) {
   return {name: events.pass[i] !== null ? copy_name(events, i) : is_of_microbatch ? `${subject} ${events.microbatch[i]}` : subject,
           where: stage ? `stage ${stage_name(stage)} on ${stage.device}` : rank < used_devices().length ? rank_name(rank) : `data server ${rank_name(rank)}`,
           layers: has_layers ? layers({first_layer: events.first_layer[i], last_layer: events.last_layer[i]}) : "",
-          what: computes(events, i) ? work(events.flops[i]) : bytes(events.bytes[i])};
+          what: computes(events, i) ? (events.alone_s[i] > 0 ? `${seconds(events.alone_s[i])} alone` : "") : bytes(events.bytes[i])};
 }
 
 /// Where the rows of each rank begin, and which lanes of its machine lie below them.

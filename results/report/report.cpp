@@ -175,7 +175,7 @@ Json timeline_of(const RecordedStep& recorded, const std::vector<std::size_t>& n
 {
   const std::array<const char*, 15> columns = {"rank",    "lane",  "opcode",      "payload",    "pass",
                                                "step",    "stage", "first_layer", "last_layer", "microbatch",
-                                               "begin_s", "end_s", "bytes",       "flops",      "memory_bytes"};
+                                               "begin_s", "end_s", "bytes",       "alone_s",    "memory_bytes"};
   Json events;
   for (const char* column : columns) events[column] = Json::array();
   const auto add = [&](const TraceEvent& event) {
@@ -194,7 +194,7 @@ Json timeline_of(const RecordedStep& recorded, const std::vector<std::size_t>& n
     events["begin_s"].push_back(event.begin.value);
     events["end_s"].push_back(event.end.value);
     events["bytes"].push_back(instruction.size.value);
-    events["flops"].push_back(instruction.work.value);
+    events["alone_s"].push_back(instruction.time.value);
     events["memory_bytes"].push_back(event.memory.value);
   };
   for (const auto& event : recorded.events) add(event);

@@ -67,9 +67,9 @@ TraceEvent event_of(const SortedJson& json, std::uint64_t most_tracks)
   return event;
 }
 
-void read_work(TraceEvent& event, const SortedJson& details)
+void read_time(TraceEvent& event, const SortedJson& details)
 {
-  event.instruction.work = Flops(details.at("flops").get<double>());
+  event.instruction.time = Seconds(details.value("alone_s", 0.0));
   event.memory = Bytes(details.at("memory_bytes").get<double>());
 }
 
@@ -89,7 +89,7 @@ EventOfSchema1 event_of_schema_1(const SortedJson& json)
     instruction.size = Bytes(details.at("bytes").get<double>());
   } else {
     if (instruction.opcode == Opcode::AllReduce) result.peer = count_of(details, "peer", most_ranks);
-    read_work(result.event, details);
+    read_time(result.event, details);
   }
   if (details.contains("wait_tid")) {
     const auto track = count_of(details, "wait_tid", tracks_of_schema_1.size());
@@ -170,7 +170,7 @@ class Schema2Reader {
     event.position = count_of(details, "position", any);
     Use use{kind_of(instruction.opcode), 0, 0, engine_of(instruction)};
     if (use.kind == Kind::Computation) {
-      read_work(event, details);
+      read_time(event, details);
     } else {
       if (use.kind == Kind::Copy) {
         instruction.pass = opcode_of(details.at("pass"));

@@ -91,7 +91,7 @@ class FoldedProgram : public Program {
         --position;
       }
     }
-    extra_.assign(inner_of_.size(), Flops(0));
+    extra_.assign(inner_of_.size(), Seconds(0));
     if (acting.only_first_shard) return;
     for (const auto& grid : inner_->grids()) {
       auto& own = grids_.emplace_back();
@@ -113,11 +113,11 @@ class FoldedProgram : public Program {
       lanes_[ranks[end.rank]][end.lane].channel = channels_.size() - 1;
     }
   }
-  /// Adds work to the first update of each rank that acts.
-  void add_to_updates(Seconds time, const Places& places, DType dtype)
+  /// Adds time to the first update of each rank that acts.
+  void add_to_updates(Seconds time, const Places& places)
   {
     for (std::size_t rank = 0; rank < places.devices(); ++rank) {
-      if (inner_of_[rank]) extra_[rank] = places.device(rank).speed_at(dtype) * time;
+      if (inner_of_[rank]) extra_[rank] = time;
     }
   }
 
@@ -147,7 +147,7 @@ class FoldedProgram : public Program {
     // The time of their data is in the first update.
     const bool is_of_facts = is_collective(instruction.opcode) && instruction.payload == Payload::GradientFacts;
     if (is_of_facts) instruction.size = Bytes(0);
-    if (lane == compute_lane && position == first_update_[rank]) instruction.work += extra_[rank];
+    if (lane == compute_lane && position == first_update_[rank]) instruction.time += extra_[rank];
     return instruction;
   }
 
@@ -162,7 +162,7 @@ class FoldedProgram : public Program {
   std::vector<std::optional<std::size_t>> inner_of_;  // by rank; none: it does not act
   std::vector<std::vector<Lane>> lanes_;              // by rank
   std::vector<std::uint64_t> first_update_;           // by rank: its position in the compute lane
-  std::vector<Flops> extra_;                          // by rank: work of that update
+  std::vector<Seconds> extra_;                        // by rank: of that update
   std::vector<Channel> channels_;
   std::vector<Ranks> grids_;
 };
@@ -185,7 +185,7 @@ class Folder {
     if (acting.merges_shards)
       merged = merged_shards(is_divided ? first : plan, workload, cluster, places.replicas() > 1);
     const Plan& own = merged ? merged->plan : is_divided ? first : plan;
-    inner_ = std::make_unique<PipelineProgram>(own, merged ? merged->workload : workload, orders_of_first(own),
+    inner_ = std::make_unique<PipelineProgram>(own, merged ? merged->workload : workload, cluster, orders_of_first(own),
                                                is_divided ? std::optional(places.replicas()) : std::nullopt);
     for (std::size_t rank = 0; rank < places.devices(); ++rank) {
       const bool is_merged = acting.merges_shards && places.shard_of(rank) > 0;
@@ -222,7 +222,7 @@ class Folder {
     if (facts_ > Bytes(0)) {
       const Seconds extra = time_of_facts();
       if (extra < Seconds(0)) return "the devices that act are further from each other than from others";
-      program->add_to_updates(extra, places_, workload_.dtype);
+      program->add_to_updates(extra, places_);
     }
     return std::pair<std::unique_ptr<Program>, std::vector<LinkUsers>>(std::move(program), std::move(links.links));
   }

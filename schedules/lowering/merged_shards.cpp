@@ -27,19 +27,20 @@ MergedShards merged_shards(const Plan& plan, const Workload& workload, const Clu
   std::map<std::tuple<std::string, double, double, double, std::size_t>, ShardCollectiveTimes> known;
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
-    const std::string& device = stage.replicas.front().shards.front().device;
-    const FlopsPerSecond speed = cluster.devices[cluster.device_index(device).value()].speed_at(workload.dtype);
+    const std::string& name = stage.replicas.front().shards.front().device;
+    const Device& device = cluster.devices[cluster.device_index(name).value()];
+    const FlopsPerSecond speed = device.speed_at(workload.dtype);
     for (std::size_t index = stage.first_layer; index <= stage.last_layer; ++index) {
       const Layer& layer = workload.layers[index];
       const bool is_inner = index > 0 && index + 1 < workload.layers.size();
-      const auto key = std::tuple(device, layer.forward.value, layer.output.value, layer.gradient.value,
+      const auto key = std::tuple(device.name, layer.forward.value, layer.output.value, layer.gradient.value,
                                   is_inner ? std::size_t{0} : index + 1);
       const auto found = known.find(key);
       const ShardCollectiveTimes times =
           found != known.end()
               ? found->second
               : known.emplace(key, shard_collective_times(plan, i, index, workload, cluster)).first->second;
-      Layer part = layer_of_shard(layer, stage, 0, 0);
+      Layer part = layer_of_shard(layer_on(workload, index, device.type), stage, 0, 0);
       part.forward += speed * times.forward;
       part.backward += speed * times.backward;
       const double slices = static_cast<double>(stage.grid.blocks()) * (plan.transfers.sliced ? shards : 1);
@@ -62,6 +63,7 @@ MergedShards merged_shards(const Plan& plan, const Workload& workload, const Clu
       replica.shards.front().share = 1;
     }
   }
+  merged.workload.work_on.clear();
   merged.workload.prices = nullptr;
   return merged;
 }

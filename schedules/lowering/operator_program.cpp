@@ -37,7 +37,8 @@ std::uint64_t place_of(const Instruction& collective, std::uint64_t task, bool i
 
 }  // namespace
 
-OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders)
+OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                 const std::vector<Order>& orders)
     : plan_(operator_plan_of(plan, workload))
 {
   const std::size_t ranks = plan_.ranks();
@@ -71,11 +72,10 @@ OperatorProgram::OperatorProgram(const Plan& plan, const Workload& workload, con
   }
   if (ranks > 1 && trains_ && needs_gradient_sync(workload)) add_facts_sync();
   add_transfers(pieces);
+  const auto device_of_rank = indices_of_devices(plan, cluster);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     const OperatorPlace place = plan_.place_of(rank);
-    const auto& stage = plan.stages[first_part(place.group)];
-    const auto& shard = stage.replicas[place.replica].shards[place.position];
-    const auto* rates = operator_rates_of(workload, shard.type.value_or(""));
+    const auto rates = operator_rates_of(workload, cluster.devices[device_of_rank[rank]]);
     tables_.push_back(table_of(workload, pieces[place.group], place, rates));
   }
 }
@@ -400,9 +400,8 @@ bool OperatorProgram::is_received(const PlacedReform& reform) const
   return std::binary_search(passes.begin(), passes.end(), reform.tensor);
 }
 
-/// With rates, work is the FLOPs that the device would compute at full speed in the time that it takes.
 OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, const spmd::Pieces& pieces,
-                                                     const OperatorPlace& place, const spmd::DeviceRates* rates) const
+                                                     const OperatorPlace& place, const spmd::DeviceRates& rates) const
 {
   const std::size_t position = place.position;
   const spmd::OperatorGraph& graph = plan_.graph;
@@ -449,17 +448,11 @@ OperatorProgram::RankTable OperatorProgram::table_of(const Workload& workload, c
     const double fraction = pieces.part(node, signature, position);
     const Flops update = fraction * update_work(workload, workload.layers[i]);
     const auto parameters = static_cast<double>(workload.layers[i].parameters);
-    if (rates == nullptr) {
-      work.forward += fraction * node.forward;
-      work.backward += fraction * node.backward;
-      work.update += update;
-    } else {
-      const auto times = spmd::operator_times(node, spmd::piece_of(node, signature, pieces, position), *rates);
-      const Bytes touched(fraction * parameters * bytes_of_update(workload));
-      work.forward += times.forward * rates->flops;
-      work.backward += times.backward * rates->flops;
-      work.update += spmd::update_time(update, touched, *rates) * rates->flops;
-    }
+    const auto times = spmd::operator_times(node, spmd::piece_of(node, signature, pieces, position), rates);
+    const Bytes touched(fraction * parameters * bytes_of_update(workload));
+    work.forward += times.forward;
+    work.backward += times.backward;
+    work.update += spmd::update_time(update, touched, rates);
     if (node.kind == spmd::OperatorKind::Parameter) {
       table.resident += Bytes(fraction * parameters * bytes_per_parameter(workload));
       continue;
@@ -635,7 +628,7 @@ Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
   if (lane == compute_lane) {
     const PartWork& work = table.parts[instruction.stage];
     if (instruction.opcode == Opcode::Update) {
-      instruction.work = work.update;
+      instruction.time = work.update;
       if (lanes.sums > 0) {
         const OperatorPlace place = plan_.place_of(rank);
         const std::uint64_t count = groups_[place.group].summed[place.position][instruction.stage];
@@ -643,13 +636,13 @@ Instruction OperatorProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
       }
       if (lanes.facts > 0) instruction.waits.add({lanes.facts, 0, 1});
     } else if (instruction.opcode == Opcode::Forward) {
-      instruction.work = work.forward;
+      instruction.time = work.forward;
       if (trains_) instruction.acquires.size = work.kept;
       if (is_outermost(instruction)) wait_for(instruction, lanes.arrivals, index_of(instruction));
     } else {
       const bool is_first = instruction.microbatch == first_backward_[instruction.stage];
       const bool is_last = instruction.microbatch == last_backward_[instruction.stage];
-      instruction.work = work.backward;
+      instruction.time = work.backward;
       instruction.acquires.size = work.gradients_made + (is_first ? work.gathered_gradients : Bytes(0));
       instruction.releases.size =
           work.kept + work.reformed + work.received + work.gradients_taken + (is_last ? work.gathered : Bytes(0));

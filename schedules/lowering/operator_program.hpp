@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/order/order.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -51,7 +52,7 @@ class OperatorProgram : public Program {
  public:
   /// `orders`, by rank, are the same for all ranks of a group: forwards and backwards, or forwards only, of each of its
   /// parts and micro-batch.
-  OperatorProgram(const Plan& plan, const Workload& workload, const std::vector<Order>& orders);
+  OperatorProgram(const Plan& plan, const Workload& workload, const Cluster& cluster, const std::vector<Order>& orders);
 
   std::size_t ranks() const override { return lanes_.size(); }
   const std::vector<Lane>& lanes(std::size_t rank) const override { return lanes_.at(rank); }
@@ -64,7 +65,7 @@ class OperatorProgram : public Program {
  private:
   /// What a rank does and holds in a part.
   struct PartWork {
-    Flops forward, backward, update;
+    Seconds forward, backward, update;
     Bytes kept;                // from the forward to the backward of a micro-batch
     Bytes reformed;            // tensors, from their reforms to the backward
     Bytes received;            // likewise, from their arrival
@@ -86,7 +87,7 @@ class OperatorProgram : public Program {
     std::vector<ReformSizes> reforms;
     Bytes resident;
   };
-  /// The lanes of the ranks of a group, without work, sizes and memory.
+  /// The lanes of the ranks of a group, without times, sizes and memory.
   struct GroupLanes {
     std::vector<Instruction> compute;
     std::vector<Instruction> collectives;
@@ -132,7 +133,7 @@ class OperatorProgram : public Program {
                                            std::uint64_t position) const;
   std::uint64_t update_position(const Order& order, std::size_t part) const;
   RankTable table_of(const Workload& workload, const spmd::Pieces& pieces, const OperatorPlace& place,
-                     const spmd::DeviceRates* rates) const;
+                     const spmd::DeviceRates& rates) const;
   void add_reforms(RankTable& table, const spmd::Pieces& pieces, const OperatorPlace& place) const;
   void add_gradients(RankTable& table, const spmd::Pieces& pieces, const OperatorPlace& place) const;
   Instruction instruction_of(std::size_t part, Opcode opcode, LaneId lane, std::uint64_t microbatch) const;

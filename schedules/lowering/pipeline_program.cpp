@@ -25,6 +25,17 @@ ShardPass pass_that_makes(Payload payload)
   return payload == Payload::Activation ? ShardPass::Forward : ShardPass::InputGradient;
 }
 
+/// Gives a stage the times of its layers' work at a speed.
+void set_times(StageWork& stage, const LayerWork& work, FlopsPerSecond speed)
+{
+  ensure(speed.value > 0, "a device that computes has a speed");
+  stage.forward = work.forward / speed;
+  stage.backward = work.backward / speed;
+  stage.backward_input = (work.backward - work.backward_weight) / speed;
+  stage.backward_weight = work.backward_weight / speed;
+  stage.update = work.update / speed;
+}
+
 /// Whether the parameters of a layer are elsewhere than on the device between passes.
 bool passes(const Plan& plan, std::size_t layer)
 {
@@ -35,8 +46,8 @@ bool passes(const Plan& plan, std::size_t layer)
 
 }  // namespace
 
-PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders,
-                                 std::optional<std::size_t> replicas)
+PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                 std::vector<Order> orders, std::optional<std::size_t> replicas)
     : orders_(std::move(orders)),
       patterns_(microbatch_patterns(plan)),
       parts_of_rank_(orders_.size()),
@@ -52,7 +63,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, std
   for (const auto& placed : placed_shards(plan)) {
     site_of_rank_.at(placed.rank) = shard_of(plan, placed).site.value_or("");
   }
-  add_works(plan, workload);
+  add_works(plan, workload, cluster);
   find_tasks();
   is_training_ = !works_.front().backwards.empty();
   if (!is_training_) {
@@ -134,10 +145,11 @@ Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
   }
 }
 
-void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
+void PipelineProgram::add_works(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
-  const Cluster nowhere;  // what a stage needs is the same on every device
+  const Cluster nowhere;  // the memory that a stage needs is the same on every device
   const CostModel costs(workload, nowhere);
+  const auto device_of_rank = indices_of_devices(plan, cluster);
   const double bytes = bytes_per_parameter(workload);
   for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
     if (replica == 0 && shard == 0) {
@@ -156,22 +168,29 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload)
     work.microbatches = patterns_[stage].count(replica);
     work.first_layer = plan.stages[stage].first_layer;
     work.last_layer = plan.stages[stage].last_layer;
-    const bool is_updated_on_device = plan.stages[stage].residence.optimizer == Tier::Device;
+    const Device& device = cluster.devices[device_of_rank[rank]];
+    LayerWork own;  // of its layers
     for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
       const Layer& whole = workload.layers.at(k);
       std::optional<Layer> part;
-      if (work.shards > 1) part = layer_of_shard(whole, plan.stages[stage], replica, shard);
+      if (work.shards > 1) {
+        part = work_on(workload, device.type) != nullptr
+                   ? layer_of_shard(layer_on(workload, k, device.type), plan.stages[stage], replica, shard)
+                   : layer_of_shard(whole, plan.stages[stage], replica, shard);
+      }
       const Layer& each = part ? *part : whole;
-      work.forward += each.forward;
-      work.backward += each.backward;
-      work.backward_weight += each.backward_weight;
-      work.update += is_updated_on_device ? update_work(workload, each) : machine_update_work(workload, each);
+      own += part ? work_of(workload, *part) : work_of(workload, k, device.type);
       work.parameters += static_cast<double>(each.parameters);
       if (!costs.memory_ignores_schedule()) work.activations += each.activations;
       work.workspace = std::max(work.workspace, each.workspace);
       if (!part) continue;
       ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
       work.shared_parameters = static_cast<double>(shared_parameters(whole, grids_[stage]));
+    }
+    set_times(work, own, device.speed_at(workload.dtype));
+    if (plan.stages[stage].residence.optimizer != Tier::Device) {
+      const Flops update(work.parameters * update_flops_per_parameter(workload.optimizer));
+      work.update = update / machine_rates(plan, device, cluster).update_speed;
     }
     work.resident = costs.memory_ignores_schedule() ? costs.memory(work.first_layer, work.last_layer, 0)
                                                     : Bytes(work.parameters * bytes);
@@ -395,30 +414,30 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
   };
   switch (task.opcode) {
     case Opcode::Forward:
-      instruction.work = stage.forward;
+      instruction.time = stage.forward;
       instruction.acquires.size = stage.activations;
       add_arrival(stage.input, ShardPass::Forward);
       add_sharded(stage, ShardPass::Forward, position, instruction);
       break;
     case Opcode::Backward:
-      instruction.work = stage.backward;
+      instruction.time = stage.backward;
       instruction.releases.size = stage.activations;
       add_arrival(stage.gradient, ShardPass::InputGradient);
       add_sharded(stage, ShardPass::InputGradient, position, instruction);
       add_sharded(stage, ShardPass::WeightGradient, position, instruction);
       break;
     case Opcode::BackwardInput:
-      instruction.work = stage.backward - stage.backward_weight;
+      instruction.time = stage.backward_input;
       add_arrival(stage.gradient, ShardPass::InputGradient);
       add_sharded(stage, ShardPass::InputGradient, position, instruction);
       break;
     case Opcode::BackwardWeight:
-      instruction.work = stage.backward_weight;
+      instruction.time = stage.backward_weight;
       instruction.releases.size = stage.activations;
       add_sharded(stage, ShardPass::WeightGradient, position, instruction);
       break;
     default:
-      instruction.work = stage.update;
+      instruction.time = stage.update;
       instruction.waits = stage.update_waits;
       break;
   }

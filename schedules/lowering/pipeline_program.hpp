@@ -76,14 +76,15 @@ struct Input {
   Route* route = nullptr;  // in the program's routes
 };
 
-/// The layers, work and memory of a shard of a replica of a stage, and where it runs.
+/// The layers, times and memory of a shard of a replica of a stage, and where it runs.
 struct StageWork {
   // What most instructions look up comes first, to spare cache misses.
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;
-  Flops forward;
-  Flops backward;
-  Flops backward_weight;
+  Seconds forward;
+  Seconds backward;
+  Seconds backward_input;
+  Seconds backward_weight;
   Bytes activations;  // held from a micro-batch's forward until its last backward
   // Of a rank that uses its machine:
   Bytes workspace;          // held during a pass
@@ -107,7 +108,7 @@ struct StageWork {
   double parameters = 0;
   double shared_parameters = 0;               // that several shards have, and of whose gradients each has an addend
   std::array<ShardedPass, 3> sharded_passes;  // by ShardPass
-  Flops update;
+  Seconds update;
   Bytes resident;
   Bytes unsummed_gradients;           // held from the first backward until the sum of the gradients
   std::uint64_t first_backward = 0;   // its position in the compute lane
@@ -126,7 +127,7 @@ struct StageWork {
   ShardedPass& sharded(ShardPass pass) { return sharded_passes[static_cast<std::size_t>(pass)]; }
   const ShardedPass& sharded(ShardPass pass) const { return sharded_passes[static_cast<std::size_t>(pass)]; }
 
-  /// An instruction of the stage without work, data and waits.
+  /// An instruction of the stage without time, data and waits.
   Instruction make(Opcode opcode) const
   {
     Instruction instruction;
@@ -184,7 +185,7 @@ class PipelineProgram : public Program {
   /// `replicas`: how many equal ones each stage has, of which the plan has the first; none: those of the plan are all.
   /// The first ones have their parts of what all divide; their collectives have no ends for the others.
   /// @throws InputError for rules of transfers that it cannot keep (fault_of_transfers).
-  PipelineProgram(const Plan& plan, const Workload& workload, std::vector<Order> orders,
+  PipelineProgram(const Plan& plan, const Workload& workload, const Cluster& cluster, std::vector<Order> orders,
                   std::optional<std::size_t> replicas = {});
 
   std::size_t ranks() const override { return lanes_.size(); }
@@ -201,7 +202,7 @@ class PipelineProgram : public Program {
   Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override;
 
  private:
-  void add_works(const Plan& plan, const Workload& workload);
+  void add_works(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
   /// Adds the lanes on which replicas add up gradients, all ranks meet, and parameters are gathered after updates.
   void add_syncs(const Plan& plan, const Workload& workload);

@@ -1,6 +1,6 @@
 #include "schedules/lowering/places.hpp"
 
-#include "core/errors.hpp"
+#include "core/costs/nominal_rates.hpp"
 #include "core/model/split_text.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/sync_groups.hpp"
@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <functional>
 #include <set>
-#include <string_view>
-#include <unordered_map>
 
 namespace isobar::schedules {
 
@@ -19,13 +17,7 @@ Places::Places(const Plan& plan, const Workload& workload, const Cluster& cluste
     : plan_(plan), workload_(workload), cluster_(cluster), devices_(devices_of(plan)), ranks_(plan.stages.size())
 {
   place_of_.resize(devices_.size());
-  std::unordered_map<std::string_view, std::size_t> index_of;
-  for (std::size_t i = 0; i < cluster.devices.size(); ++i) index_of.emplace(cluster.devices[i].name, i);
-  for (const auto& device : devices_) {
-    const auto found = index_of.find(device);
-    ensure(found != index_of.end(), "the devices of a checked plan are on its platform");
-    endpoint_of_.push_back(found->second);
-  }
+  endpoint_of_ = indices_of_devices(plan, cluster);
   if (plan.data_server) endpoint_of_.push_back(cluster.data_server_index());
   for (const auto& placed : placed_shards(plan)) {
     auto& of_stage = ranks_[placed.stage];

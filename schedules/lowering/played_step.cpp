@@ -18,7 +18,7 @@ namespace isobar::schedules {
 
 PlayerRates rates_of(const FoldedStep& step, const Cluster& cluster)
 {
-  PlayerRates rates = nominal_rates(step.plan, step.workload, cluster);
+  PlayerRates rates = nominal_rates(step.plan, cluster);
   if (!rates.shared_links) return rates;
   std::unordered_map<std::string, double> users;
   for (const auto& link : step.links) users.emplace(link.link, link.users);
@@ -63,7 +63,7 @@ PlayedProgram play_steps(const Plan& plan, const Workload& workload, const Clust
                          std::uint64_t periods)
 {
   auto folded = play_folded(plan, workload, cluster, whole, periods);
-  return folded ? std::move(*folded) : play_program(whole, nominal_rates(plan, workload, cluster), periods);
+  return folded ? std::move(*folded) : play_program(whole, nominal_rates(plan, cluster), periods);
 }
 
 }  // namespace isobar::schedules

@@ -19,17 +19,18 @@ void require_feasible(const Plan& plan)
 
 }  // namespace
 
-std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload)
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   require_feasible(plan);
-  return make_program(plan, workload, orders_of(plan));
+  return make_program(plan, workload, cluster, orders_of(plan));
 }
 
-std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, std::vector<Order> orders)
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                      std::vector<Order> orders)
 {
   require_feasible(plan);
-  if (divides_operators(plan)) return std::make_unique<OperatorProgram>(plan, workload, orders);
-  return std::make_unique<PipelineProgram>(plan, workload, std::move(orders));
+  if (divides_operators(plan)) return std::make_unique<OperatorProgram>(plan, workload, cluster, orders);
+  return std::make_unique<PipelineProgram>(plan, workload, cluster, std::move(orders));
 }
 
 }  // namespace isobar::schedules

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/cluster/cluster.hpp"
 #include "core/model/workload.hpp"
 #include "core/order/order.hpp"
 #include "core/plan/plan.hpp"
@@ -10,7 +11,8 @@
 
 namespace isobar::schedules {
 
-/// Makes the Program of a checked, feasible plan whose replicas have a shard each. A device may have several stages;
+/// Makes the Program of a checked, feasible plan. Computations take the times of their layers on the plan's devices,
+/// which `cluster` has: of its types (Workload::work_on), else work over speed. A device may have several stages;
 /// its compute lane then executes those of all, in the order of the plan's schedule. O(replicas + layers + slots of the
 /// orders) time and memory, independent of the number of micro-batches, unless stages divide them in different ways.
 /// Keeps no reference to its arguments.
@@ -32,13 +34,14 @@ namespace isobar::schedules {
 /// "send activation 3", and "receive gradient 3" for the gradient that stage 3 sends back; then, of several replicas,
 /// in the other one's number: "send activation 3.1". The messages of a channel follow the order of the sender.
 /// @throws InputError where the schedule has no orders for the plan.
-std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload);
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// As above, with orders by rank in place of those of the plan's schedule. They must have a forward and a backward of
 /// every micro-batch for each stage, all whole or all split, and must not deadlock.
 ///
 /// Orders of forwards only make a program without gradients, gradient sync and updates that keeps no activations.
 /// @throws std::logic_error for orders that lack a task; `at` throws it for a task before its input in the same lane.
-std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, std::vector<Order> orders);
+std::unique_ptr<Program> make_program(const Plan& plan, const Workload& workload, const Cluster& cluster,
+                                      std::vector<Order> orders);
 
 }  // namespace isobar::schedules

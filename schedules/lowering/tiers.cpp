@@ -381,7 +381,7 @@ class Builder {
       update_place_[part] = i;
       const TieredPart& of = rank_.parts[part];
       Instruction update = make(part, Opcode::Update, Payload::Parameter, Opcode::Update, Bytes(0));
-      update.work = of.update;
+      update.time = of.update;
       const std::uint64_t arrived = store_place_[gradient_store_.at(part)] + 1;
       const std::uint64_t all_arrived = store_place_[gradient_store_.at(updated_.back())] + 1;
       const std::uint16_t back = is_delayed ? 1 : 0;

@@ -25,7 +25,7 @@ struct TieredPart {
   Bytes gradients;
   Bytes optimizer;
   Bytes activations;  ///< of a micro-batch
-  Flops update;
+  Seconds update;
   Wait synced;  ///< for the sum of its gradients over replicas; of no completion without one
 };
 

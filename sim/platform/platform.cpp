@@ -175,11 +175,7 @@ void Platform::set_measured_speed(const std::string& device_type, FlopsPerSecond
 
 void Platform::set_speed(const std::string& device_type, FlopsPerSecond speed)
 {
-  for (auto& device : cluster_.devices) {
-    if (!is_same_device_type(device.type, device_type)) continue;
-    device.speed = speed;
-    device.speed_in.clear();
-  }
+  isobar::set_speed(cluster_, device_type, speed);
 }
 
 void Platform::leave_out(const std::vector<std::string>& devices, const std::string& where)

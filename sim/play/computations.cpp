@@ -24,13 +24,13 @@ sg4::Host& host_of(const RankState& rank, const LaneState& lane)
 
 }  // namespace
 
-/// The rate at which the lane computes now, if nothing else uses the host.
-FlopsPerSecond Computations::rate_of(const LaneState& lane) const
+/// The part of its full rate at which the lane computes now, if nothing else uses the host.
+double Computations::rate_of(const LaneState& lane) const
 {
   const RankState& rank = rank_of(lane);
-  if (!is_on_machine(lane)) return rank.device->collectives > 0 ? rank.speed / rank.interference : rank.speed;
+  if (!is_on_machine(lane)) return rank.device->collectives > 0 ? 1 / rank.interference : 1;
   const MachineRates& rates = rank.machine_rates;
-  return rank.machine->computing > 0 ? rates.busy_update_speed : rates.update_speed;
+  return rank.machine->computing > 0 ? rates.busy_update_speed / rates.update_speed : 1;
 }
 
 void Computations::start(LaneState& lane)
@@ -41,10 +41,10 @@ void Computations::start(LaneState& lane)
     require_host(state_, lane, lane.turn);
   }
   lanes_.begin_running(lane);
-  const Flops work = lane.turn.instruction.work;
-  if (work.value <= 0) return lanes_.complete(lane);
+  const Seconds time = lane.turn.instruction.time;
+  if (time <= Seconds(0)) return lanes_.complete(lane);
   const RankState& rank = rank_of(lane);
-  run(lane, work);
+  run(lane, time);
   if (is_on_machine(lane)) {
     rank.machine->updating.push_back(&lane);
   } else if (rank.machine != nullptr && rank.machine->computing++ == 0) {
@@ -52,13 +52,14 @@ void Computations::start(LaneState& lane)
   }
 }
 
-void Computations::run(LaneState& lane, Flops work)
+/// Runs what is left of a computation, in seconds at its full rate.
+void Computations::run(LaneState& lane, Seconds left)
 {
   sg4::Host& host = host_of(rank_of(lane), lane);
   lane.rate = rate_of(lane);
-  ensure(lane.rate.value > 0, "a rank that computes and a machine that updates have a rate");
+  ensure(lane.rate > 0, "a machine that updates has a rate");
   const auto exec = sg4::Exec::init();
-  exec->set_host(&host)->set_flops_amount((work / lane.rate).value * host.get_speed());
+  exec->set_host(&host)->set_flops_amount((left / lane.rate).value * host.get_speed());
   exec->set_data(static_cast<ActivityOwner*>(&lane));
   lane.activity = exec;
   start_activity(exec);

@@ -15,7 +15,7 @@ namespace isobar::sim {
 /// - an update on a machine runs at one rate while a device of the machine computes, and at another one while none does
 ///   (MachineRates).
 ///
-/// SimGrid knows one speed: a computation whose rate changes is started again with the work that remains.
+/// SimGrid knows one speed: a computation whose rate changes is started again with what remains.
 class Computations {
  public:
   Computations(SimulationState& state, Lanes& lanes) : state_(state), lanes_(lanes) {}
@@ -33,8 +33,8 @@ class Computations {
   void remove_timer();
 
  private:
-  FlopsPerSecond rate_of(const LaneState& lane) const;
-  void run(LaneState& lane, Flops work);
+  double rate_of(const LaneState& lane) const;
+  void run(LaneState& lane, Seconds left);
   void rates_of_machine_change(const RankState& rank);
   void rates_of_device_change(const DeviceState& device);
   void rate_changes(LaneState& lane);

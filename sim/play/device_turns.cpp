@@ -17,7 +17,7 @@ std::optional<std::uint64_t> last_computation(const Program& program, std::size_
 {
   for (std::uint64_t position = program.length(rank, compute_lane); position-- > 0;) {
     const Instruction instruction = program.at(rank, compute_lane, position);
-    if (instruction.work.value > 0 && (updates || instruction.opcode != Opcode::Update)) return position;
+    if (instruction.time > Seconds(0) && (updates || instruction.opcode != Opcode::Update)) return position;
   }
   return std::nullopt;
 }

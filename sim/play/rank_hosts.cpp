@@ -19,7 +19,7 @@ std::optional<RankMachine> rank_machine(const Plan& plan, const Device& device, 
 
 }  // namespace
 
-std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster)
+std::vector<RankHost> rank_hosts(const Plan& plan, const Cluster& cluster)
 {
   std::vector<RankHost> ranks;
   for (const auto& name : devices_of(plan)) {
@@ -29,10 +29,9 @@ std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, con
                        fmt::format("there is no device {}; the plan was made for another platform", name));
     }
     const Device& own = cluster.devices[*device];
-    ranks.push_back(
-        {name, own.speed_at(workload.dtype), rank_machine(plan, own, cluster), own.interference, own.collective_start});
+    ranks.push_back({name, rank_machine(plan, own, cluster), own.interference, own.collective_start});
   }
-  if (cluster.data_server) ranks.push_back({*cluster.data_server, FlopsPerSecond(0)});
+  if (cluster.data_server) ranks.push_back({*cluster.data_server});
   return ranks;
 }
 

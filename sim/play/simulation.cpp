@@ -96,7 +96,6 @@ void add_ranks(SimulationState& simulation, JobState& job, const std::vector<Ran
       state.machine = machine_state(simulation, *machine);
       state.machine_rates = machine->rates;
     }
-    state.speed = ranks[rank].speed;
     for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
       state.memory_of(tier) = program.resident(rank, tier);
     }
@@ -260,7 +259,7 @@ class Simulation {
   bool has_device(LaneState& lane)
   {
     const Instruction& instruction = lane.turn.instruction;
-    const bool takes_turns = device_turns_ && is_on_device(instruction) && instruction.work.value > 0;
+    const bool takes_turns = device_turns_ && is_on_device(instruction) && instruction.time > Seconds(0);
     return !takes_turns || device_turns_->may_compute(lane);
   }
 

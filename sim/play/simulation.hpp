@@ -45,8 +45,7 @@ struct RankMachine {
 
 /// Where a rank of a program runs.
 struct RankHost {
-  std::string host;      ///< its name in the platform file
-  FlopsPerSecond speed;  ///< of the device in the workload's dtype; unused for a rank that computes nothing
+  std::string host;                         ///< its name in the platform file
   std::optional<RankMachine> machine = {};  ///< needed for copies, and for updates on the machine
   double interference = 1;                  ///< Device::interference
   Seconds collective_start = {};            ///< Device::collective_start
@@ -76,20 +75,20 @@ struct MixReport {
   Seconds wall_time;             ///< of the engine's run only
 };
 
-/// Where the ranks of a plan's program run: its devices by rank (devices_of) at their rates in the workload's dtype,
+/// Where the ranks of a plan's program run: its devices by rank (devices_of),
 /// with their machines at the rates of the plan's system (machine_rates), then the data server if the cluster has one.
 /// @throws InputError for a device that the cluster does not have.
-std::vector<RankHost> rank_hosts(const Plan& plan, const Workload& workload, const Cluster& cluster);
+std::vector<RankHost> rank_hosts(const Plan& plan, const Cluster& cluster);
 
 /// Plays a program on a platform for `iterations` periods. Periods flow: a lane goes from its last instruction of one
 /// to the first of the next, unless another lane of its rank has not ended the period before. So no lane is more than
 /// one period ahead of another of its rank, and no rank waits for others except where the program has it wait.
 ///
-/// Rank i of the program runs on `ranks[i]`. SimGrid's hosts have one speed, that of float32. An instruction therefore
-/// becomes work x host speed / device speed there, and availability profiles act on it. There are no actors: an
+/// Rank i of the program runs on `ranks[i]`. An instruction becomes time x host speed there, and availability profiles
+/// act on it. There are no actors: an
 /// activity is created when its instruction starts and dropped when it ends. Memory grows with the ranks, with the
 /// flows of a collective, and with the messages in transit at one time, not with micro-batches. Instructions without
-/// work take no activity. Each event is reported to `sink` (may be null). Deterministic.
+/// time take no activity. Each event is reported to `sink` (may be null). Deterministic.
 ///
 /// A transfer is ready when both ends have reached it and their waits are over. Its latency passes first; then its data
 /// flow, one message of a lane after the other (docs/costs.md). Its Send spans the time in which its bytes leave, its

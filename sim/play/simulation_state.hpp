@@ -153,7 +153,7 @@ struct LaneState : ActivityOwner {
   std::vector<Waiter> waiters;       // the first to be woken last
   LaneState* other_end = nullptr;    // of a channel of two
   Stream* stream = nullptr;          // of a lane that has sent or copied
-  FlopsPerSecond rate;               // at which the lane computes, with the host to itself
+  double rate = 1;                   // of the full one, at which the lane computes with the host to itself
   Collective* collective = nullptr;  // of a lane that has joined one
 
   /// The first instruction in transit, else the turn.
@@ -179,7 +179,6 @@ struct RankState {
   DeviceState* device = nullptr;
   MachineState* machine = nullptr;  // null: its device is in none
   MachineRates machine_rates;
-  FlopsPerSecond speed;
   double interference = 1;  // how many times longer it computes beside a collective
   Seconds collective_start;
   std::array<Bytes, tier_count> memory;

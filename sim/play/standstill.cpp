@@ -21,7 +21,7 @@ Seconds nominal_time(const RankState& rank, const LaneState& lane)
   const Instruction& instruction = lane.turn.instruction;
   if (instruction.opcode == Opcode::Read) return rank.machine_rates.read.time_of(instruction.size);
   if (instruction.opcode == Opcode::Write) return rank.machine_rates.write.time_of(instruction.size);
-  return instruction.work / lane.rate;
+  return instruction.time / lane.rate;
 }
 
 /// Nominal duration of the first message of a stream, with its links to itself.

@@ -29,7 +29,7 @@ std::map<std::string, double> needs(Plan plan, const Workload& workload, const C
 {
   plan.data_server = cluster.data_server;
   price_by_playing(plan, workload, cluster);
-  EXPECT_THAT(faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload)), IsEmpty());
+  EXPECT_THAT(faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload, cluster)), IsEmpty());
   std::map<std::string, double> needs;
   for (const auto& [device, memory] : plan.predicted->peak_memory) needs[device] = memory.value;
   return needs;

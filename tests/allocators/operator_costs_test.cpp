@@ -26,7 +26,7 @@ std::vector<std::string> faults(const Plan& plan, const Workload& workload, cons
 {
   auto found = faults_of(plan, workload, cluster);
   if (!found.empty()) return found;
-  return faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
+  return faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload, cluster));
 }
 
 Plan random_plan(const Workload& workload, const std::vector<double>& shares, std::mt19937_64& random,
@@ -151,7 +151,7 @@ TEST(PlansThatDivideOperators, OfGroupsMakeClaimsThatTheirCheckerFindsToo)
         EXPECT_EQ(plan_to_json(read), text);
         EXPECT_THAT(faults(read, workload, devices), IsEmpty());
         // Messages that are too small, or to another stage.
-        const auto program = schedules::make_program(plan, workload);
+        const auto program = schedules::make_program(plan, workload, devices);
         const ChangedProgram smaller(*program, [](Instruction& each) {
           if (is_transfer(each.opcode)) each.size = each.size * 0.5;
         });
@@ -196,7 +196,7 @@ TEST(PlansThatDivideOperators, AddUpReplicasUnlessTheySayOtherwise)
   const auto program_with = [&](const Sync& sync) {
     Plan other = plan;
     other.sync = sync;
-    return schedules::make_program(other, workload);
+    return schedules::make_program(other, workload, devices);
   };
   const auto none = program_with({.adds_replicas = false});
   EXPECT_THAT(faults_of_played(plan, workload, devices, *none),
@@ -220,12 +220,12 @@ TEST(PlansThatDivideOperators, AreComparedWithTheirProgram)
   const Cluster devices = cluster({1e6, 1e6}, {Seconds(1e-4), BytesPerSecond(1e7)});
   Plan plan = random_plan(workload, equal_shares(2), random);
   price_by_playing(plan, workload, devices);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = schedules::make_program(plan, workload, devices);
   const auto found = [&](const std::function<void(Instruction&)>& change) {
     return faults_of_played(plan, workload, devices, ChangedProgram(*program, change));
   };
   EXPECT_THAT(found([](Instruction&) {}), IsEmpty());
-  EXPECT_THAT(found([](Instruction& each) { each.work = each.work * 2; }), Contains(HasSubstr("FLOP in its program")));
+  EXPECT_THAT(found([](Instruction& each) { each.time = each.time * 2; }), Contains(HasSubstr("s in its program")));
   EXPECT_THAT(found([](Instruction& each) {
                 if (is_collective(each.opcode)) each.size = each.size * 2;
               }),
@@ -242,7 +242,7 @@ TEST(PlansThatDivideOperators, OfReplicasAddUpAllTheirGradientsInTime)
       const Cluster platform = cluster(std::vector<double>(devices, 1e6), {Seconds(1e-4), BytesPerSecond(1e7)});
       Plan plan = random_plan(workload, shares, random, 2);
       price_by_playing(plan, workload, platform);
-      const auto program = schedules::make_program(plan, workload);
+      const auto program = schedules::make_program(plan, workload, platform);
       const auto lane = static_cast<LaneId>(program->lanes(0).size() - 1);
       ASSERT_EQ(program->lanes(0)[lane].name, "replicas");
       const auto is_sum = [&](const Instruction& each) {

@@ -102,7 +102,7 @@ TEST(ReplicaCosts, AreNotAboveAnyPlayedStepAndAreThoseOfTheChecker)
       ++(has_shards(plan) ? priced_with_shards : priced);
       const double step = plan.predicted->step_time.value;
       ASSERT_GE(step, plan.step_bound->value * (1 - 1e-12)) << schedule << round;
-      const auto program = schedules::make_program(plan, workload);
+      const auto program = schedules::make_program(plan, workload, cluster);
       ASSERT_THAT(faults_of(plan, workload, cluster), IsEmpty()) << schedule << round;
       ASSERT_THAT(faults_of_played(plan, workload, cluster, *program), IsEmpty()) << schedule << round;
       ASSERT_GE(step, played_bound(CostModel(workload, cluster), plan.goal, true).value.value * (1 - 1e-12));
@@ -144,7 +144,8 @@ TEST(ReplicaCosts, AreThoseOfTheCheckerForGridsOfShards)
       SCOPED_TRACE(schedule + " " + text_of(grid));
       ASSERT_GE(plan.predicted->step_time.value, plan.step_bound->value * (1 - 1e-12));
       ASSERT_THAT(faults_of(plan, workload, cluster), IsEmpty());
-      ASSERT_THAT(faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload)), IsEmpty());
+      ASSERT_THAT(faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload, cluster)),
+                  IsEmpty());
       ASSERT_THAT(faults_of_certificate(plan, workload, cluster), IsEmpty());
     }
   }

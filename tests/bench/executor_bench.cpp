@@ -10,6 +10,7 @@
 #include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/plain_loop.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <benchmark/benchmark.h>
 
@@ -85,7 +86,7 @@ void BM_OneStageOverThePlainLoop(benchmark::State& state)
   at::set_num_threads(1);
   const Workload workload = gpt(static_cast<std::uint64_t>(state.range(0)));
   const Plan plan = plan_of(workload, {workload.layers.size() - 1});
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   exec::PlainLoop loop(workload, seed, microbatches);
   loop.step();
   std::vector<double> ratios;
@@ -106,7 +107,7 @@ void BM_TwoRanksOfTheIdeal(benchmark::State& state)
 {
   const Workload workload = gpt(static_cast<std::uint64_t>(state.range(0)));
   const Plan plan = plan_of(workload, {3, workload.layers.size() - 1});
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   std::vector<double> ratios;
   for ([[maybe_unused]] const auto _ : state) {
     const auto measured = run(workload, plan, *program);
@@ -148,9 +149,9 @@ void BM_SplitBackwardOverWhole(benchmark::State& state)
 {
   const Workload workload = gpt(static_cast<std::uint64_t>(state.range(0)));
   Plan plan = plan_of(workload, {3, workload.layers.size() - 1});
-  const auto whole = schedules::make_program(plan, workload);
+  const auto whole = testing_support::unit_program(plan, workload);
   plan.goal.schedule = {"zero-bubble-h1"};
-  const auto split = schedules::make_program(plan, workload);
+  const auto split = testing_support::unit_program(plan, workload);
   std::vector<double> ratios;
   for ([[maybe_unused]] const auto _ : state) {
     const double of_whole = compute_time(run(workload, plan, *whole));

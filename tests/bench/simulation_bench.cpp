@@ -136,8 +136,8 @@ Measurement measure_ours(const std::filesystem::path& file, const Step& step)
   const sim::Platform platform = sim::Platform::load(file);
   const double platform_megabytes = memory_megabytes();
   const auto& [workload, plan] = step;
-  const auto program = schedules::make_program(plan, workload);
-  const auto ranks = sim::rank_hosts(plan, workload, platform.cluster());
+  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  const auto ranks = sim::rank_hosts(plan, platform.cluster());
   EventCounter counter;
   const double begin = cpu_seconds();
   const auto report = sim::simulate(platform, *program, ranks, 1, &counter);

@@ -35,15 +35,15 @@ inline std::vector<std::string> faults_of_claims(const Plan& plan, const Workloa
 {
   auto found = faults_of(plan, workload, cluster);
   if (!found.empty() || is_chain(plan)) return found;
-  return faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload));
+  return faults_of_played(plan, workload, cluster, *schedules::make_program(plan, workload, cluster));
 }
 
 inline Seconds simulated_step(const Plan& plan, const Workload& workload, const Cluster& cluster,
                               const sim::Platform& platform)
 {
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = schedules::make_program(plan, workload, cluster);
   const CountedStep counted = counted_step(plan);
-  const auto hosts = sim::rank_hosts(plan, workload, cluster);
+  const auto hosts = sim::rank_hosts(plan, cluster);
   return sim::simulate(platform, *program, hosts, counted.played(), nullptr).step_times.at(counted.before);
 }
 

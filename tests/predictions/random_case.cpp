@@ -204,7 +204,7 @@ class Maker {
       for (std::size_t i = 0; i < devices; ++i) {
         add_tiered_stages(made.plan, order[i], layers * i / devices, layers * (i + 1) / devices, layers);
       }
-    } while (!has_program(made.plan, made.workload));
+    } while (!has_program(made.plan, made.workload, made.on.cluster));
     return made;
   }
 
@@ -300,7 +300,7 @@ class Maker {
         return false;
       });
       // Replicas that order their passes differently would wait for each other's parameters forever.
-      if (can && !deadlock_of(*schedules::make_program(plan, made.workload))) return;
+      if (can && !deadlock_of(*schedules::make_program(plan, made.workload, made.on.cluster))) return;
     }
     plan.sync.sharded = Sharding::None;
     plan.sync.gathered = DType::Float32;
@@ -329,11 +329,11 @@ class Maker {
   }
 
   /// False where the backwards of more parts overlap than there are places for gradients.
-  static bool has_program(const Plan& plan, const Workload& workload)
+  static bool has_program(const Plan& plan, const Workload& workload, const Cluster& cluster)
   {
     if (fault_of_residences(plan)) return false;
     try {
-      schedules::make_program(plan, workload);
+      schedules::make_program(plan, workload, cluster);
       return true;
     } catch (const InputError&) {
       return false;

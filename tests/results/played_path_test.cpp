@@ -47,7 +47,7 @@ TEST(PlayedPath, LeadsFromTheLastUpdateThroughTheStagesToTheFirstForward)
   program.compute(0, Opcode::Backward, 0, 4, Wait{2, 0, 1});
   program.compute(0, Opcode::Update, 0, 0.5);
   program.compute(1, Opcode::Update, 0, 1);
-  const auto path = played_path(program, uniform_rates(2, 0.25, 4));
+  const auto path = played_path(program, uniform_rates(0.25, 4));
   EXPECT_DOUBLE_EQ(path.step_time.value, 0.5 + 4 + 0.75 + 3 + 2 + 0.5 + 1);
   EXPECT_THAT(pieces_of(path),
               ElementsAre(Piece{Kind::Compute, 0, 0.5}, Piece{Kind::Compute, 0, 4}, Piece{Kind::Data, 1, 0.5},
@@ -60,7 +60,7 @@ TEST(PlayedPath, PaysTheLatencyOfTheFirstOfTheMessagesThatDelayEachOther)
   EditableProgram program(2);
   const auto forth = program.connect({{0, "send"}, {1, "receive"}});
   for (const std::uint64_t m : {0U, 1U, 2U}) program.transfer(forth, Payload::Activation, m, 8);
-  EXPECT_THAT(pieces_of(played_path(program, uniform_rates(2, 3, 4))),
+  EXPECT_THAT(pieces_of(played_path(program, uniform_rates(3, 4))),
               ElementsAre(Piece{Kind::Data, 0, 2}, Piece{Kind::Data, 0, 2}, Piece{Kind::Data, 0, 2},
                           Piece{Kind::Latency, 0, 3}));
 }
@@ -76,7 +76,7 @@ TEST(PlayedPath, WaitsForTheLastEndOfACollective)
   const auto channel = program.connect(lanes);
   program.collective(channel, Opcode::AllReduce, Payload::ParameterGradient, 30, Wait{compute_lane, 0, 1});
   program.compute(0, Opcode::Update, 0, 1, Wait{1, 0, 1});
-  const auto path = played_path(program, uniform_rates(3, 0.5, 10));
+  const auto path = played_path(program, uniform_rates(0.5, 10));
   // Four messages of 10 bytes, each with its latency.
   EXPECT_THAT(pieces_of(path), ElementsAre(Piece{Kind::Compute, 0, 1}, Piece{Kind::Data, 0, 4},
                                            Piece{Kind::Latency, 0, 2}, Piece{Kind::Compute, 1, 5}));
@@ -116,8 +116,8 @@ TEST(PlayedPath, HasPartsThatSumToTheStepOfAnyPlan)
   std::mt19937_64 random(7);
   for (int i = 0; i < 200; ++i) {
     const Instance instance(random);
-    const auto program = schedules::make_program(instance.plan, instance.workload);
-    const auto path = played_path(*program, nominal_rates(instance.plan, instance.workload, instance.devices));
+    const auto program = schedules::make_program(instance.plan, instance.workload, instance.devices);
+    const auto path = played_path(*program, nominal_rates(instance.plan, instance.devices));
     Seconds sum;
     for (const auto& part : path.parts) sum += part.time;
     ASSERT_NEAR(sum / path.step_time, 1, 1e-9) << i;
@@ -129,10 +129,12 @@ TEST(ExplainByPlaying, TriesThePlanWithOnePartFaster)
   std::mt19937_64 random(8);
   for (int i = 0; i < 30; ++i) {
     const Instance instance(random);
-    const auto program = schedules::make_program(instance.plan, instance.workload);
-    const auto explanation = explain_by_playing(instance.plan, *program, instance.workload, instance.devices);
+    const auto program_on = [&](const Cluster& cluster) {
+      return schedules::make_program(instance.plan, instance.workload, cluster);
+    };
+    const auto explanation = explain_by_playing(instance.plan, program_on, instance.workload, instance.devices);
     const auto step_on = [&](const Cluster& cluster) {
-      return play_program(*program, nominal_rates(instance.plan, instance.workload, cluster)).periods[0].step_time;
+      return play_program(*program_on(cluster), nominal_rates(instance.plan, cluster)).periods[0].step_time;
     };
     const Seconds step = step_on(instance.devices);
     ASSERT_FALSE(explanation.faster_devices.empty());

@@ -147,9 +147,9 @@ void cut_layers(Plan& plan, std::size_t layers)
   }
 }
 
-Seconds step_of(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& program)
+Seconds step_of(const Plan& plan, const Cluster& cluster, const Program& program)
 {
-  return play_program(program, nominal_rates(plan, workload, cluster), counted_step(plan).played())
+  return play_program(program, nominal_rates(plan, cluster), counted_step(plan).played())
       .periods[counted_step(plan).before]
       .step_time;
 }
@@ -164,8 +164,8 @@ struct Case {
 /// How much the two plays of a case's step differ, relative to it.
 double difference(const Case& each)
 {
-  const auto program = make_program(each.plan, each.workload);
-  const double played = step_of(each.plan, each.workload, each.cluster, *program).value;
+  const auto program = make_program(each.plan, each.workload, each.cluster);
+  const double played = step_of(each.plan, each.cluster, *program).value;
   const double checked = play_step(each.plan, each.workload, each.cluster, passes_of(*program));
   return std::abs(checked - played) / played;
 }
@@ -174,7 +174,7 @@ double difference(const Case& each)
 bool can_be_made(const Case& each)
 {
   try {
-    return !deadlock_of(*make_program(each.plan, each.workload));
+    return !deadlock_of(*make_program(each.plan, each.workload, each.cluster));
   } catch (const InputError&) {
     return false;
   }
@@ -244,7 +244,7 @@ void divide_state(Case& each, std::mt19937_64& random)
     plan.sync.each_microbatch = random() % 2 == 0;
   }
   // Replicas that order their passes differently would wait for each other's parameters forever.
-  if (!deadlock_of(*make_program(plan, each.workload))) return;
+  if (!deadlock_of(*make_program(plan, each.workload, each.cluster))) return;
   plan.sync.sharded = Sharding::Gradients;
   plan.sync.each_microbatch = false;
   plan.sync.gathered = DType::Float32;
@@ -353,7 +353,7 @@ TEST(CheckedSteps, AreThoseOfProgramsWhoseTransfersFollowRules)
     each.plan.transfers.sliced = random() % 2 == 0;
     each.plan.transfers.blocking = true;
     // Replicas that wait for each other's parameters may also wait for each other's transfers.
-    if (fault_of_transfers(each.plan) || deadlock_of(*make_program(each.plan, each.workload))) {
+    if (fault_of_transfers(each.plan) || deadlock_of(*make_program(each.plan, each.workload, each.cluster))) {
       each.plan.transfers.blocking = false;
     }
     blocking += each.plan.transfers.blocking ? 1 : 0;
@@ -502,7 +502,7 @@ TEST(CheckedSteps, AreThoseOfProgramsThatUseMachines)
 /// Whether the checker takes a step for that of a case.
 bool is_accepted(Case each, Seconds step)
 {
-  const auto program = make_program(each.plan, each.workload);
+  const auto program = make_program(each.plan, each.workload, each.cluster);
   each.plan.predicted = Predicted{step, {}, {}};
   return checked_step(each.plan, each.workload, each.cluster, passes_of(*program)) == step.value;
 }
@@ -560,12 +560,12 @@ void drop_waits(EditableProgram& program, const std::string& of, const std::stri
 /// Plays a case's program without these waits: the checker must accept the step with them, and refuse the one without.
 void expect_caught(const Case& each, const std::string& of, const std::string& on)
 {
-  const auto program = make_program(each.plan, each.workload);
-  const Seconds right = step_of(each.plan, each.workload, each.cluster, *program);
+  const auto program = make_program(each.plan, each.workload, each.cluster);
+  const Seconds right = step_of(each.plan, each.cluster, *program);
   EXPECT_TRUE(is_accepted(each, right));
   EditableProgram wrong(*program);
   drop_waits(wrong, of, on);
-  const Seconds other = step_of(each.plan, each.workload, each.cluster, wrong);
+  const Seconds other = step_of(each.plan, each.cluster, wrong);
   EXPECT_LT(other, right * 0.999) << "nothing waits there";
   EXPECT_FALSE(is_accepted(each, other));
 }
@@ -613,11 +613,11 @@ void expect_caught(Case (*make)(std::mt19937_64& random), const std::string& of,
   for (unsigned seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);
     const Case each = make(random);
-    const auto program = make_program(each.plan, each.workload);
+    const auto program = make_program(each.plan, each.workload, each.cluster);
     EditableProgram wrong(*program);
     drop_waits(wrong, of, on);
-    const Seconds right = step_of(each.plan, each.workload, each.cluster, *program);
-    const Seconds other = step_of(each.plan, each.workload, each.cluster, wrong);
+    const Seconds right = step_of(each.plan, each.cluster, *program);
+    const Seconds other = step_of(each.plan, each.cluster, wrong);
     if (other > right * 0.99) continue;
     ++caught;
     EXPECT_FALSE(is_accepted(each, other)) << "seed " << seed;
@@ -648,8 +648,8 @@ TEST(CheckedSteps, RefuseCopiesAndUpdatesThatDoNotWait)
 TEST(CheckedSteps, RefuseWhatAWrongPlayerGives)
 {
   const Case each = two_stages(2);
-  const auto program = make_program(each.plan, each.workload);
-  const PlayerRates rates = nominal_rates(each.plan, each.workload, each.cluster);
+  const auto program = make_program(each.plan, each.workload, each.cluster);
+  const PlayerRates rates = nominal_rates(each.plan, each.cluster);
   const auto step_with = [&](PlayerRates changed) { return play_program(*program, changed).periods.front().step_time; };
   EXPECT_TRUE(is_accepted(each, step_with(rates)));
   PlayerRates wrong = rates;

@@ -3,6 +3,7 @@
 #include "core/check/program_checker.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,7 +55,7 @@ Plan plan_on(const std::vector<std::size_t>& device_of_stage, const std::string&
 
 std::unique_ptr<Program> evaluation_of(const Plan& plan)
 {
-  return make_evaluation_program(plan, workload_of(plan.stages.size()));
+  return testing_support::unit_evaluation(plan, workload_of(plan.stages.size()));
 }
 
 std::vector<std::string> lane_names(const Program& program, std::size_t rank)
@@ -123,8 +124,8 @@ TEST(Evaluation, HasTheForwardsAndActivationsOfTraining)
       Plan plan = plan_on(device_of_stage, "gpipe", 4);
       if (has_data_server) plan.data_server = "data";
       const Workload workload = workload_of(device_of_stage.size());
-      const auto training = make_program(plan, workload);
-      const auto evaluation = make_evaluation_program(plan, workload);
+      const auto training = testing_support::unit_program(plan, workload);
+      const auto evaluation = testing_support::unit_evaluation(plan, workload);
       ASSERT_EQ(evaluation->ranks(), training->ranks());
       for (std::size_t rank = 0; rank < evaluation->ranks(); ++rank) {
         EXPECT_EQ(evaluation->resident(rank, Tier::Device), training->resident(rank, Tier::Device));
@@ -140,7 +141,7 @@ TEST(Evaluation, HasTheForwardsAndActivationsOfTraining)
             EXPECT_EQ(ours.stage, theirs.stage);
             EXPECT_EQ(ours.first_layer, theirs.first_layer);
             EXPECT_EQ(ours.last_layer, theirs.last_layer);
-            EXPECT_EQ(ours.work, theirs.work);
+            EXPECT_EQ(ours.time, theirs.time);
             EXPECT_EQ(ours.size, theirs.size);
             EXPECT_EQ(ours.acquires.size, Bytes(0));
             EXPECT_EQ(ours.releases.size, Bytes(0));
@@ -182,7 +183,7 @@ TEST(Evaluation, CountsBillionsOfMicroBatchesWithoutMemoryForThem)
 
 TEST(Evaluation, NeedsAFeasiblePlan)
 {
-  EXPECT_THROW(make_evaluation_program(Plan{}, workload_of(1)), std::logic_error);
+  EXPECT_THROW(testing_support::unit_evaluation(Plan{}, workload_of(1)), std::logic_error);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "schedules/orders/schedule.hpp"
 #include "tests/schedules/orders/order_play.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gtest/gtest.h>
 
@@ -37,7 +38,7 @@ TEST(PlayProgram, TakesTheStepOfTheRecurrenceAndTheMemoryOfTheCostModel)
       for (const auto communication : {Communication::Played, Communication::None}) {
         const Goal goal{Objective::Step, communication, choice_of(schedule), 1 + random() % 20};
         const Plan plan = testing_support::plan_of(stages, cost, goal);
-        const auto played = play_program(*make_program(plan, workload), nominal_rates(plan, workload, cluster));
+        const auto played = play_program(*make_program(plan, workload, cluster), nominal_rates(plan, cluster));
         const double expected = step_time_by_recurrence(cost, stages, goal).value;
         ASSERT_NEAR(played.periods.front().end.value, expected, 1e-9 * expected) << "round " << round;
         for (std::size_t i = 0; i < stages.size(); ++i) {
@@ -89,7 +90,7 @@ std::unique_ptr<Program> program_of(const Schedule& schedule, std::size_t ranks,
     workload.layers.push_back(layer);
     plan.stages.push_back(stage_on(shape.devices[shape.rank_of_stage[stage]], stage, stage));
   }
-  return make_program(plan, workload);
+  return testing_support::unit_program(plan, workload);
 }
 
 /// One of devices with equal times, each divided over its stages.
@@ -101,10 +102,9 @@ std::unique_ptr<Program> program_of(std::string_view name, std::size_t ranks, st
   return program_of(require_schedule(name), ranks, chunks, microbatches, all);
 }
 
-PlayerRates rates_of(std::size_t ranks, double latency = 0)
+PlayerRates rates_of(double latency)
 {
   PlayerRates rates;
-  rates.speeds.assign(ranks, FlopsPerSecond(1));
   rates.transfer = [latency](std::size_t, std::size_t, Bytes) { return TransferTimes{Seconds(latency), Seconds(0)}; };
   return rates;
 }
@@ -133,7 +133,7 @@ TEST(PlayProgram, TakesTheTimesOfAnIndependentPlayOfTheOrders)
         const std::size_t next = i + 1 < shape.stages() ? shape.rank_of_stage[i + 1] : rank;
         stages.push_back({F, schedule.splits_backward ? B : B + W, W, latency[rank][next], latency[next][rank]});
       }
-      PlayerRates rates = rates_of(ranks);
+      PlayerRates rates = rates_of(0);
       rates.transfer = [&](std::size_t from, std::size_t to, Bytes) {
         return TransferTimes{Seconds(latency[from][to]), Seconds(0)};
       };
@@ -159,7 +159,7 @@ void expect_closed_form(std::string_view name, std::size_t ranks, std::size_t ch
                         const DeviceTimes& times, FormOfRank form_of)
 {
   const auto program = program_of(name, ranks, chunks, microbatches, times);
-  const auto played = play_program(*program, rates_of(ranks));
+  const auto played = play_program(*program, rates_of(0));
   const double all = static_cast<double>(microbatches) * times.sum();
   const auto where = std::string(name) + ", " + std::to_string(ranks) + " devices, M = " + std::to_string(microbatches);
   const ClosedForm first = form_of(0);
@@ -220,7 +220,7 @@ TEST(PlayProgram, TakesAWindowPerStepWhereStepsFlow)
     for (int round = 0; round < 50; ++round) {
       const std::size_t p = 1 + random() % 6;
       const auto program = program_of(name, p, 1, 2 * p - 1 + random() % 7, random_times(random));
-      const auto played = play_program(*program, rates_of(p), 4);
+      const auto played = play_program(*program, rates_of(0), 4);
       const double window = played.periods[0].window().value;
       for (std::size_t step = 1; step < 4; ++step) {
         EXPECT_NEAR(played.periods[step].step_time.value, window, 1e-9 * window) << name << ", step " << step;
@@ -245,7 +245,7 @@ TEST(PlayProgram, HasThePublishedBubbleRates)
   for (const Case& each : cases) {
     const auto expect_rate = [&each](const char* name, double expected) {
       const auto program = program_of(name, each.devices, 1, each.microbatches, each.times);
-      const auto played = play_program(*program, rates_of(each.devices, each.hop));
+      const auto played = play_program(*program, rates_of(each.hop));
       const double work = static_cast<double>(each.microbatches) * each.times.sum();
       const double rate = 1 - work / played.periods[0].window().value;
       EXPECT_NEAR(rate, expected, 0.5e-4 + 1e-6) << name << " on " << each.devices << " devices";

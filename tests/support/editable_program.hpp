@@ -66,13 +66,13 @@ class EditableProgram : public Program {
     return list.back();
   }
   /// Adds a computation of the stage with the rank's number to the compute lane.
-  Instruction& compute(std::size_t rank, Opcode opcode, std::uint64_t microbatch, double work = 0, Waits waits = {})
+  Instruction& compute(std::size_t rank, Opcode opcode, std::uint64_t microbatch, double seconds = 0, Waits waits = {})
   {
     Instruction instruction;
     instruction.opcode = opcode;
     instruction.stage = static_cast<std::uint32_t>(rank);
     instruction.microbatch = microbatch;
-    instruction.work = Flops(work);
+    instruction.time = Seconds(seconds);
     instruction.waits = waits;
     return add(rank, compute_lane, instruction);
   }

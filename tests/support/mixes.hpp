@@ -59,8 +59,8 @@ inline TestJob lockstep(double compute, double transfer, std::vector<std::string
   }
   for (const std::size_t rank : {0U, 1U}) {
     const Waits& waits = all;
-    program->compute(rank, Flops(1e9 * (compute - backward + part)), waits);
-    for (std::uint64_t bucket = 1; bucket < buckets; ++bucket) program->compute(rank, Flops(1e9 * part));
+    program->compute(rank, Seconds((compute - backward + part)), waits);
+    for (std::uint64_t bucket = 1; bucket < buckets; ++bucket) program->compute(rank, Seconds(part));
   }
   return {program, std::move(hosts)};
 }
@@ -104,7 +104,7 @@ inline MixTimes times_of(const Platform& platform, const std::vector<TestJob>& j
   std::vector<WaitMeter> meters(jobs.size());
   std::vector<SimulatedJob> simulated;
   for (std::size_t job = 0; job < jobs.size(); ++job) {
-    auto ranks = at_one_gigaflop(jobs[job].hosts);
+    auto ranks = on_hosts(jobs[job].hosts);
     for (auto& rank : ranks) rank.interference = jobs[job].interference;
     simulated.push_back({*jobs[job].program, std::move(ranks),
                          mix.jobs[job].steps.value_or(rounds * steps_per_round(mix, job)), &meters[job]});

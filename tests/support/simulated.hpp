@@ -193,8 +193,8 @@ inline SimulationReport simulate_plan(const Platform& platform, const Workload& 
                                       std::uint64_t iterations = 1, TraceSink* sink = nullptr)
 {
   plan.data_server = platform.cluster().data_server;
-  const auto program = schedules::make_program(plan, workload);
-  return simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), iterations, sink);
+  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  return simulate(platform, *program, rank_hosts(plan, platform.cluster()), iterations, sink);
 }
 
 /// The time of the first step.
@@ -222,9 +222,9 @@ class ListedProgram : public testing_support::EditableProgram {
   using EditableProgram::EditableProgram;
 
   /// A Forward of the rank's compute lane.
-  void compute(std::size_t rank, Flops work, Waits waits = {})
+  void compute(std::size_t rank, Seconds time, Waits waits = {})
   {
-    EditableProgram::compute(rank, Opcode::Forward, length(rank, compute_lane), work.value, waits);
+    EditableProgram::compute(rank, Opcode::Forward, length(rank, compute_lane), time.value, waits);
   }
   /// A Send of activations on the lane from one rank to another, and its Recv.
   void transfer(std::size_t from, std::size_t to, Bytes size, Waits of_send = {}, Waits of_recv = {})
@@ -251,12 +251,12 @@ class ListedProgram : public testing_support::EditableProgram {
     instruction.waits = waits;
     return add(rank, lane_of(rank, engine_of(opcode)), instruction);
   }
-  /// An Update on the rank's machine.
-  void update_on_machine(std::size_t rank, Flops work, Waits waits = {})
+  /// An Update on the rank's machine, by what it takes at its full rate.
+  void update_on_machine(std::size_t rank, Seconds time, Waits waits = {})
   {
     Instruction instruction;
     instruction.opcode = Opcode::Update;
-    instruction.work = work;
+    instruction.time = time;
     instruction.waits = waits;
     add(rank, lane_of(rank, Engine::Host), instruction);
   }
@@ -332,10 +332,10 @@ class ListedProgram : public testing_support::EditableProgram {
   std::map<std::pair<std::vector<std::size_t>, Algorithm>, std::size_t> collectives_;
 };
 
-inline std::vector<RankHost> at_one_gigaflop(const std::vector<std::string>& hosts)
+inline std::vector<RankHost> on_hosts(const std::vector<std::string>& hosts)
 {
   std::vector<RankHost> ranks;
-  for (const auto& host : hosts) ranks.push_back({host, FlopsPerSecond(1e9)});
+  for (const auto& host : hosts) ranks.push_back({host});
   return ranks;
 }
 

@@ -10,6 +10,7 @@
 #include "tests/support/divisions.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/thrown_message.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -64,7 +65,7 @@ struct Collective {
 
 std::vector<Collective> collectives_of(const Plan& plan, const Workload& workload)
 {
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   EXPECT_THAT(faults_of(*program), IsEmpty());
   std::vector<Collective> collectives;
   for (LaneId lane = 1; lane < program->lanes(0).size(); ++lane) {

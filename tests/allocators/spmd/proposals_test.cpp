@@ -127,7 +127,7 @@ TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
           device.collective_start = Seconds(1e-4 * (interference - 1));
         }
         const Plan plan = allocate("spmd", workload, devices, duplex(2), {});
-        const auto program = schedules::make_program(plan, workload);
+        const auto program = schedules::make_program(plan, workload, devices);
         EXPECT_THAT(faults_of_operators(plan, workload, devices, *program), IsEmpty());
         const double cost = cost_of_search(workload, devices, 2);
         EXPECT_LE(plan.objective->value, cost * (1 + 1e-9));
@@ -137,7 +137,7 @@ TEST(Divisions, AreSearchedPlayedAndCheckedAtTheRatesOfTheirDevices)
         EXPECT_GT(plan.objective->value, 1.1 * allocate("spmd", plain, devices, duplex(2), {}).objective->value);
         for (const char* name : {"ddp", "dp-cp"}) {
           const Plan baseline = allocate(name, workload, devices, duplex(1), {});
-          const auto its = schedules::make_program(baseline, workload);
+          const auto its = schedules::make_program(baseline, workload, devices);
           EXPECT_THAT(faults_of_operators(baseline, workload, devices, *its), IsEmpty()) << name;
         }
       }
@@ -272,19 +272,6 @@ TEST(Divisions, OfADeviceAtHalfTheSpeedOfItsTypeTakeTwiceAsLong)
     return allocate("spmd", workload, devices, duplex(2), {}).objective->value;
   };
   EXPECT_NEAR(step_at(1e9), 2 * step_at(2e9), 1e-9 * step_at(1e9));
-}
-
-TEST(Divisions, AreRefusedAtRatesOfAnotherType)
-{
-  const Workload workload = at_rates(moes_by_operators().front());
-  const Cluster devices = of_type_gpu(equal_devices(2, 1e9));
-  Plan plan = allocate("ddp", workload, devices, duplex(1), {});
-  for (auto& stage : plan.stages) stage.replicas.front().shards[1].type = "other";
-  const auto program = schedules::make_program(plan, workload);
-  const auto faults = faults_of_operators(plan, workload, devices, *program);
-  ASSERT_FALSE(faults.empty());
-  EXPECT_THAT(faults.front(), testing::MatchesRegex("part 1: the Forward of d1 has [0-9.e+]* FLOP in its program; its "
-                                                    "operators have [0-9.e+]*"));
 }
 
 TEST(DataParallelism, DividesSamplesEvenlyOrBySpeed)

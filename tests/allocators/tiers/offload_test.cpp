@@ -63,7 +63,7 @@ std::vector<std::string> all_faults(const Plan& plan, const Workload& workload, 
 {
   auto faults = faults_of(plan, workload, cluster);
   if (!faults.empty()) return faults;
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = schedules::make_program(plan, workload, cluster);
   faults = faults_of(*program);
   if (faults.empty()) faults = faults_of_played(plan, workload, cluster, *program);
   if (faults.empty()) faults = faults_of_certificate(plan, workload, cluster);
@@ -147,9 +147,9 @@ std::optional<Seconds> least_of_all_cuts(const Workload& workload, const Cluster
         }
       }
       if (plan.stages.empty() || plan.stages.back().last_layer + 1 != workload.layers.size()) continue;
-      const auto program = schedules::make_program(plan, workload);
+      const auto program = schedules::make_program(plan, workload, cluster);
       const auto counted = counted_step(plan);
-      const auto played = play_program(*program, nominal_rates(plan, workload, cluster), counted.played());
+      const auto played = play_program(*program, nominal_rates(plan, cluster), counted.played());
       const Seconds step = played.periods[counted.before].step_time;
       if (!least || step < *least) least = step;
     }

@@ -7,6 +7,7 @@
 #include "schedules/lowering/schedule.hpp"
 #include "tests/support/machines.hpp"
 #include "tests/support/thrown_message.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gtest/gtest.h>
 
@@ -76,7 +77,7 @@ TEST(PublishedSystems, HoldOnTheDeviceWhatTheirRunsDid)
     const Workload workload = stronghold_model(run.cells[1]);
     const Plan plan = plan_of_run(system, workload, run.cells[2]);
     ASSERT_FALSE(plan.stages.empty()) << plan.reason;
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     // Where nothing passes, what crosses the ends and recomputed activations count throughout, not just in a step.
     const Boundaries cuts = boundaries_of(workload);
     const Bytes buffers = system == "megatron-lm" ? workload.workspace + cuts.output.front() : Bytes(0);

@@ -121,9 +121,9 @@ TEST(WindowCosts, TakeTheStepAndTheMemoryOfTheirProgram)
     const WindowShape shape = random.shape(workload.layers.size());
     const Plan plan = plan_with(costs, shape, workload, goal);
     ASSERT_EQ(faults_of(plan, workload, cluster), std::vector<std::string>{});
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = schedules::make_program(plan, workload, cluster);
     ASSERT_EQ(faults_of(*program), std::vector<std::string>{});
-    const auto played = play_program(*program, nominal_rates(plan, workload, cluster), counted_step(plan).played());
+    const auto played = play_program(*program, nominal_rates(plan, cluster), counted_step(plan).played());
     const double step = played.periods[counted_step(plan).before].step_time.value;
     if (shape.spilled > 0) {  // reads and writes share the disk
       EXPECT_LE(costs.step_of(shape).value, step * (1 + 1e-9));

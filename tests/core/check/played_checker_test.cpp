@@ -53,7 +53,8 @@ struct Played {
     }
     for (const std::size_t rank : {0U, 1U}) {
       const auto& stage = plan.stages[rank];
-      program.compute(rank, Opcode::Update, 0, 2 * update_flops_per_parameter(workload.optimizer));
+      const double update = 2 * update_flops_per_parameter(workload.optimizer);
+      program.compute(rank, Opcode::Update, 0, update / speed_of(rank));
       program.listing[rank].resident[0] = cost.memory(stage.first_layer, stage.last_layer, 0);
     }
     for (const std::uint64_t microbatch : {0U, 1U}) {
@@ -64,8 +65,13 @@ struct Played {
 
   void add(std::size_t rank, Opcode opcode, std::uint64_t microbatch, Waits waits)
   {
-    auto& instruction = program.compute(rank, opcode, microbatch, opcode == Opcode::Forward ? 2 : 4, waits);
+    const double time = (opcode == Opcode::Forward ? 2 : 4) / speed_of(rank);
+    auto& instruction = program.compute(rank, opcode, microbatch, time, waits);
     (opcode == Opcode::Forward ? instruction.acquires : instruction.releases).size = Bytes(20);
+  }
+  double speed_of(std::size_t rank) const
+  {
+    return devices.devices[devices.device_index(plan.stages[rank].device()).value()].speed.value;
   }
   std::vector<std::string> faults() const { return faults_of_played(plan, workload, devices, program); }
 };
@@ -158,7 +164,7 @@ TEST(FaultsOfPlayed, NamesADeviceWithoutEnoughMemory)
 TEST(FaultsOfPlayed, NamesAStageWhoseProgramHasOtherWorkThanItsLayers)
 {
   Played played;
-  for (const std::size_t position : {0U, 2U}) played.program.instruction(1, compute_lane, position).work = Flops(3);
+  for (const std::size_t position : {0U, 2U}) played.program.instruction(1, compute_lane, position).time = Seconds(3);
   EXPECT_THAT(
       played.faults(),
       ElementsAre("stages[1]: its program takes 3 s for the forward pass of a micro-batch; its layers take 2 s"));
@@ -174,25 +180,25 @@ void claim_played_step(Played& played, const PlayerRates& rates)
 TEST(FaultsOfPlayed, FindsAWrongWaitOfAProgramWhoseStepIsClaimed)
 {
   Played sound;
-  claim_played_step(sound, nominal_rates(sound.plan, sound.workload, sound.devices));
+  claim_played_step(sound, nominal_rates(sound.plan, sound.devices));
   EXPECT_THAT(sound.faults(), IsEmpty());
   for (const std::uint64_t position : {0U, 2U}) {
     Played wrong;
     wrong.program.instruction(1, compute_lane, position).waits = {};
-    claim_played_step(wrong, nominal_rates(wrong.plan, wrong.workload, wrong.devices));
+    claim_played_step(wrong, nominal_rates(wrong.plan, wrong.devices));
     if (wrong.plan.objective == sound.plan.objective) continue;  // it has to wait for the passes before it anyway
     EXPECT_THAT(wrong.faults(), Contains(HasSubstr("predicted.step_time_s: claims "))) << position;
   }
   Played early;
   early.program.instruction(1, compute_lane, 0).waits = {};
-  claim_played_step(early, nominal_rates(early.plan, early.workload, early.devices));
+  claim_played_step(early, nominal_rates(early.plan, early.devices));
   EXPECT_LT(*early.plan.objective, *sound.plan.objective);
 }
 
 TEST(FaultsOfPlayed, FindsAStepOfAPlayerThatIgnoresLatencies)
 {
   Played played;
-  PlayerRates rates = nominal_rates(played.plan, played.workload, played.devices);
+  PlayerRates rates = nominal_rates(played.plan, played.devices);
   rates.transfer = [exact = rates.transfer](std::size_t from, std::size_t to, Bytes size) {
     return TransferTimes{Seconds(0), exact(from, to, size).data};
   };

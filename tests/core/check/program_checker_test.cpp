@@ -187,8 +187,8 @@ TEST(FaultsOfProgram, NameEachFaultOfAnInstructionAlone)
          p.instruction(0, sync_lane, 0).opcode = Opcode::Send;
        },
        "rank 0, lane sync, position 0: Send over a channel of 3 ends; a transfer has two"},
-      {[](auto& p) { p.instruction(0, compute_lane, 0).work = Flops(-1); },
-       "rank 0, lane compute, position 0: work -1; an amount is finite and at least 0"},
+      {[](auto& p) { p.instruction(0, compute_lane, 0).time = Seconds(-1); },
+       "rank 0, lane compute, position 0: time -1; an amount is finite and at least 0"},
       {[](auto& p) { p.instruction(0, send_activation, 0).size = Bytes(std::numeric_limits<double>::infinity()); },
        "rank 0, lane send activation, position 0: size inf; an amount is finite and at least 0"},
       {[](auto& p) { p.instruction(1, compute_lane, 0).acquires.size = Bytes(nan); },

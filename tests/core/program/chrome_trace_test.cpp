@@ -85,7 +85,7 @@ TEST(ChromeTraceWriter, SaysOfEachInstructionWhatItIsAndWhatItWaitsFor)
   auto forward = event(program, 3, 0, compute_lane, 1, 0, 1);
   forward.instruction.first_layer = 4;
   forward.instruction.last_layer = 5;
-  forward.instruction.work = Flops(6);
+  forward.instruction.time = Seconds(6);
   forward.instruction.waits.add({1, 0, 2});
   forward.instruction.waits.add({3, 1, 1});
   auto json =
@@ -97,7 +97,7 @@ TEST(ChromeTraceWriter, SaysOfEachInstructionWhatItIsAndWhatItWaitsFor)
   EXPECT_THAT(
       args,
       ElementsAre(
-          R"({"first_layer":4,"flops":6,"last_layer":5,"memory_bytes":7,"microbatch":1,"position":1,"stage":0,)"
+          R"({"alone_s":6,"first_layer":4,"last_layer":5,"memory_bytes":7,"microbatch":1,"position":1,"stage":0,)"
           R"("step":3,"waits":[{"count":2,"periods_back":0,"tid":1},{"count":1,"periods_back":1,"tid":3}]})",
           R"({"bytes":16,"channel":1,"first_layer":0,"last_layer":0,"microbatch":1,"payload":"activation","peer":0,)"
           R"("position":1,"stage":0,"step":3})",

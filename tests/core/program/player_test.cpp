@@ -53,7 +53,7 @@ TEST(PlayProgram, TakesTheTimesOfASmallPipelineByHand)
   EditableProgram program(2);
   add_two_stages(program);
   // Messages of 0.5 s latency and 0.25 s data. Activations arrive at 1.75 and 2.75, gradients at 7.5 and 12.5.
-  const auto played = play_program(program, uniform_rates(2, 0.5, 4));
+  const auto played = play_program(program, uniform_rates(0.5, 4));
   ASSERT_EQ(played.periods.size(), 1U);
   const PlayedPeriod& period = played.periods[0];
   EXPECT_DOUBLE_EQ(period.end.value, 15);
@@ -72,17 +72,7 @@ TEST(PlayProgram, TakesNoTimeForTransfersWithoutRates)
   EditableProgram program(2);
   add_two_stages(program);
   PlayerRates rates;
-  rates.speeds.assign(2, FlopsPerSecond(2));
-  EXPECT_DOUBLE_EQ(play_program(program, rates).periods[0].end.value, (1 + 2 + 3 + 2 + 3 + 2 + 0.5) / 2);
-}
-
-TEST(PlayProgram, NeedsNoSpeedForInstructionsWithoutWork)
-{
-  EditableProgram program(1);
-  program.compute(0, Opcode::Forward, 0);
-  EXPECT_DOUBLE_EQ(play_program(program, {}).periods[0].end.value, 0);
-  program.compute(0, Opcode::Backward, 0, 1);
-  EXPECT_THROW(play_program(program, {}), std::logic_error);
+  EXPECT_DOUBLE_EQ(play_program(program, rates).periods[0].end.value, 1 + 2 + 3 + 2 + 3 + 2 + 0.5);
 }
 
 TEST(PlayProgram, LetsMessagesOfALaneFollowBackToBack)
@@ -90,7 +80,7 @@ TEST(PlayProgram, LetsMessagesOfALaneFollowBackToBack)
   EditableProgram program(2);
   const auto channel = program.connect({{0, "send"}, {1, "receive"}});
   for (std::uint64_t m = 0; m < 64; ++m) program.transfer(channel, Payload::Activation, m, 10);
-  EXPECT_NEAR(play_program(program, uniform_rates(2, 0.1, 100)).periods[0].end.value, 0.1 + 64 * 0.1, tolerance);
+  EXPECT_NEAR(play_program(program, uniform_rates(0.1, 100)).periods[0].end.value, 0.1 + 64 * 0.1, tolerance);
 }
 
 TEST(PlayProgram, StartsATransferWhenBothEndsHaveReachedIt)
@@ -102,7 +92,7 @@ TEST(PlayProgram, StartsATransferWhenBothEndsHaveReachedIt)
   program.transfer(channel, Payload::Activation, 0, 10, after(compute_lane, 1), after(compute_lane, 1));
   // The second is ready with the first, although it waits for nothing, and follows it.
   program.transfer(channel, Payload::Activation, 1, 10);
-  EXPECT_DOUBLE_EQ(play_program(program, uniform_rates(2, 0.5, 10)).periods[0].end.value, 3 + 0.5 + 2);
+  EXPECT_DOUBLE_EQ(play_program(program, uniform_rates(0.5, 10)).periods[0].end.value, 3 + 0.5 + 2);
 }
 
 TEST(PlayProgram, AsksForTheTimesOfTheRanksThatExchangeAMessage)
@@ -146,7 +136,7 @@ TEST(PlayProgram, TakesTheClosedFormsOfCollectives)
   constexpr double rate = 100;
   for (const std::size_t ends : {1U, 2U, 3U, 4U, 7U}) {
     for (const double bytes : {0.0, 1.0, 10.0, 1000.0}) {
-      const auto rates = uniform_rates(ends, latency, rate);
+      const auto rates = uniform_rates(latency, rate);
       const auto others = static_cast<double>(ends - 1);
       const double whole = latency + bytes / rate;
       const double part = latency + std::ceil(bytes / static_cast<double>(ends)) / rate;
@@ -169,7 +159,7 @@ TEST(PlayProgram, TakesTheClosedFormsOfCollectives)
 
 TEST(PlayProgram, TakesTheRoundsOfAHierarchicalCollectiveOverItsSites)
 {
-  PlayerRates rates = uniform_rates(4, 0, 1);
+  PlayerRates rates = uniform_rates(0, 1);
   rates.sites = {"here", "here", "there", "there"};
   rates.transfer = [sites = rates.sites](std::size_t from, std::size_t to, Bytes size) {
     const bool is_near = sites[from] == sites[to];
@@ -183,7 +173,7 @@ TEST(PlayProgram, TakesTheRoundsOfAHierarchicalCollectiveOverItsSites)
 
 TEST(PlayProgram, EndsARoundWithItsLongestFlow)
 {
-  PlayerRates rates = uniform_rates(3, 0, 1);
+  PlayerRates rates = uniform_rates(0, 1);
   rates.transfer = [](std::size_t from, std::size_t, Bytes size) {
     return TransferTimes{Seconds(from == 1 ? 5 : 1), size / BytesPerSecond(10)};
   };
@@ -198,7 +188,7 @@ TEST(PlayProgram, TakesTheSizeOfEachCollectiveOfAChannel)
     program.collective(channel, Opcode::AllReduce, Payload::ParameterGradient, bytes);
   }
   // One after the other: two messages of half the data each.
-  EXPECT_NEAR(play_program(program, uniform_rates(2, 1, 10)).periods[0].end.value, 3 * 2 + 500.0 / 10, tolerance);
+  EXPECT_NEAR(play_program(program, uniform_rates(1, 10)).periods[0].end.value, 3 * 2 + 500.0 / 10, tolerance);
 }
 
 // --- periods ----------------------------------------------------------------------------------------------------
@@ -211,7 +201,6 @@ TEST(PlayProgram, LetsALaneBeAtMostOnePeriodAheadOfTheOthersOfItsRank)
   program.transfer(channel, Payload::Activation, 0, 0, after(compute_lane, 1));
   program.compute(1, Opcode::Forward, 0, 3, after(1, 1));
   PlayerRates rates;
-  rates.speeds.assign(2, FlopsPerSecond(1));
   const auto played = play_program(program, rates, 6);
   // The second rank takes the message of period p once it has ended period p-2, at 3 p - 2. The first rank begins
   // period p once it has ended period p-2, with the message of that.
@@ -231,7 +220,7 @@ TEST(PlayProgram, SendsBackToBackFromOnePeriodToTheNext)
   const auto channel = program.connect({{0, "send"}, {1, "receive"}});
   program.transfer(channel, Payload::Activation, 0, 10);
   program.transfer(channel, Payload::Activation, 1, 10);
-  const auto played = play_program(program, uniform_rates(2, 5, 10), 4);
+  const auto played = play_program(program, uniform_rates(5, 10), 4);
   // Latency 5 s, data 1 s. The third period waits until the first has arrived, at 7; the fourth for the second, at 9.
   EXPECT_DOUBLE_EQ(played.periods[0].end.value, 7);
   EXPECT_DOUBLE_EQ(played.periods[1].end.value, 9);
@@ -257,7 +246,7 @@ TEST(PlayProgram, LetsAWaitLookBackIntoThePeriodBefore)
   EditableProgram program(2);
   add_input(program, 2);
   // Inputs take 4 s. Those of the second period leave at 7 and 10, when a forward has ended.
-  const auto played = play_program(program, uniform_rates(2, 4, 1), 2);
+  const auto played = play_program(program, uniform_rates(4, 1), 2);
   EXPECT_DOUBLE_EQ(played.periods[0].end.value, 10);
   EXPECT_DOUBLE_EQ(played.periods[1].end.value, 17);
 }
@@ -270,7 +259,7 @@ TEST(PlayProgram, LetsAWaitLookBackOverSeveralPeriods)
     add_input(single, 1);
     EditableProgram all(2);
     add_input(all, inputs);
-    const auto rates = uniform_rates(2, 4, 1);
+    const auto rates = uniform_rates(4, 1);
     const double expected = play_program(all, rates).periods.back().end.value;
     EXPECT_DOUBLE_EQ(play_program(single, rates, inputs).periods.back().end.value, expected) << inputs << " inputs";
   }
@@ -297,7 +286,6 @@ Instruction& hold(EditableProgram& program, double acquires, double releases)
 PlayerRates one_rank()
 {
   PlayerRates rates;
-  rates.speeds.assign(1, FlopsPerSecond(1));
   return rates;
 }
 
@@ -314,8 +302,8 @@ TEST(PlayProgram, ReleasesMemoryBeforeTheNextInstructionOfTheLaneAcquiresIts)
 {
   EditableProgram program(1);
   for (const double acquired : {10, 0, 10, 0}) hold(program, acquired, 10 - acquired);
-  hold(program, 8, 8).work = Flops(0);
-  hold(program, 8, 8).work = Flops(0);
+  hold(program, 8, 8).time = Seconds(0);
+  hold(program, 8, 8).time = Seconds(0);
   EXPECT_DOUBLE_EQ(device_peak(play_program(program, one_rank()), 0), 10);
 }
 
@@ -344,7 +332,7 @@ double peak_of_receiver(bool waits_for_forward)
     program.instruction(0, 1, m).acquires.size = Bytes(7);
     program.compute(0, Opcode::Forward, m, 1, after(1, m + 1)).releases.size = Bytes(7);
   }
-  return device_peak(play_program(program, uniform_rates(2, 0, 1), 3), 0);
+  return device_peak(play_program(program, uniform_rates(0, 1), 3), 0);
 }
 
 TEST(PlayProgram, CountsMemoryOfAllLanesInTheOrderOfTime)
@@ -363,7 +351,7 @@ TEST(PlayProgram, NamesTheLanesOfADeadlock)
   EditableProgram program(2);
   add_two_stages(program);
   program.instruction(0, 0, 0).waits = after(2, 1);  // the first forward waits for a gradient
-  EXPECT_THAT([&] { play_program(program, uniform_rates(2, 0, 1)); },
+  EXPECT_THAT([&] { play_program(program, uniform_rates(0, 1)); },
               testing::ThrowsMessage<InputError>(
                   "program: deadlock, each waits for the next and the last for the first: "
                   "rank 0, lane compute, position 0; rank 0, lane receive gradient, position 0; "
@@ -376,7 +364,7 @@ TEST(PlayProgram, NamesTheLanesOfADeadlock)
 /// Rates of two ranks of 1 FLOP/s and 1 B/s, whose devices are slower beside collectives.
 PlayerRates interfering(std::size_t ranks, double interference)
 {
-  PlayerRates rates = uniform_rates(ranks, 0, 1);
+  PlayerRates rates = uniform_rates(0, 1);
   rates.interference.assign(ranks, interference);
   return rates;
 }
@@ -493,13 +481,13 @@ TEST(PlayProgram, RefusesInstructionsThatDoNotFitTheirLane)
   EditableProgram program(2);
   add_two_stages(program);
   program.instruction(1, 0, 1).opcode = Opcode::Send;
-  EXPECT_THROW(play_program(program, uniform_rates(2, 0, 1)), std::logic_error);
+  EXPECT_THROW(play_program(program, uniform_rates(0, 1)), std::logic_error);
   program.instruction(1, 0, 1).opcode = Opcode::Backward;
   program.instruction(1, 1, 0).opcode = Opcode::Send;
-  EXPECT_THROW(play_program(program, uniform_rates(2, 0, 1)), std::logic_error);
+  EXPECT_THROW(play_program(program, uniform_rates(0, 1)), std::logic_error);
   program.instruction(1, 1, 0).opcode = Opcode::Recv;
   program.channel_list[0].ends[0].lane = compute_lane;
-  EXPECT_THROW(play_program(program, uniform_rates(2, 0, 1)), std::logic_error);
+  EXPECT_THROW(play_program(program, uniform_rates(0, 1)), std::logic_error);
 }
 
 }  // namespace

@@ -42,7 +42,6 @@ Seconds played(Opcode opcode, const std::vector<Bytes>& sizes, const DeviceGroup
     program.add(end.rank, end.lane, instruction);
   }
   PlayerRates rates;
-  rates.speeds.resize(sizes.size(), FlopsPerSecond(1));
   rates.transfer = group.transfer;
   return play_program(program, rates).periods[0].end;
 }

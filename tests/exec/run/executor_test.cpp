@@ -4,12 +4,14 @@
 #include "exec/device/stream.hpp"
 #include "exec/model/batch.hpp"
 #include "exec/run/run.hpp"
+#include "exec/run/run_devices.hpp"
 #include "exec/stage/stage_model.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/run_options.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -31,7 +33,7 @@ using testing::ThrowsMessage;
 
 std::vector<double> losses_of(const Workload& workload, const Plan& plan, Way way, const RunOptions& options)
 {
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   return run_by(way, workload, plan, *program, options).losses();
 }
 
@@ -277,7 +279,7 @@ std::vector<Growth> growth_of_peaks(const Workload& workload, const Folded& fold
   std::vector<Growth> growths(folded.devices);
   for (const std::uint64_t microbatches : {8U, 1U}) {
     const Plan plan = folded.plan(workload, microbatches);
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto run = run_in_process(workload, plan, *program, options_for(2), [](const StepReport&) {});
     for (std::size_t rank = 0; rank < folded.devices; ++rank) {
       const double sign = microbatches == 1 ? -1 : 1;
@@ -403,12 +405,13 @@ TEST(Executor, FetchesAnInputOnceTheForwardTwoMicroBatchesEarlierHasEnded)
   constexpr std::uint64_t microbatches = 5;
   Plan plan = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, microbatches);
   plan.data_server = "server";
-  const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(2);
   options.emulate = true;
   // Forward passes so slow that sockets could take all inputs long before.
-  for (Stage& stage : plan.stages) stage.replicas.front().shards.front().slowdown = 1;
-  options.profiled_speed = program->at(0, compute_lane, 0).work / Seconds(0.02);
+  for (Stage& stage : plan.stages) stage.replicas.front().shards.front().slowdown = 2;
+  options.profiled_speed =
+      testing_support::unit_program(plan, workload)->at(0, compute_lane, 0).time.value * FlopsPerSecond(1 / 0.01);
+  const auto program = schedules::make_program(plan, workload, run_devices(plan, options));
   const auto measured = run_in_processes(workload, plan, *program, options, [](const StepReport&) {});
   const auto& computed = times_of(measured, 0, "compute");
   const auto& received = times_of(measured, 0, "receive activation");
@@ -426,7 +429,7 @@ TEST(Executor, KeepsOnlyTheTimesOfTheFirstStepsOfALongRun)
 {
   const Workload workload = small_gpt();
   const Plan brief = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 1);
-  const auto program = schedules::make_program(brief, workload);
+  const auto program = testing_support::unit_program(brief, workload);
   constexpr std::uint64_t steps = 1'010;
   const auto measured = run_in_process(workload, brief, *program, options_for(steps), [](const StepReport&) {});
   EXPECT_EQ(measured.losses().size(), steps);
@@ -434,9 +437,9 @@ TEST(Executor, KeepsOnlyTheTimesOfTheFirstStepsOfALongRun)
   EXPECT_EQ(measured.step_times().size(), 1'000U);
   // 512 micro-batches: 2 x 512 computations and an update, 512 sends and 512 receives.
   const Plan busy = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 512);
-  EXPECT_EQ(timed_steps(*schedules::make_program(busy, workload)), 200'000U / (4 * 512 + 1));
+  EXPECT_EQ(timed_steps(*testing_support::unit_program(busy, workload)), 200'000U / (4 * 512 + 1));
   const Plan busiest = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 50'000);
-  EXPECT_EQ(timed_steps(*schedules::make_program(busiest, workload)), 10U);
+  EXPECT_EQ(timed_steps(*testing_support::unit_program(busiest, workload)), 10U);
 }
 
 TEST(Executor, StretchesTheComputationOfASlowDevice)
@@ -444,7 +447,7 @@ TEST(Executor, StretchesTheComputationOfASlowDevice)
   Workload workload = small_gpt();
   workload.micro_batch = 16;
   Plan plan = even_split(workload, 1, ChainSchedule::Sequential, 1);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   RunOptions options = options_for(10);
   options.emulate = true;
   plan.stages.front().replicas.front().shards.front().slowdown = 20;
@@ -462,12 +465,12 @@ TEST(Executor, GivesSlowedRanksTheTimesOfTheirProfileAndLeavesOthersAlone)
   Plan plan = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 2);
   plan.stages[0].replicas.front().shards.front().slowdown = 1;
   plan.stages[1].replicas.front().shards.front().slowdown = 4;
-  const auto program = schedules::make_program(plan, workload);
   RunOptions options = options_for(4);
   options.emulate = true;
   // So slow that the machine's own time is negligible.
-  const Instruction first = program->at(1, compute_lane, 0);
-  options.profiled_speed = first.work / Seconds(0.05);
+  options.profiled_speed =
+      testing_support::unit_program(plan, workload)->at(1, compute_lane, 0).time.value * FlopsPerSecond(1 / 0.05);
+  const auto program = schedules::make_program(plan, workload, run_devices(plan, options));
   const auto measured = run_in_process(workload, plan, *program, options, [](const StepReport&) {});
   /// The shortest forward pass, which other work on the machine has not lengthened.
   const auto least_forward_of = [&](std::size_t rank) {
@@ -489,7 +492,7 @@ TEST(Executor, RefusesMoreMemoryThanTheDeviceHas)
   const Workload workload = small_gpt();
   Plan plan = even_split(workload, 2, ChainSchedule::OneForwardOneBackward, 4);
   plan.stages[1].replicas.front().shards.front().memory = Bytes(10'000);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   RunOptions options = options_for(2);
   options.emulate = true;
   EXPECT_THAT([&] { run_in_process(workload, plan, *program, options, [](const StepReport&) {}); },
@@ -500,7 +503,7 @@ TEST(Executor, EndsAllRanksWhenOneFailsAndNamesIt)
 {
   const Workload workload = small_gpt();
   const Plan plan = even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 4);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   const auto fail = [](const StepReport& step) {
     if (step.step == 2) throw EnvironmentError("the disk is full");
   };
@@ -514,7 +517,7 @@ TEST(Executor, MeasuresEveryInstructionInItsPlace)
 {
   const Workload workload = small_gpt();
   const Plan plan = even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 4);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   const auto measured = run_in_process(workload, plan, *program, options_for(3), [](const StepReport&) {});
 
   struct Sink : TraceSink {

@@ -10,6 +10,7 @@
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/machine_plans.hpp"
 #include "tests/support/small_models.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -72,7 +73,7 @@ class Gpu : public testing::Test {
     open_device("cuda:0");  // for a run on the CPU too: torch looks for its GPU library once
     // The run keeps a reference to its program.
     static std::vector<std::unique_ptr<Program>> programs;
-    programs.push_back(schedules::make_program(plan, workload));
+    programs.push_back(testing_support::unit_program(plan, workload));
     return run_in_process(workload, plan, *programs.back(), options, [](const StepReport&) {});
   }
 
@@ -82,7 +83,7 @@ class Gpu : public testing::Test {
                                                 const StepEnded& step_ended)
   {
     options.transport = TransportChoice::Nccl;
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     std::vector<Endpoint> endpoints;
     std::vector<TcpListener> listeners;
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
@@ -206,7 +207,7 @@ TEST_F(Gpu, SendsItsTensorsThroughTheHostOverTcp)
   for (const bool has_data_server : {false, true}) {
     Plan plan = split(workload, 2, ChainSchedule::OneForwardOneBackward);
     if (has_data_server) plan.data_server = "server";
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto measured = run_in_processes(workload, plan, *program, options_on("cuda:0"), [](const StepReport&) {});
     over_tcp.push_back(measured.losses());
   }
@@ -403,7 +404,7 @@ TEST_F(Gpu, HoldsWhatPassesInPinnedMemoryOfTheMachine)
 {
   const Workload workload = model("gpt2_124m");
   const Plan plan = machine_plan(workload, window(UpdateOverlap::Step, 0, 2), 1, choice_of(ChainSchedule::GPipe), 1);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   const auto measured = run(workload, plan, options_on("cuda:0", 3));
   const RankReport& rank = measured.ranks().front();
   EXPECT_EQ(rank.peak_of(Tier::Host), program->resident(0, Tier::Host));

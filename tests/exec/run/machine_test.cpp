@@ -11,6 +11,7 @@
 #include "tests/exec/run/trained.hpp"
 #include "tests/support/small_models.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -196,7 +197,7 @@ TEST(Machine, KeepsActivationsOnTheHostToTheBit)
 /// The most that each tier of the only rank held.
 std::array<double, tier_count> peaks_of(const Workload& workload, const Plan& plan)
 {
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
   std::array<double, tier_count> peaks{};
   for (const Tier tier : {Tier::Device, Tier::Host, Tier::Disk}) {
@@ -210,7 +211,7 @@ TEST(Machine, HoldsWhatThePlanCountsInEachTier)
   const Workload workload = trained_by(small_gpt());
   for (const System& system : exact_systems()) {
     const Plan plan = machine_plan(workload, system, 1, gpipe, 2);
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto peaks = peaks_of(workload, plan);
     EXPECT_EQ(peaks[1], program->resident(0, Tier::Host).value) << system.name;
     EXPECT_EQ(peaks[2], program->resident(0, Tier::Disk).value) << system.name;
@@ -240,7 +241,7 @@ TEST(Machine, HoldsOnTheDeviceWhatAPlanWithItsProfileCounts)
     for (const std::uint64_t microbatches : {1U, 3U}) {
       const Plan plan = machine_plan(workload, system, 1, gpipe, microbatches);
       const Workload planned = with_recomputation(workload, plan.recompute);
-      const auto program = schedules::make_program(plan, planned);
+      const auto program = testing_support::unit_program(plan, planned);
       const double not_counted = peaks_of(planned, plan)[0] - counted_on_device(*program);
       EXPECT_GE(not_counted, 0) << system.name << " x " << microbatches;
       EXPECT_LE(not_counted, static_cast<double>(microbatches * sizeof(float))) << "the losses; " << system.name;
@@ -258,7 +259,7 @@ TEST(Machine, HoldsNoMoreOnTheDeviceThanAPlanWithoutAProfileCounts)
     for (const System& system : exact_systems()) {
       const Plan plan = machine_plan(workload, system, 1, gpipe, 1);
       const Workload planned = with_recomputation(workload, plan.recompute);
-      const double counted = counted_on_device(*schedules::make_program(plan, planned));
+      const double counted = counted_on_device(*testing_support::unit_program(plan, planned));
       EXPECT_LE(peaks_of(planned, plan)[0], counted) << workload.name << ", " << system.name;
     }
   }
@@ -272,7 +273,7 @@ TEST(Machine, HoldsAsManyMorePlacesOnTheDeviceAsThePlanCounts)
   for (const std::size_t places : {2U, 4U}) {
     const Plan plan = machine_plan(workload, window(UpdateOverlap::Step, 0, places), 1, gpipe, 1);
     measured[places / 4] = peaks_of(workload, plan)[0];
-    counted[places / 4] = schedules::make_program(plan, workload)->resident(0, Tier::Device).value;
+    counted[places / 4] = testing_support::unit_program(plan, workload)->resident(0, Tier::Device).value;
   }
   EXPECT_EQ(measured[1] - measured[0], counted[1] - counted[0]);
 }

@@ -9,6 +9,7 @@
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/replicated_plans.hpp"
 #include "tests/exec/run/run_options.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -46,7 +47,7 @@ struct SmallJob {
       : name(std::move(job_name)),
         workload(std::move(job_workload)),
         plan(sharded_plan(replicated_plan(workload, schedule, stages), sharded)),
-        program(schedules::make_program(plan, workload)),
+        program(testing_support::unit_program(plan, workload)),
         options(options_for(steps))
   {
   }

@@ -10,6 +10,7 @@
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/support/divisions.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -374,7 +375,7 @@ std::vector<std::uint64_t> play_over_tcp(const Program& program, const Played& p
 
 Trained trained_by(const Model& model, const Plan& plan, const Tensors& expected, Way way, const Fault& fault = {})
 {
-  const auto program = schedules::make_program(plan, model.workload);
+  const auto program = testing_support::unit_program(plan, model.workload);
   OperatorPlan divided = operator_plan_of(plan, model.workload);
   fault.of_plan(divided);
   Trained trained;
@@ -734,7 +735,7 @@ TEST(OperatorPasses, SendTheBytesOfTheFormulasAndOfTheProgramOverTcp)
         const auto division = testing_support::random_division(graph, spmd::Rules::Corrected, random);
         Plan plan = testing_support::plan_of(graph, division, shares, "duplex", 2, replicas);
         if (!is_equal) testing_support::add_random_buckets(plan, workload, random);
-        const auto program = schedules::make_program(plan, model.workload);
+        const auto program = testing_support::unit_program(plan, model.workload);
         const OperatorPlan divided = operator_plan_of(plan, model.workload);
         const Trained found = trained_by(model, plan, model.first_values, Way::Tcp);
         for (std::size_t rank = 0; rank < program->ranks(); ++rank) {

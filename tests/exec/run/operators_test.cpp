@@ -8,6 +8,7 @@
 #include "tests/exec/run/trained.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -274,7 +275,7 @@ TEST(Executor, HoldsAsMuchOfDividedParametersAsItsShare)
   const Plan plan = random_plan(pair.operators, {0.5, 0.5}, microbatches, random);
   const OperatorPlan divided = operator_plan_of(plan, pair.operators);
   const spmd::Pieces pieces(divided.graph, divided.groups.front().shares);
-  const auto program = schedules::make_program(plan, pair.operators);
+  const auto program = testing_support::unit_program(plan, pair.operators);
   const auto measured = run_by(Way::InProcess, pair.operators, plan, *program, options_for(2));
   for (std::size_t rank = 0; rank < 2; ++rank) {
     double parameters = 0;

@@ -7,6 +7,7 @@
 #include "tests/exec/run/run_options.hpp"
 #include "tests/exec/run/trained.hpp"
 #include "tests/support/every_algorithm.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -281,7 +282,7 @@ TEST(Executor, HoldsOnlyThePartOfAReplicaBetweenSteps)
   const auto held_after_steps = [&](Sharding sharded) {
     Plan plan = replicated_plan(workload, {"1f1b"}, {{{"a", 1}, {"b", 1}, {"c", 1}}});
     plan.sync.sharded = sharded;
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
     std::vector<double> held;
     for (const auto& rank : measured.ranks()) held.push_back(rank.memory.front().back().memory.value);

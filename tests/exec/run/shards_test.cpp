@@ -5,6 +5,7 @@
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/exec/run/trained.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -248,10 +249,9 @@ std::pair<double, double> kept_by_a_micro_batch(const Workload& workload, bool d
   for (const std::uint64_t count : {few, more}) {
     Plan plan = plan_of(workload, {"gpipe"}, {{{count}, {0.5, 0.5}}});
     if (divides_sequence) plan = with_divided_sequence(plan);
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
     PlayerRates rates;
-    rates.speeds.assign(program->ranks(), FlopsPerSecond(1e9));
     const auto played = play_program(*program, rates, 2);
     const double part = (count == more ? 1.0 : -1.0) / static_cast<double>(more - few);
     kept.first += part * measured.ranks().front().peak_of(Tier::Device).value;
@@ -361,7 +361,7 @@ TEST(Executor, HoldsAShardsPartOfTheParametersAndTheOptimizer)
   Workload workload = small_gpt_by_operators();
   workload.optimizer = Optimizer::Adam;
   const auto held_after_steps = [&](const Plan& plan) {
-    const auto program = schedules::make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto measured = run_by(Way::InProcess, workload, plan, *program, options_for(2));
     std::vector<double> held;
     for (const auto& rank : measured.ranks()) held.push_back(rank.memory.front().back().memory.value);

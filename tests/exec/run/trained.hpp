@@ -6,6 +6,7 @@
 #include "tests/exec/model/plain_loop.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -26,7 +27,7 @@ inline Trained trained(
     const Workload& workload, const Plan& plan, Way way, const RunOptions& options,
     const StepEnded& step_ended = [](const StepReport&) {})
 {
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   const auto measured = run_by(way, workload, plan, *program, options, step_ended);
   return {measured.losses(), measured.evaluation()};
 }

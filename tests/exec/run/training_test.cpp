@@ -13,6 +13,7 @@
 #include "tests/exec/run/even_split.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -62,7 +63,7 @@ MeasuredRun trained(const Workload& workload, const Plan& plan, Way way, const R
 {
   // A measured run refers to its program.
   static std::vector<std::unique_ptr<Program>> programs;
-  programs.push_back(schedules::make_program(plan, workload));
+  programs.push_back(testing_support::unit_program(plan, workload));
   return way(workload, plan, *programs.back(), options, step_ended);
 }
 
@@ -210,7 +211,7 @@ TEST(Training, EndsOnTheRequestOfAnyRankAfterTheSameStepOnAll)
   const Workload workload = small_gpt();
   Plan plan = split(workload, 3);
   plan.data_server = "server";
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   for (std::size_t asking = 0; asking < program->ranks(); ++asking) {
     std::vector<Endpoint> endpoints;
     std::vector<TcpListener> listeners;

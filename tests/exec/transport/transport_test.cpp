@@ -5,6 +5,7 @@
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/small_models.hpp"
 #include "tests/exec/run/even_split.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,7 @@ std::unique_ptr<Program> three_stages()
 {
   Workload workload = small_gpt();
   workload.training.clip_norm = 1;
-  return schedules::make_program(even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 2), workload);
+  return testing_support::unit_program(even_split(workload, 3, ChainSchedule::OneForwardOneBackward, 2), workload);
 }
 
 TEST(Channels, OfTransfersAreLinksAndOfCollectivesGroups)

@@ -63,8 +63,8 @@ nlohmann::json shown(std::vector<std::string> events)
 
 TEST(MixReport, TellsJobsApartByTheNamesOfTheirRanks)
 {
-  const auto spans = shown({event(0, "Forward", "Forward 0", 0, 1, R"({"flops": 1})"),
-                            event(2, "Forward", "Forward 0", 1, 2, R"({"flops": 1})"),
+  const auto spans = shown({event(0, "Forward", "Forward 0", 0, 1, R"({"memory_bytes": 1})"),
+                            event(2, "Forward", "Forward 0", 1, 2, R"({"memory_bytes": 1})"),
                             event(2, "turn", "wait", 0.5, 1, "{}"), event(2, "turn", "hold", 1, 2, "{}")});
   EXPECT_THAT(spans["row"], testing::ElementsAre("left", "left", "left"));
   EXPECT_THAT(spans["job"], testing::ElementsAre(0, 1, 1));
@@ -90,8 +90,8 @@ TEST(MixReport, DrawsACollectiveAroundItsRing)
 
 TEST(MixReport, ShowsTheFirstThreeRounds)
 {
-  const auto spans = shown({event(0, "Forward", "Forward 0", 5.9, 6.1, R"({"flops": 1})"),
-                            event(0, "Forward", "Forward 0", 6.2, 6.3, R"({"flops": 1})")});
+  const auto spans = shown({event(0, "Forward", "Forward 0", 5.9, 6.1, R"({"memory_bytes": 1})"),
+                            event(0, "Forward", "Forward 0", 6.2, 6.3, R"({"memory_bytes": 1})")});
   EXPECT_THAT(spans["begin_s"], testing::ElementsAre(5.9));
 }
 

@@ -54,7 +54,7 @@ TEST(TraceFile, HoldsWhatTheWriterWasGiven)
     event.instruction.microbatch = 3;
     event.instruction.first_layer = 4;
     event.instruction.last_layer = 5;
-    (is_computation(event.instruction.opcode) ? event.instruction.work.value : event.instruction.size.value) = n;
+    (is_computation(event.instruction.opcode) ? event.instruction.time.value : event.instruction.size.value) = n;
     if (is_computation(event.instruction.opcode)) event.memory = Bytes(100 + n);
   }
   events[0].instruction.waits.add({TwoStages::receive, 3, 1});
@@ -77,7 +77,7 @@ TEST(TraceFile, HoldsWhatTheWriterWasGiven)
     EXPECT_EQ(found.instruction.microbatch, 3U);
     EXPECT_EQ(found.instruction.first_layer, 4U);
     EXPECT_EQ(found.instruction.last_layer, 5U);
-    EXPECT_EQ(found.instruction.work, expected.work);
+    EXPECT_EQ(found.instruction.time, expected.time);
     EXPECT_EQ(found.instruction.size, expected.size);
     EXPECT_TRUE(std::equal(found.instruction.waits.begin(), found.instruction.waits.end(), expected.waits.begin(),
                            expected.waits.end()))

@@ -41,7 +41,7 @@ inline std::string trace_1(std::size_t processes, const std::vector<std::string>
 {
   return trace_text("isobar-trace/1", std::vector<std::vector<std::string>>(processes, {"compute"}), events);
 }
-inline const std::string work_1 = R"("flops": 1, "memory_bytes": 1)";
+inline const std::string work_1 = R"("alone_s": 1, "memory_bytes": 1)";
 inline std::string transfer_1(const std::string& peer, int position)
 {
   return fmt::format(R"("peer": {}, "peer_position": {}, "bytes": 1)", peer, position);
@@ -53,7 +53,7 @@ inline std::string trace_2(const std::vector<std::vector<std::string>>& tracks, 
 }
 inline std::string work_2(int position)
 {
-  return fmt::format(R"("position": {}, "flops": 1, "memory_bytes": 1)", position);
+  return fmt::format(R"("position": {}, "alone_s": 1, "memory_bytes": 1)", position);
 }
 inline std::string collective_2(int position, int channel)
 {

@@ -2,6 +2,7 @@
 #include "core/model/layer_graph.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -81,7 +82,7 @@ TEST(ChainSchedules, CarryTheWorkOfTheirLayers)
         double work = costs.forward_work(2 * rank, 2 * rank + 1).value;
         if (instruction.opcode == Opcode::Backward) work = costs.backward_work(2 * rank, 2 * rank + 1).value;
         if (instruction.opcode == Opcode::Update) work = 12.0 * static_cast<double>(2000 + 40 * rank + 10);
-        EXPECT_NEAR(instruction.work.value, work, 1e-12 * work);
+        EXPECT_NEAR(instruction.time.value, work, 1e-12 * work);
       }
     }
   });
@@ -94,8 +95,8 @@ TEST(ChainSchedules, CarryTheRecomputationOfTheirLayers)
     const Workload workload = with_recomputation(plain, {2, 3, 4});
     const Cluster cluster = equal_devices(3);
     const Plan plan = plan_of(schedule, 3, 4);
-    const auto program = make_program(plan, workload);
-    const auto program_before = make_program(plan, plain);
+    const auto program = testing_support::unit_program(plan, workload);
+    const auto program_before = testing_support::unit_program(plan, plain);
     UntimedPlay play(*program);
     ASSERT_TRUE(play.run());
     for (std::size_t rank = 0; rank < 3; ++rank) {
@@ -106,7 +107,7 @@ TEST(ChainSchedules, CarryTheRecomputationOfTheirLayers)
         const Instruction instruction = program->at(rank, compute_lane, position);
         const Instruction before = program_before->at(rank, compute_lane, position);
         const bool is_backward = instruction.opcode == Opcode::Backward;
-        EXPECT_NEAR(instruction.work.value, before.work.value + (is_backward ? recomputed : 0), 1);
+        EXPECT_NEAR(instruction.time.value, before.time.value + (is_backward ? recomputed : 0), 1);
       }
       const auto in_flight = microbatches_in_flight(schedule, 2 - rank, 4);
       EXPECT_EQ(play.peak(rank), CostModel(workload, cluster).memory(2 * rank, 2 * rank + 1, in_flight));
@@ -214,7 +215,7 @@ TEST(ChainSchedules, HoldSkysEstimateWhateverTheMicroBatches)
   for_every_pipeline([](const Pipeline& pipeline) {
     Workload workload = pipeline.workload;
     workload.memory_model = MemoryModel::Sky;
-    const auto sky = make_program(pipeline.plan, workload);
+    const auto sky = testing_support::unit_program(pipeline.plan, workload);
     UntimedPlay play(*sky);
     ASSERT_TRUE(play.run());
     for (std::size_t rank = 0; rank < pipeline.stages; ++rank) {

@@ -140,7 +140,7 @@ TEST(EveryProgram, DoesTheWorkOfItsLayersForEachMicroBatch)
     for (std::size_t rank = 0; rank < sample.shape.ranks(); ++rank) {
       for (std::uint64_t i = 0; i < sample.program->length(rank, compute_lane); ++i) {
         const Instruction instruction = sample.program->at(rank, compute_lane, i);
-        work[{instruction.opcode, instruction.stage}] += instruction.work.value;
+        work[{instruction.opcode, instruction.stage}] += instruction.time.value;
       }
     }
     const auto microbatches = static_cast<double>(sample.plan.goal.microbatches);

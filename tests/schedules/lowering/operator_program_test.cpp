@@ -11,6 +11,7 @@
 #include "tests/support/divisions.hpp"
 #include "tests/support/editable_program.hpp"
 #include "tests/support/uniform_rates.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -63,9 +64,9 @@ TEST(OperatorProgram, IsSoundForRandomDivisionsSharesAndSchedules)
   for (const std::string more : {"", "clip_norm: 1\n", "capacity_samples: 3\n", "by_index: true\n"}) {
     for_random_plans(60, more, [](const Plan& plan, const Workload& workload) {
       ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
-      const auto program = make_program(plan, workload);
+      const auto program = testing_support::unit_program(plan, workload);
       ASSERT_THAT(faults_of(*program), IsEmpty());
-      const auto evaluation = make_evaluation_program(plan, workload);
+      const auto evaluation = testing_support::unit_evaluation(plan, workload);
       ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
     });
   }
@@ -76,9 +77,9 @@ TEST(OperatorProgram, IsSoundForReplicas)
   for (const std::string more : {"", "clip_norm: 1\n", "by_index: true\n"}) {
     const auto check = [](const Plan& plan, const Workload& workload) {
       ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
-      const auto program = make_program(plan, workload);
+      const auto program = testing_support::unit_program(plan, workload);
       ASSERT_THAT(faults_of(*program), IsEmpty());
-      const auto evaluation = make_evaluation_program(plan, workload);
+      const auto evaluation = testing_support::unit_evaluation(plan, workload);
       ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
     };
     for_random_plans(60, more, check, 3);
@@ -115,11 +116,11 @@ TEST(OperatorProgram, IsSoundForGroups)
     for_random_groups(60, more, [&](Plan plan, const Workload& workload) {
       if (random() % 2 == 0) add_random_buckets(plan, workload, random);
       ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
-      const auto program = make_program(plan, workload);
+      const auto program = testing_support::unit_program(plan, workload);
       ASSERT_THAT(faults_of(*program), IsEmpty());
-      const auto evaluation = make_evaluation_program(plan, workload);
+      const auto evaluation = testing_support::unit_evaluation(plan, workload);
       ASSERT_THAT(faults_of(*evaluation, ProgramUse::Evaluation), IsEmpty());
-      play_program(*program, uniform_rates(program->ranks(), 1, 1e9), 3);
+      play_program(*program, uniform_rates(1, 1e9), 3);
     });
   }
 }
@@ -134,7 +135,7 @@ TEST(OperatorProgram, OfGroupsWaitsForEveryMessage)
     const auto graph = *operator_graph_of(workload);
     const auto division = random_division(graph, spmd::Rules::Corrected, random, 2);
     const Plan plan = plan_of_groups(graph, division, shares, "duplex", 3);
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     ASSERT_THAT(faults_of(*program), IsEmpty());
     const std::size_t middle = shares[0].size() == 1 ? 0 : 6;  // the rank that all others send to
     EditableProgram edited(*program);
@@ -166,7 +167,7 @@ TEST(OperatorProgram, OfGroupsSendsEachElementToTheDevicesThatHaveItThere)
   std::size_t messages = 0;
   for_random_groups(40, "", [&](const Plan& plan, const Workload& workload) {
     const OperatorPlan divided = operator_plan_of(plan, workload);
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     // What arrives at a rank in a step, by payload.
     std::map<std::pair<std::size_t, Payload>, double> arrived;
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
@@ -217,8 +218,8 @@ TEST(OperatorProgram, OfEachReplicaIsThatOfItsSamples)
     Plan one = plan;
     for (auto& stage : one.stages) stage.replicas.resize(1);
     const Workload samples = with_micro_batch(workload, workload.micro_batch / replicas);
-    const auto whole = make_program(plan, workload);
-    const auto part = make_program(one, samples);
+    const auto whole = testing_support::unit_program(plan, workload);
+    const auto part = testing_support::unit_program(one, samples);
     ASSERT_EQ(whole->ranks(), replicas * part->ranks());
     for (std::size_t rank = 0; rank < whole->ranks(); ++rank) {
       const std::size_t position = rank % part->ranks();
@@ -236,7 +237,7 @@ TEST(OperatorProgram, OfEachReplicaIsThatOfItsSamples)
           ASSERT_EQ(a.stage, b.stage);
           ASSERT_EQ(a.microbatch, b.microbatch);
           ASSERT_EQ(a.place, b.place);
-          ASSERT_NEAR(a.work.value, b.work.value, 1e-12 * b.work.value);
+          ASSERT_NEAR(a.time.value, b.time.value, 1e-12 * b.time.value);
           ASSERT_EQ(a.size, b.size);
           ASSERT_EQ(a.result, b.result);
           ASSERT_EQ(a.acquires.size, b.acquires.size);
@@ -253,7 +254,7 @@ TEST(OperatorProgram, OfReplicasAddsUpWhatEachRankStoresOncePerPart)
   std::size_t sums = 0;
   const auto check = [&](const Plan& plan, const Workload& workload) {
     const OperatorPlan divided = operator_plan_of(plan, workload);
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const spmd::Pieces pieces(divided.graph, divided.groups[0].shares);
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
       const OperatorPlace place = divided.place_of(rank);
@@ -291,8 +292,8 @@ TEST(OperatorProgram, OfReplicasAddsUpWhatEachRankStoresOncePerPart)
 TEST(OperatorProgram, EndsWithTheMemoryThatItBeganWith)
 {
   for_random_plans(30, "", [](const Plan& plan, const Workload& workload) {
-    const auto program = make_program(plan, workload);
-    const auto rates = uniform_rates(program->ranks(), 0, 1e9);
+    const auto program = testing_support::unit_program(plan, workload);
+    const auto rates = uniform_rates(0, 1e9);
     const auto once = play_program(*program, rates, 1);
     const auto thrice = play_program(*program, rates, 3);
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
@@ -306,7 +307,7 @@ TEST(OperatorProgram, GathersAParameterOnceThePartThatStoresItIsUpdated)
 {
   std::size_t gathered_later = 0;
   for_random_plans(30, "", [&](const Plan& plan, const Workload& workload) {
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto reforms = operator_plan_of(plan, workload).reforms;
     for (LaneId lane = 1; lane < program->lanes(0).size(); ++lane) {
       for (std::uint64_t k = 0; k < program->length(0, lane); ++k) {
@@ -334,7 +335,7 @@ std::unique_ptr<Program> forwards_of(const Plan& plan, const Workload& workload)
     runs.push_back({plan.goal.microbatches, {{{Opcode::Forward, part, 0}, 1}}});
   }
   const std::size_t ranks = plan.stages.front().replicas.front().shards.size();
-  return make_program(plan, workload, std::vector<Order>(ranks, Order(std::move(runs))));
+  return testing_support::unit_program(plan, workload, std::vector<Order>(ranks, Order(std::move(runs))));
 }
 
 /// Forward times of a part: of a micro-batch on the slowest rank, and of its reforms.
@@ -370,7 +371,7 @@ void compare_with_phases(double interference)
   for_random_plans(200, "", [&](Plan plan, const Workload& workload) {
     plan.goal.microbatches = 2;
     const auto program = forwards_of(plan, workload);
-    auto rates = uniform_rates(program->ranks(), 50, 10);
+    auto rates = uniform_rates(50, 10);
     const auto parts = part_times(*program, plan, rates);
     rates.interference.assign(program->ranks(), interference);
     const auto is_equal = [&](const Shard& shard) { return shard.share == plan.stages[0].replicas[0].shards[0].share; };
@@ -415,11 +416,12 @@ TEST(OperatorProgram, HasTheTimesOfItsOperatorsAtTheRatesOfTheirDevices)
       {"fast", {FlopsPerSecond(1e8), BytesPerSecond(1e9), Seconds(1e-5)}}};
   for_random_plans(30, "", [&](Plan plan, Workload workload) {
     workload.operator_rates = rates;
-    for (auto& stage : plan.stages) {
-      auto& shards = stage.replicas.front().shards;
-      for (std::size_t i = 0; i < shards.size(); ++i) shards[i].type = i % 2 == 0 ? "slow" : "fast";
+    Cluster devices = testing_support::devices_at(FlopsPerSecond(1), plan);
+    for (std::size_t i = 0; i < devices.devices.size(); ++i) {
+      devices.devices[i].type = i % 2 == 0 ? "slow" : "fast";
+      devices.devices[i].speed = rates.at(devices.devices[i].type).flops;
     }
-    const auto program = make_program(plan, workload);
+    const auto program = make_program(plan, workload, devices);
     const auto divided = operator_plan_of(plan, workload);
     const spmd::Pieces pieces(divided.graph, divided.groups.front().shares);
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
@@ -440,7 +442,7 @@ TEST(OperatorProgram, HasTheTimesOfItsOperatorsAtTheRatesOfTheirDevices)
       }
       for (std::uint64_t i = 0; i < program->length(rank, compute_lane); ++i) {
         const Instruction each = program->at(rank, compute_lane, i);
-        const double taken = (each.work / its.flops).value;
+        const double taken = each.time.value;
         const double expected = each.opcode == Opcode::Forward    ? times[each.stage].forward.value
                                 : each.opcode == Opcode::Backward ? times[each.stage].backward.value
                                                                   : updates[each.stage];
@@ -513,7 +515,7 @@ TEST(Duplex, OfEqualPartsTakesTheClosedForm)
       for (const double bandwidth : {0.01, 0.1, 1.0, 10.0, 1000.0}) {
         plan.goal.microbatches = k;
         const auto program = forwards_of(plan, workload);
-        const auto rates = uniform_rates(2, 0, bandwidth);
+        const auto rates = uniform_rates(0, bandwidth);
         const auto parts = part_times(*program, plan, rates);
         const double p = parts[0].compute;
         const double c = parts[1].reforms;
@@ -533,7 +535,7 @@ TEST(Duplex, OfEqualPartsTakesTheClosedForm)
 TEST(OperatorProgram, ReformsParametersOnceAStepAndOtherTensorsForEachMicroBatch)
 {
   for_random_plans(40, "", [](const Plan& plan, const Workload& workload) {
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     const auto divided = operator_plan_of(plan, workload);
     if (program->ranks() == 1) return;
     std::map<std::pair<std::uint32_t, bool>, std::uint64_t> times;
@@ -553,18 +555,18 @@ TEST(OperatorProgram, IsSoundWithBucketsAndWithoutSums)
   std::mt19937_64 random(13);
   for (const std::string more : {"", "clip_norm: 1\n"}) {
     for_random_plans(60, more, [&](Plan plan, const Workload& workload) {
-      const auto rates = [](const Program& program) { return uniform_rates(program.ranks(), 0, 1e9); };
-      const auto each = make_program(plan, workload);
+      const auto rates = uniform_rates(0, 1e9);
+      const auto each = testing_support::unit_program(plan, workload);
       add_random_buckets(plan, workload, random);
       ASSERT_THAT(faults_of_operators(plan, workload), IsEmpty());
-      const auto joined = make_program(plan, workload);
+      const auto joined = testing_support::unit_program(plan, workload);
       ASSERT_THAT(faults_of(*joined), IsEmpty());
       for (std::size_t rank = 0; rank < each->ranks(); ++rank) {
         EXPECT_EQ(joined->resident(rank, Tier::Device), each->resident(rank, Tier::Device));
       }
-      play_program(*joined, rates(*joined), 3);
+      play_program(*joined, rates, 3);
       plan.sync = {.adds_replicas = false};
-      const auto none = make_program(plan, workload);
+      const auto none = testing_support::unit_program(plan, workload);
       ASSERT_THAT(faults_of(*none), IsEmpty());
     });
   }
@@ -577,7 +579,7 @@ TEST(OperatorProgram, AddsUpEachBucketWhenBackwardHasMadeItsLastGradient)
   for_random_plans(60, "", [&](Plan plan, const Workload& workload) {
     add_random_buckets(plan, workload, random);
     const OperatorPlan divided = operator_plan_of(plan, workload);
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     if (program->ranks() == 1) return;
     std::size_t next = 0;
     for (std::uint64_t i = 0; i < program->length(0, 1); ++i) {

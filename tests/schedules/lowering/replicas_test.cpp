@@ -9,6 +9,7 @@
 #include "core/program/walk.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/editable_program.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -53,7 +54,6 @@ Plan replicated(const std::vector<std::vector<Copy>>& stages, const std::string&
 PlayedProgram play(const Program& program, TransferTimes transfer = {})
 {
   PlayerRates rates;
-  rates.speeds.assign(program.ranks(), FlopsPerSecond(1e12));
   rates.transfer = [transfer](std::size_t, std::size_t, Bytes size) {
     return TransferTimes{transfer.latency, transfer.data * size.value};  // `data` is of a byte
   };
@@ -62,7 +62,9 @@ PlayedProgram play(const Program& program, TransferTimes transfer = {})
 
 double step_of(const Plan& plan, TransferTimes transfer = {})
 {
-  return play(*make_program(plan, unequal_chain(2 * plan.stages.size())), transfer).periods.front().end.value;
+  return play(*testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(2 * plan.stages.size())), transfer)
+      .periods.front()
+      .end.value;
 }
 
 /// The instructions of a lane kind, by stage and micro-batch.
@@ -125,7 +127,7 @@ TEST(Replicas, MakeSoundProgramsUnderEverySchedule)
     with_blocking += plan.transfers.blocking && stages > 1 ? 1U : 0U;
     Workload workload = unequal_chain(2 * stages);
     if (random() % 3 == 0) workload.training.clip_norm = 1;
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, workload);
     ASSERT_THAT(faults_of(*program), IsEmpty()) << schedule << round;
     const auto forwards = count_of(*program, Opcode::Forward);
     ASSERT_EQ(forwards.size(), stages * all) << schedule << round;
@@ -151,7 +153,7 @@ TEST(Replicas, OfTwoStagesMayHaveOtherCutsOnADeviceOfBoth)
 {
   // Device 0 runs both stages of the first pipeline, devices 1 and 2 a stage each of the second.
   const Plan plan = replicated({{{0, 4}, {1, 4}}, {{0, 4}, {2, 4}}}, "1f1b");
-  const auto program = make_program(plan, unequal_chain(4));
+  const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(4));
   EXPECT_THAT(faults_of(*program), IsEmpty());
   EXPECT_THAT(lane_names(*program, 0), ElementsAre("compute", "sync gradients 1", "sync gradients 0"));
   EXPECT_THAT(lane_names(*program, 1), ElementsAre("compute", "send activation", "receive gradient", "sync gradients"));
@@ -169,7 +171,7 @@ TEST(Replicas, SendEachMicroBatchToTheOneThatTakesIt)
 {
   // Two thirds and one third of six micro-batches, then all on one device.
   const Plan plan = replicated({{{0, 4}, {1, 2}}, {{2, 6}}}, "1f1b");
-  const auto program = make_program(plan, unequal_chain(4));
+  const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(4));
   EXPECT_THAT(lane_names(*program, 2), ElementsAre("compute", "send gradient 1.0", "send gradient 1.1",
                                                    "receive activation 1.0", "receive activation 1.1"));
   std::vector<std::uint64_t> received;
@@ -184,12 +186,15 @@ TEST(Replicas, SyncTheirGradientsByARing)
   const Plan plan = replicated({{{0, 1}, {1, 1}, {2, 1}, {3, 1}}}, "1f1b");
   Workload workload = unequal_chain(2);
   workload.layers[1].parameters = 1004;  // with the 1,000 of the other a multiple of four
-  const auto program = make_program(plan, workload);
+  const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, workload);
   const Instruction sync = first_of(*program, 0, "sync gradients");
   const double bytes = 2004 * size_of(workload.dtype);
   EXPECT_EQ(sync.size, Bytes(bytes));
   EXPECT_EQ(sync.payload, Payload::ParameterGradient);
-  const double alone = play(*make_program(replicated({{{0, 1}}}, "1f1b"), workload)).periods.front().end.value;
+  const double alone =
+      play(*testing_support::program_at(FlopsPerSecond(1e12), replicated({{{0, 1}}}, "1f1b"), workload))
+          .periods.front()
+          .end.value;
   // 2 (n - 1) messages of 1/n of the bytes.
   EXPECT_NEAR(play(*program, transfer).periods.front().end.value, alone + 6 * (0.1 + bytes / 4 * 1e-6), 1e-9);
 }
@@ -201,7 +206,7 @@ struct Divided {
     workload.layers[1].parameters = 1000;
     workload.optimizer = optimizer;
     plan.sync.sharded = sharded;
-    program = make_program(plan, workload);
+    program = testing_support::program_at(FlopsPerSecond(1e12), plan, workload);
   }
 
   Workload workload = unequal_chain(2);
@@ -266,19 +271,19 @@ TEST(Replicas, ThatDivideParametersDeadlockWhereTheirPassesDifferInOrder)
   // Devices 0 and 2 have stage 1 in pipelines of other cuts: 0 forwards twice before a backward, 2 never.
   Plan plan = replicated({{{0, 3}, {1, 3}}, {{0, 3}, {2, 3}}, {{3, 3}, {2, 3}}}, "1f1b");
   plan.sync.sharded = Sharding::Gradients;
-  EXPECT_EQ(deadlock_of(*make_program(plan, unequal_chain(6))), std::nullopt);
+  EXPECT_EQ(deadlock_of(*testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(6))), std::nullopt);
   plan.sync.sharded = Sharding::Parameters;
-  EXPECT_THAT(deadlock_of(*make_program(plan, unequal_chain(6))).value_or(""),
+  EXPECT_THAT(deadlock_of(*testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(6))).value_or(""),
               testing::StartsWith("deadlock, each waits for the next and the last for the first: "));
   plan.goal.schedule = {"gpipe"};
-  EXPECT_EQ(deadlock_of(*make_program(plan, unequal_chain(6))), std::nullopt);
+  EXPECT_EQ(deadlock_of(*testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(6))), std::nullopt);
 }
 
 TEST(Replicas, OfSeveralPartsGatherTheNextOneDuringAPass)
 {
   Plan plan = replicated({{{0, 1}, {1, 1}}, {{0, 1}, {1, 1}}}, "1f1b");
   plan.sync.sharded = Sharding::Parameters;
-  const auto program = make_program(plan, unequal_chain(4));
+  const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(4));
   EXPECT_THAT(faults_of(*program), IsEmpty());
   // F0 F1 B1 B0: the gather for F1 needs nothing but the last update, and that for B1 waits for F1.
   EXPECT_EQ(*first_of(*program, 0, "gather for forwards 1").waits.begin(), (Wait{compute_lane, 1, 6}));
@@ -308,7 +313,7 @@ TEST(Replicas, HoldOnlyTheirPartOfWhatTheyDivide)
   Divided large(Sharding::Gradients);
   for (auto& layer : large.workload.layers) layer.activations = Bytes(1e6);
   large.plan.goal.schedule = {"gpipe"};
-  large.program = make_program(large.plan, large.workload);
+  large.program = testing_support::program_at(FlopsPerSecond(1e12), large.plan, large.workload);
   EXPECT_DOUBLE_EQ(peak_of(large), resident_of(large) + 2 * 2e6 + 2000 * 4 * 3 / 4);
 }
 
@@ -329,7 +334,7 @@ TEST(Replicas, OfSeveralPartsAddUpTheGradientsOfOneWhileAnotherIsInItsBackward)
   // Two devices with two neighbouring stages each. The sum of the second begins when its last backward ends; that of
   // the first when its own has ended, and the other sum.
   const Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
-  const auto program = make_program(plan, equal_chain(4, 1, 500));
+  const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, equal_chain(4, 1, 500));
   EXPECT_THAT(faults_of(*program), IsEmpty());
   EXPECT_EQ(first_of(*program, 0, "sync gradients 0").waits.size(), 2U);
   const double passes = 2 * 8;  // seconds
@@ -355,7 +360,7 @@ TEST(Replicas, OfSeveralPartsAddUpTheirGradientsInBuckets)
   for (const auto& [bucket, sizes, after_passes] : cases) {
     Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
     plan.sync.bucket = Bytes(bucket);
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, workload);
     EXPECT_THAT(faults_of(*program), IsEmpty());
     std::vector<double> sent;
     std::vector<std::size_t> layers;  // of all syncs
@@ -376,7 +381,7 @@ TEST(Replicas, OfOtherDevicesHaveOtherBuckets)
 {
   Plan plan = replicated({{{0, 2}, {1, 2}}, {{2, 2}, {3, 2}}, {{2, 2}, {3, 2}}}, "1f1b");
   plan.sync.bucket = Bytes(1e9);
-  const auto program = make_program(plan, unequal_chain(6));
+  const auto program = testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(6));
   EXPECT_THAT(faults_of(*program), IsEmpty());
   EXPECT_EQ(first_of(*program, 0, "sync gradients").last_layer, 1U);
   EXPECT_EQ(first_of(*program, 2, "sync gradients 1").last_layer, 5U);
@@ -386,7 +391,7 @@ TEST(Replicas, WaitForTheBackwardsOfAllPartsOfABucket)
 {
   Plan plan = replicated({{{0, 2}, {1, 2}}, {{0, 2}, {1, 2}}}, "1f1b");
   plan.sync.bucket = Bytes(1e9);
-  testing_support::EditableProgram program(*make_program(plan, unequal_chain(4)));
+  testing_support::EditableProgram program(*testing_support::program_at(FlopsPerSecond(1e12), plan, unequal_chain(4)));
   ASSERT_THAT(faults_of(program), IsEmpty());
   program.instruction(0, 1, 0).waits = Wait{compute_lane, 0, 1};
   EXPECT_THAT(faults_of(program),

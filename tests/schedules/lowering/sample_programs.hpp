@@ -5,6 +5,7 @@
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/orders/schedule.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gtest/gtest.h>
 
@@ -174,7 +175,7 @@ struct Pipeline {
         plan(plan_of(schedule, stages, microbatches))
   {
     if (has_data_server) plan.data_server = "data";
-    program = make_program(plan, workload);
+    program = testing_support::unit_program(plan, workload);
   }
 
   ChainSchedule schedule;
@@ -198,14 +199,14 @@ struct Sample {
       : plan(std::move(of_plan)),
         workload(unequal_chain(2 * plan.stages.size())),
         shape(shape_of(plan)),
-        program(make_program(plan, workload))
+        program(testing_support::unit_program(plan, workload))
   {
   }
   Sample(Plan of_plan, std::vector<Order> orders)
       : plan(std::move(of_plan)),
         workload(unequal_chain(2 * plan.stages.size())),
         shape(shape_of(plan)),
-        program(make_program(plan, workload, std::move(orders)))
+        program(testing_support::unit_program(plan, workload, std::move(orders)))
   {
   }
 };

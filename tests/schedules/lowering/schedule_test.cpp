@@ -3,6 +3,7 @@
 #include "core/check/program_checker.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/thrown_message.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,7 +31,8 @@ std::string text_of(const Program& program, std::size_t rank)
 
 std::string compute_text(ChainSchedule schedule, std::size_t stages, std::uint64_t microbatches, std::size_t rank)
 {
-  return text_of(*make_program(plan_of(schedule, stages, microbatches), unequal_chain(2 * stages)), rank);
+  return text_of(*testing_support::unit_program(plan_of(schedule, stages, microbatches), unequal_chain(2 * stages)),
+                 rank);
 }
 
 TEST(MakeProgram, GivesEachScheduleItsOrder)
@@ -77,7 +79,7 @@ TEST(MakeProgram, SyncsGradientsOverAllRanksBeforeTheirUpdates)
   workload.training.clip_norm = 1.0;
   Plan plan = plan_on({0, 1, 0, 1}, {"interleaved"}, 4);
   plan.data_server = "data";
-  const auto program = make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   EXPECT_THAT(faults_of(*program), IsEmpty());
   const Channel& channel = program->channels().back();
   EXPECT_EQ(channel.algorithm, Algorithm::Ring);
@@ -110,7 +112,7 @@ TEST(MakeProgram, HasNoGradientSyncOnOneDevice)
   workload.dtype = DType::Float16;
   for (const auto& device_of_stage : std::vector<std::vector<std::size_t>>{{0}, {0, 0}}) {
     ScheduleChoice schedule{device_of_stage.size() == 1 ? "1f1b" : "interleaved"};
-    const auto program = make_program(plan_on(device_of_stage, schedule, 3), workload);
+    const auto program = testing_support::unit_program(plan_on(device_of_stage, schedule, 3), workload);
     EXPECT_THAT(lane_names(*program, 0), ElementsAre("compute"));
     EXPECT_THAT(program->channels(), IsEmpty());
   }
@@ -120,11 +122,11 @@ TEST(MakeProgram, AddsRecomputationToTheGradientOfTheInput)
 {
   const Plan plan = plan_of({"zero-bubble-h1"}, 2, 3);
   const Workload plain = unequal_chain(4);
-  const auto before = make_program(plan, plain);
-  const auto program = make_program(plan, with_recomputation(plain, {0, 1}));
+  const auto before = testing_support::unit_program(plan, plain);
+  const auto program = testing_support::unit_program(plan, with_recomputation(plain, {0, 1}));
   for (std::uint64_t position = 0; position < program->length(0, compute_lane); ++position) {
     const Instruction instruction = program->at(0, compute_lane, position);
-    const Flops more = instruction.work - before->at(0, compute_lane, position).work;
+    const Seconds more = instruction.time - before->at(0, compute_lane, position).time;
     const bool is_input = instruction.opcode == Opcode::BackwardInput;
     EXPECT_NEAR(more.value, is_input ? (plain.layers[0].forward + plain.layers[1].forward).value : 0, 1);
   }
@@ -194,7 +196,7 @@ TEST(MakeProgram, RefusesATaskBeforeItsInputOnTheSameDevice)
 
 TEST(MakeProgram, RefusesPositionsLanesAndRanksBeyondItsOwn)
 {
-  const auto program = make_program(plan_of(ChainSchedule::GPipe, 2, 3), unequal_chain(4));
+  const auto program = testing_support::unit_program(plan_of(ChainSchedule::GPipe, 2, 3), unequal_chain(4));
   EXPECT_EQ(message_of([&] { program->at(0, compute_lane, 7); }), "bug a position beyond the end of its lane");
   EXPECT_EQ(message_of([&] { program->at(0, 1, 3); }), "bug a position beyond the end of its lane");
   EXPECT_EQ(message_of([&] { program->at(0, 3, 0); }), "bug a lane beyond the rank's");
@@ -206,14 +208,17 @@ TEST(MakeProgram, RefusesPositionsLanesAndRanksBeyondItsOwn)
 
 TEST(MakeProgram, RefusesPlansWithoutStages)
 {
-  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4)); }), "bug a program needs a feasible plan");
-  EXPECT_EQ(message_of([] { make_program(Plan{}, unequal_chain(4), {}); }), "bug a program needs a feasible plan");
+  EXPECT_EQ(message_of([] { testing_support::unit_program(Plan{}, unequal_chain(4)); }),
+            "bug a program needs a feasible plan");
+  EXPECT_EQ(message_of([] { testing_support::unit_program(Plan{}, unequal_chain(4), std::vector<Order>()); }),
+            "bug a program needs a feasible plan");
 }
 
 TEST(MakeProgram, CountsBillionsOfMicroBatchesWithoutMemoryForThem)
 {
   const std::uint64_t microbatches = 5'000'000'000;
-  const auto program = make_program(plan_of(ChainSchedule::OneForwardOneBackward, 3, microbatches), unequal_chain(6));
+  const auto program =
+      testing_support::unit_program(plan_of(ChainSchedule::OneForwardOneBackward, 3, microbatches), unequal_chain(6));
   EXPECT_EQ(program->length(0, compute_lane), 2 * microbatches + 1);
   EXPECT_EQ(program->at(0, compute_lane, 2 * microbatches - 1).microbatch, microbatches - 1);
   EXPECT_EQ(program->at(2, compute_lane, microbatches).microbatch, microbatches / 2);

@@ -11,6 +11,7 @@
 #include "tests/schedules/lowering/sample_programs.hpp"
 #include "tests/support/editable_program.hpp"
 #include "tests/support/uniform_rates.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -79,8 +80,9 @@ TEST(ShardGrids, MakeSoundProgramsUnderEverySchedule)
     if (random() % 3 == 0) workload.training.clip_norm = 1;
     plan.stages = by_layers(plan.stages);
     ASSERT_FALSE(fault_of_shards(plan.stages));
-    ASSERT_THAT(faults_of(*make_program(plan, workload)), IsEmpty()) << round << " " << text_of(grid);
-    ASSERT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << round;
+    ASSERT_THAT(faults_of(*testing_support::unit_program(plan, workload)), IsEmpty()) << round << " " << text_of(grid);
+    ASSERT_THAT(faults_of(*testing_support::unit_evaluation(plan, workload), ProgramUse::Evaluation), IsEmpty())
+        << round;
   }
   EXPECT_GT(with_replicas, 40U);
 }
@@ -106,7 +108,7 @@ TEST(ShardGrids, NeedEveryWaitButThoseForRoom)
     plan.goal.microbatches = 2;
     auto names = devices(2 * grid.blocks());
     plan.stages = by_layers({stage_of_grids(0, 2, grid, {0}, names), stage_of_grids(3, 5, grid, {0}, names)});
-    EditableProgram program(*make_program(plan, workload));
+    EditableProgram program(*testing_support::unit_program(plan, workload));
     ASSERT_THAT(faults_of(program), IsEmpty());
     std::size_t needed = 0;
     for (const std::size_t rank : {std::size_t{0}, grid.blocks()}) {
@@ -136,7 +138,7 @@ TEST(ShardGrids, NeedEveryWaitButThoseForRoom)
 TEST(ShardGrids, AreGroupsOfRanksThatComputeTheSameAndMeet)
 {
   const Workload workload = gpt_for_grids();
-  const auto sound = make_program(alone(workload, {Form::TwoD, 2}, 1), workload);
+  const auto sound = testing_support::unit_program(alone(workload, {Form::TwoD, 2}, 1), workload);
   const auto faults_after = [&](const std::function<void(EditableProgram&)>& edit) {
     EditableProgram program(*sound);
     edit(program);
@@ -185,7 +187,7 @@ TEST(ShardGrids, SendTheBytesOfTheirAlgorithms)
   constexpr std::uint64_t microbatches = 3;
   const double h = 72, n = 36 * 4;
   for (const auto& grid : small_grids()) {
-    const auto program = make_program(alone(workload, grid, microbatches), workload);
+    const auto program = testing_support::unit_program(alone(workload, grid, microbatches), workload);
     const auto q = static_cast<double>(grid.side), d = static_cast<double>(grid.depth);
     const double of_layer = grid.form == Form::ThreeD ? 2 * (q - 1) / (q * q * q) * (16 * n * h + 12 * h * h)
                                                       : 3 * (q - 1) / (q * q) * (7 * n * h / d + 12 * h * h);
@@ -227,7 +229,7 @@ TEST(SequenceParallelism, SendsTheBytesOfItsGathersAndSums)
     if (!recompute.empty()) workload = with_recomputation(workload, {1, 2, 3, 4});
     for (const std::size_t side : {2U, 4U}) {
       const auto p = static_cast<double>(side);
-      const auto program = make_program(alone(workload, {Form::Sequence, side}, 3), workload);
+      const auto program = testing_support::unit_program(alone(workload, {Form::Sequence, side}, 3), workload);
       const auto sent = [&](std::size_t first, std::size_t last) {
         return mean_sent(*program,
                          [=](const Instruction& instruction) {
@@ -248,9 +250,9 @@ TEST(SequenceParallelism, TakesTheTimesOfItsGathersAndSums)
   const Workload workload = gpt_for_grids();
   const double nh_bytes = 36 * 4 * 72 * bytes_of_a_number, latency = 1e-5, bandwidth = 1e9;
   for (const double p : {2.0, 4.0}) {
-    const auto program = make_program(alone(workload, {Form::Sequence, static_cast<std::size_t>(p)}, 1), workload);
-    PlayerRates rates = uniform_rates(program->ranks(), latency, bandwidth);
-    rates.speeds.assign(program->ranks(), FlopsPerSecond(1e9));
+    const auto program = testing_support::program_at(
+        FlopsPerSecond(1e9), alone(workload, {Form::Sequence, static_cast<std::size_t>(p)}, 1), workload);
+    PlayerRates rates = uniform_rates(latency, bandwidth);
     double work = 0, update = 0;
     const Stage stage = alone(workload, {Form::Sequence, static_cast<std::size_t>(p)}, 1).stages.front();
     for (const auto& layer : workload.layers) {
@@ -293,7 +295,7 @@ TEST(ShardGrids, MoveWhatEmbeddingAndHeadNeed)
   const Workload workload = gpt_for_grids();
   const double h = 72, n = 36 * 4, vocabulary = 96;
   for (const auto& grid : small_grids()) {
-    const auto program = make_program(alone(workload, grid, 1), workload);
+    const auto program = testing_support::unit_program(alone(workload, grid, 1), workload);
     const auto q = static_cast<double>(grid.side), d = static_cast<double>(grid.depth);
     const double p = static_cast<double>(grid.blocks());
     const auto sent = [&](std::size_t layer) {
@@ -319,7 +321,7 @@ TEST(ShardGrids, TakeTheTimesOfTheirAlgorithms)
   const Workload workload = gpt_for_grids();
   const double h = 72, n = 36 * 4, latency = 1e-5, bandwidth = 1e9;
   for (const auto& grid : small_grids()) {
-    const auto program = make_program(alone(workload, grid, 1), workload);
+    const auto program = testing_support::program_at(FlopsPerSecond(1e15), alone(workload, grid, 1), workload);
     const auto q = static_cast<double>(grid.side), d = static_cast<double>(grid.depth);
     double played = 0;
     std::size_t collectives = 0;
@@ -331,8 +333,7 @@ TEST(ShardGrids, TakeTheTimesOfTheirAlgorithms)
       played += (end - begin).value;
       ++collectives;
     };
-    PlayerRates rates = uniform_rates(program->ranks(), latency, bandwidth);
-    rates.speeds.assign(program->ranks(), FlopsPerSecond(1e15));
+    PlayerRates rates = uniform_rates(latency, bandwidth);
     play_program(*program, rates, 1, sink);
     const double numbers = grid.form == Form::ThreeD ? 2 * (q - 1) / (q * q * q) * (16 * n * h + 12 * h * h)
                                                      : 3 * (q - 1) / (q * q) * (7 * n * h / d + 12 * h * h);
@@ -373,7 +374,7 @@ TEST(ShardGrids, HaveRoomForTheBlocksOfOthers)
   const Workload workload = gpt_for_grids();
   const double h = 72, n = 36 * 4;
   for (const auto& grid : small_grids()) {
-    const auto program = make_program(alone(workload, grid, 2), workload);
+    const auto program = testing_support::unit_program(alone(workload, grid, 2), workload);
     const auto q = static_cast<double>(grid.side), p = static_cast<double>(grid.blocks());
     double acquired = 0;  // for the forward of the first mlp
     for (LaneId lane = 1; lane < program->lanes(0).size(); ++lane) {

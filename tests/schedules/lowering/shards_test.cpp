@@ -8,6 +8,7 @@
 #include "schedules/evaluation.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/schedules/lowering/sample_programs.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -59,7 +60,6 @@ Workload gpt(const std::string& more)
 PlayedProgram play(const Program& program, double latency, double bandwidth)
 {
   PlayerRates rates;
-  rates.speeds.assign(program.ranks(), FlopsPerSecond(1e9));
   rates.transfer = [=](std::size_t, std::size_t, Bytes size) {
     return TransferTimes{Seconds(latency), size / BytesPerSecond(bandwidth)};
   };
@@ -113,8 +113,9 @@ TEST(Shards, MakeSoundProgramsUnderEverySchedule)
     with_parameters += plan.sync.sharded == Sharding::Parameters && has_replicas(plan) ? 1U : 0U;
     with_both += has_replicas(plan) && has_shards(plan) ? 1U : 0U;
     plan.stages = by_layers(plan.stages);
-    ASSERT_THAT(faults_of(*make_program(plan, workload)), IsEmpty()) << round;
-    ASSERT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << round;
+    ASSERT_THAT(faults_of(*testing_support::program_at(FlopsPerSecond(1e9), plan, workload)), IsEmpty()) << round;
+    ASSERT_THAT(faults_of(*testing_support::unit_evaluation(plan, workload), ProgramUse::Evaluation), IsEmpty())
+        << round;
   }
   EXPECT_GT(with_both, 50U);
   EXPECT_GT(with_parameters, 5U);
@@ -129,9 +130,10 @@ TEST(Shards, OfReplicasThatAreNotDividedAlikeMakeSoundPrograms)
         random, [&](const auto& division, auto& names) { return stage_of_unlike_replicas(random, division, names); });
     for (const auto& stage : plan.stages) unlike += are_divided_alike(stage) ? 0U : 1U;
     plan.stages = by_layers(plan.stages);
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::program_at(FlopsPerSecond(1e9), plan, workload);
     ASSERT_THAT(faults_of(*program), IsEmpty()) << round;
-    ASSERT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << round;
+    ASSERT_THAT(faults_of(*testing_support::unit_evaluation(plan, workload), ProgramUse::Evaluation), IsEmpty())
+        << round;
     play(*program, 1e-4, 1e9);
   }
   EXPECT_GT(unlike, 100U);
@@ -150,7 +152,7 @@ TEST(Shards, OfReplicasThatAreNotDividedAlikeShareCutsWithTheirOtherStages)
   const Replica one = replica_on(names, 1, {1});
   const Replica three = replica_on(names, 1, {0.25, 0.5, 0.25});
   plan.stages = by_layers({{0, 1, {pair, one}}, {2, 3, {pair, three}}});
-  EXPECT_THAT(faults_of(*make_program(plan, workload)), IsEmpty());
+  EXPECT_THAT(faults_of(*testing_support::program_at(FlopsPerSecond(1e9), plan, workload)), IsEmpty());
 }
 
 /// The bytes of gradients that a rank adds up over the replicas.
@@ -177,7 +179,7 @@ TEST(Shards, OfReplicasThatAreNotDividedAlikeAddUpEachOfTheirGradientsOnce)
     plan.stages[0].last_layer = 2;
     plan.stages = by_layers(plan.stages);
     plan.sync.bucket = Bytes(static_cast<double>(random() % 50'000));
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::program_at(FlopsPerSecond(1e9), plan, workload);
     for (const auto& [stage, replica, shard, rank] : placed_shards(plan)) {
       double parameters = 0;
       for (const auto& each : plan.stages) {
@@ -201,7 +203,7 @@ TEST(Shards, OfReplicasThatAreNotDividedAlikeTakeTheTimesOfTheirSums)
   plan.stages =
       by_layers({{0, workload.layers.size() - 1, {replica_on(names, 1, {0.5, 0.5}), replica_on(names, 1, {1})}}});
   plan.sync.bucket = Bytes(1e12);
-  const auto program = make_program(plan, workload);
+  const auto program = testing_support::program_at(FlopsPerSecond(1e9), plan, workload);
   double shared = 0, divided = 0;
   for (const auto& layer : workload.layers) {
     shared += 4 * static_cast<double>(shared_parameters(layer));
@@ -239,8 +241,9 @@ TEST(Shards, OfSeveralStagesOnADeviceMakeSoundPrograms)
         plan.stages.back().last_layer = 2 * i + 1;
       }
       plan.stages = by_layers(plan.stages);
-      EXPECT_THAT(faults_of(*make_program(plan, workload)), IsEmpty()) << schedule;
-      EXPECT_THAT(faults_of(*make_evaluation_program(plan, workload), ProgramUse::Evaluation), IsEmpty()) << schedule;
+      EXPECT_THAT(faults_of(*testing_support::program_at(FlopsPerSecond(1e9), plan, workload)), IsEmpty()) << schedule;
+      EXPECT_THAT(faults_of(*testing_support::unit_evaluation(plan, workload), ProgramUse::Evaluation), IsEmpty())
+          << schedule;
     }
   }
 }
@@ -306,7 +309,7 @@ TEST(Shards, SendTheBytesOfOneDimensionalTensorParallelism)
     Workload workload = gpt("");
     if (!recompute.empty()) workload = with_recomputation(workload, {1, 2, 3, 4});
     for (const std::size_t p : {2U, 3U, 4U}) {
-      const auto program = make_program(alone(workload, p, 3), workload);
+      const auto program = testing_support::program_at(FlopsPerSecond(1e9), alone(workload, p, 3), workload);
       const double per_layer = 8.0 * static_cast<double>(p - 1) / static_cast<double>(p) * nh;
       EXPECT_DOUBLE_EQ(bytes_sent(*program, 1, 4), 3 * 2 * 4 * per_layer) << p;
       // The head's loss takes two float32 of each token instead of its logits.
@@ -327,7 +330,8 @@ TEST(Shards, TakeTheTimesOfTheirWorkAndSums)
   double work = 0;
   for (const auto& layer : workload.layers) work += (layer.forward + layer.backward).value;
   for (const double p : {1.0, 2.0, 4.0}) {
-    const auto program = make_program(alone(workload, static_cast<std::size_t>(p), 1), workload);
+    const auto program =
+        testing_support::program_at(FlopsPerSecond(1e9), alone(workload, static_cast<std::size_t>(p), 1), workload);
     const auto ring = [&](double bytes) { return 2 * (p - 1) * (latency + bytes / (p * bandwidth)); };
     // Five sums of outputs, five of gradients, the gather of the head, and the shared gradients of the embedding, which
     // are known last; the others follow each other beside the backward passes.
@@ -362,7 +366,9 @@ TEST(Shards, HoldTheirPartOfTheParametersAndAllOfWhatIsNotDivided)
 {
   const Workload workload = gpt("");
   const auto resident = [&](std::size_t shards) {
-    return make_program(alone(workload, shards, 1), workload)->resident(0, Tier::Device).value;
+    return testing_support::program_at(FlopsPerSecond(1e9), alone(workload, shards, 1), workload)
+        ->resident(0, Tier::Device)
+        .value;
   };
   // Norms, output biases and positions: 2 (4 h + 2 h), s h and 2 h.
   const double shared = 2 * 6 * 48 + 16 * 48 + 2 * 48;
@@ -384,7 +390,7 @@ TEST(Shards, OfNeighbouringStagesTakeTurnsToBringEachOtherTheirInputs)
       auto names = devices(6);
       plan.stages = {random_stage(random, {0}, before, names), random_stage(random, {0}, after, names)};
       plan.stages[1].first_layer = plan.stages[1].last_layer = 1;
-      const auto program = make_program(plan, workload);
+      const auto program = testing_support::program_at(FlopsPerSecond(1e9), plan, workload);
       ASSERT_THAT(faults_of(*program), IsEmpty());
       std::size_t sends = 0;
       for (std::size_t rank = 0; rank < program->ranks(); ++rank) {

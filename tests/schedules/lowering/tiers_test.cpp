@@ -9,6 +9,7 @@
 #include "tests/support/editable_program.hpp"
 #include "tests/support/machines.hpp"
 #include "tests/support/thrown_message.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <gtest/gtest.h>
 
@@ -72,7 +73,7 @@ std::vector<std::string> lane_of(const Program& program, const std::string& name
 TEST(TierLanes, LoadInTheOrderOfNeedAndKeepTheLastForTheirBackwards)
 {
   const Workload workload = workload_of_layers(std::vector<PassingLayer>(7));
-  const auto program = make_program(window_plan(workload, 1, on_host(2, 1), 1), workload);
+  const auto program = testing_support::unit_program(window_plan(workload, 1, on_host(2, 1), 1), workload);
   EXPECT_EQ(lane_of(*program, "copy in"),
             (std::vector<std::string>{"Load 2 Forward", "Load 3 Forward", "Load 4 Forward", "Load 5 Forward",
                                       "Load 3 Backward", "Load 2 Backward"}));
@@ -86,7 +87,7 @@ TEST(TierLanes, LoadInTheOrderOfNeedAndKeepTheLastForTheirBackwards)
 TEST(TierLanes, PassEachPartOnceAStepUnderGPipe)
 {
   const Workload workload = workload_of_layers(std::vector<PassingLayer>(6));
-  const auto program = make_program(window_plan(workload, 0, on_host(1, 1), 3), workload);
+  const auto program = testing_support::unit_program(window_plan(workload, 0, on_host(1, 1), 3), workload);
   EXPECT_EQ(lane_of(*program, "copy in").size(), 2U * 4 - 1);
   std::vector<std::uint32_t> stages;
   for (std::uint64_t k = 0; k < 18; ++k) stages.push_back(program->at(0, compute_lane, k).stage);
@@ -99,7 +100,7 @@ TEST(TierLanes, PassEachPartOnceAStepUnderGPipeWhereAnotherStageHasReplicas)
   Plan plan = window_plan(workload, 0, on_host(1, 1), 4);
   plan.stages[4].residence = {};
   plan.stages.back().replicas = {{2, {Shard{"gpu1"}}}, {2, {Shard{"gpu2"}}}};
-  const auto program = make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   EXPECT_EQ(lane_of(*program, "copy in"),
             (std::vector<std::string>{"Load 1 Forward", "Load 2 Forward", "Load 3 Forward", "Load 2 Backward",
                                       "Load 1 Backward"}));
@@ -119,8 +120,8 @@ TEST(TierLanes, TakeTheTimesOfAStepByHand)
     Residence residence = on_host(slots, 1);
     residence.overlap = overlap;
     const Plan plan = window_plan(workload, 0, residence, 1);
-    const auto program = make_program(plan, workload);
-    return play_program(*program, nominal_rates(plan, workload, cluster), counted_step(plan).played())
+    const auto program = make_program(plan, workload, cluster);
+    return play_program(*program, nominal_rates(plan, cluster), counted_step(plan).played())
         .periods[counted_step(plan).before]
         .step_time.value;
   };
@@ -139,9 +140,9 @@ TEST(TierLanes, UpdateAtTwoRates)
   const Workload workload = workload_of_layers({{.parameters = 0}, {}, {.forward = 0, .backward = 0, .parameters = 0}});
   Cluster cluster = cluster_with_machine({.in = 400, .out = 400, .update_speed = 300, .busy_update_speed = 100});
   const Plan plan = window_plan(workload, 0, on_host(1, 1), 1);
-  const auto program = make_program(plan, workload);
+  const auto program = make_program(plan, workload, cluster);
   std::map<std::string, std::pair<double, double>> times;
-  play_program(*program, nominal_rates(plan, workload, cluster), 1, [&](const Turn& turn, Seconds begin, Seconds end) {
+  play_program(*program, nominal_rates(plan, cluster), 1, [&](const Turn& turn, Seconds begin, Seconds end) {
     times[std::string(name_of(turn.instruction.opcode)) + std::to_string(turn.instruction.stage)] = {begin.value,
                                                                                                      end.value};
   });
@@ -156,7 +157,7 @@ TEST(TierLanes, TakeTheUpdatesOfAMachineByParametersWhateverWasMeasuredOfTheDevi
 {
   Workload workload = workload_of_layers(std::vector<PassingLayer>(4));
   for (auto& layer : workload.layers) layer.update = Flops(7);
-  const auto program = make_program(window_plan(workload, 1, on_host(1, 1), 1), workload);
+  const auto program = testing_support::unit_program(window_plan(workload, 1, on_host(1, 1), 1), workload);
   std::map<std::uint32_t, double> on_device;
   std::map<std::uint32_t, double> on_machine;
   const auto& lanes = program->lanes(0);
@@ -164,7 +165,7 @@ TEST(TierLanes, TakeTheUpdatesOfAMachineByParametersWhateverWasMeasuredOfTheDevi
     auto& works = lanes[lane].engine == Engine::Host ? on_machine : on_device;
     for (std::uint64_t k = 0; k < program->length(0, lane); ++k) {
       const Instruction instruction = program->at(0, lane, k);
-      if (instruction.opcode == Opcode::Update) works[instruction.stage] = instruction.work.value;
+      if (instruction.opcode == Opcode::Update) works[instruction.stage] = instruction.time.value;
     }
   }
   EXPECT_EQ(on_device, (std::map<std::uint32_t, double>{{0, 7}, {1, 7}, {3, 7}}));
@@ -182,7 +183,7 @@ class EveryCopy : public testing::Test {
     plan_ = window_plan(workload_, 0, residence, 2);
   }
 
-  EditableProgram program() const { return EditableProgram(*make_program(plan_, workload_)); }
+  EditableProgram program() const { return EditableProgram(*testing_support::unit_program(plan_, workload_)); }
 
   /// The faults of the program without the waits for an engine's lane of instructions that are like the given one.
   std::vector<std::string> faults_without(Engine awaited, const std::function<bool(const Instruction&)>& is_meant) const
@@ -266,7 +267,7 @@ TEST_F(EveryCopy, IsFaultyWithoutAnyEdgeOfItsOrder)
 TEST_F(EveryCopy, UpdatesAfterAllBackwardsWhereGradientsAreClipped)
 {
   workload_.training.clip_norm = 1;
-  const auto program = make_program(plan_, workload_);
+  const auto program = testing_support::unit_program(plan_, workload_);
   const auto& lanes = program->lanes(0);
   for (LaneId lane = 0; lane < lanes.size(); ++lane) {
     if (lanes[lane].engine != Engine::Host) continue;
@@ -283,13 +284,13 @@ TEST(TierLanes, RefuseGradientsThatNeedMorePlacesAtATime)
   Plan plan = window_plan(workload, 0, on_host(1, 2), 4);
   plan.goal.schedule = choice_of(ChainSchedule::OneForwardOneBackward);
   EXPECT_EQ(
-      message_of([&] { make_program(plan, workload); }),
+      message_of([&] { testing_support::unit_program(plan, workload); }),
       "InputError stages[1].residence.gradient_slots: 2; the backward passes of more stages of the device overlap, "
       "and each needs a place until its last micro-batch; give as many, or use schedule gpipe");
   for (auto& stage : plan.stages) {
     if (stage.residence.gradient_slots > 0) stage.residence.gradient_slots = 3;
   }
-  EXPECT_EQ(faults_of(*make_program(plan, workload)), std::vector<std::string>{});
+  EXPECT_EQ(faults_of(*testing_support::unit_program(plan, workload)), std::vector<std::string>{});
 }
 
 TEST(TierLanes, DelayUpdatesByAStep)
@@ -297,7 +298,7 @@ TEST(TierLanes, DelayUpdatesByAStep)
   const Workload workload = workload_of_layers(std::vector<PassingLayer>(6));
   Residence residence = on_host(2, 1);
   residence.overlap = UpdateOverlap::Delayed;
-  const auto program = make_program(window_plan(workload, 0, residence, 1), workload);
+  const auto program = testing_support::unit_program(window_plan(workload, 0, residence, 1), workload);
   EXPECT_EQ(faults_of(*program), std::vector<std::string>{});
 }
 

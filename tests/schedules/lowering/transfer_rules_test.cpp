@@ -6,6 +6,7 @@
 #include "tests/support/editable_program.hpp"
 #include "tests/support/shards.hpp"
 #include "tests/support/thrown_message.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -49,10 +50,9 @@ Plan plan_with(std::vector<Stage> stages, std::uint64_t microbatches)
 /// One step on devices of 1 FLOP/s between which a byte takes a second.
 double step_of(const Plan& plan, const Workload& workload)
 {
-  const auto program = make_program(plan, workload);
+  const auto program = testing_support::unit_program(plan, workload);
   EXPECT_THAT(faults_of(*program), IsEmpty());
   PlayerRates rates;
-  rates.speeds.assign(program->ranks(), FlopsPerSecond(1));
   rates.transfer = [](std::size_t, std::size_t, Bytes size) { return TransferTimes{Seconds(0), Seconds(size.value)}; };
   return play_program(*program, rates).periods.front().end.value;
 }
@@ -74,7 +74,7 @@ TEST(TransferRules, OfBlockingLetEachComputationWaitForTheSendsOfTheOneBefore)
 {
   Plan plan = plan_with({stage_of(0, 2, 1, 0), stage_of(1, 2, 1, 2)}, 8);
   plan.transfers.blocking = true;
-  const auto program = make_program(plan, unequal_chain(2));
+  const auto program = testing_support::unit_program(plan, unequal_chain(2));
   const std::size_t rank = 0;
   const LaneId send = lane_named(*program, rank, "send activation").value();
   std::uint64_t sent = 0;
@@ -94,7 +94,7 @@ TEST(TransferRules, OfBlockingAreRefusedWhereWaitsHaveNoRoom)
   const auto fault = [](std::vector<Stage> stages) {
     Plan plan = plan_with(std::move(stages), 8);
     plan.transfers.blocking = true;
-    return message_of([&] { make_program(plan, testing_support::divisible(2)); });
+    return message_of([&] { testing_support::unit_program(plan, testing_support::divisible(2)); });
   };
   EXPECT_EQ(fault({stage_of(0, 2, 1, 0), stage_of(1, 1, 1, 2)}),
             "InputError transfers: blocking needs neighbouring stages that divide the micro-batches alike, and "
@@ -122,7 +122,7 @@ TEST(TransferRules, OfSlicesSendAPartForEachShard)
     workload.layers[0].output = Bytes(800);
     workload.layers[0].gradient = Bytes(400);
     for (auto& layer : workload.layers) ++layer.parameters;  // which all shards have
-    const auto program = make_program(plan, workload);
+    const auto program = testing_support::unit_program(plan, workload);
     EXPECT_THAT(faults_of(*program), IsEmpty());
     std::vector<double> found;
     for (std::size_t rank = 0; rank < program->ranks(); ++rank) {
@@ -154,17 +154,19 @@ TEST(GatheredParameters, TravelInTheirFormat)
 {
   Plan plan = fsdp(2, false);
   const Workload workload = unequal_chain(2);
-  const auto size = [&] { return first_of(*make_program(plan, workload), 0, "gather for forwards 0").size.value; };
+  const auto size = [&] {
+    return first_of(*testing_support::unit_program(plan, workload), 0, "gather for forwards 0").size.value;
+  };
   EXPECT_EQ(size(), 1000 * 4 / 2);
   plan.sync.gathered = DType::BFloat16;
   EXPECT_EQ(size(), 1000 * 2 / 2);
-  EXPECT_EQ(first_of(*make_program(plan, workload), 0, "sync gradients 0").size.value, 1000 * 4);
+  EXPECT_EQ(first_of(*testing_support::unit_program(plan, workload), 0, "sync gradients 0").size.value, 1000 * 4);
 }
 
 TEST(MicrobatchSyncs, FollowEachBackwardBesideLaterComputations)
 {
   const Plan plan = fsdp(2, true);
-  const auto program = make_program(plan, unequal_chain(2));
+  const auto program = testing_support::unit_program(plan, unequal_chain(2));
   EXPECT_THAT(faults_of(*program), IsEmpty());
   const std::size_t rank = 1;
   const LaneId lanes[] = {lane_named(*program, rank, "sync gradients 0").value(),
@@ -198,7 +200,7 @@ TEST(MicrobatchSyncs, FollowEachBackwardBesideLaterComputations)
 
 TEST(MicrobatchSyncs, AreSoundOnlyAfterTheirOwnBackward)
 {
-  testing_support::EditableProgram program(*make_program(fsdp(1, true), unequal_chain(1)));
+  testing_support::EditableProgram program(*testing_support::unit_program(fsdp(1, true), unequal_chain(1)));
   const LaneId sync = lane_named(program, 1, "sync gradients").value();
   Waits& waits = program.instruction(1, sync, 1).waits;
   ASSERT_EQ(waits.size(), 2U);
@@ -214,7 +216,7 @@ TEST(MicrobatchSyncs, AreSoundOnlyAfterTheirOwnBackward)
 
 TEST(MicrobatchSyncs, HoldUnsummedGradientsFromEachBackwardToItsSum)
 {
-  const auto program = make_program(fsdp(3, true), unequal_chain(3));
+  const auto program = testing_support::unit_program(fsdp(3, true), unequal_chain(3));
   UntimedPlay each(*program);
   EXPECT_TRUE(each.run(2));
   EXPECT_EQ(each.memory_at_end(0), program->resident(0, Tier::Device));

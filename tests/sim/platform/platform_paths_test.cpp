@@ -129,7 +129,7 @@ void expect_transfers_as_paths_say(const Platform& platform)
   const std::set<std::pair<std::size_t, std::size_t>> pairs = {{0, 1}, {1, 0}, {0, last}, {last, 0}, {last / 2, last}};
   for (const auto& [from, to] : pairs) {
     if (from == to) continue;
-    const auto hosts = at_one_gigaflop({cluster.devices[from].name, cluster.devices[to].name});
+    const auto hosts = on_hosts({cluster.devices[from].name, cluster.devices[to].name});
     for (const Bytes size : {Bytes(1000), Bytes(100e6)}) {
       const double time = number_from_child([&] {
         ListedProgram program(2);

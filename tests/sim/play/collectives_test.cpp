@@ -69,9 +69,9 @@ void star_of_devices(PlatformFile& file, std::size_t devices, const std::string&
 double time_after_computation(PlatformFile& file, std::size_t ranks, Opcode opcode, Bytes size, Algorithm algorithm)
 {
   ListedProgram program(ranks);
-  for (std::size_t rank = 0; rank < ranks; ++rank) program.compute(rank, Flops(rank + 1 < ranks ? 1e9 : 3e9));
+  for (std::size_t rank = 0; rank < ranks; ++rank) program.compute(rank, Seconds(rank + 1 < ranks ? 1 : 3));
   program.collective(opcode, all_of(ranks), size, after_compute(1), algorithm);
-  return simulate(file.load(), program, at_one_gigaflop(names(ranks)), 1, nullptr).step_times.at(0).value - 3;
+  return simulate(file.load(), program, on_hosts(names(ranks)), 1, nullptr).step_times.at(0).value - 3;
 }
 
 TEST(SimulatedAllReduce, TakesTheRoundsOfTheRingAfterTheLastRankJoins)
@@ -98,11 +98,11 @@ TEST(SimulatedAllReduce, BeginsWhenTheLastRankJoinsAndEndsForAllAtOnce)
   ListedProgram program(3);
   for (std::size_t rank = 0; rank < 3; ++rank) {
     // The computation of a step waits for the AllReduce of the one before, as that of a forward pass for the update.
-    program.compute(rank, Flops(1e9 * static_cast<double>(rank + 1)), Wait{program.sync_lane(rank, all_of(3)), 1, 1});
+    program.compute(rank, Seconds(static_cast<double>(rank + 1)), Wait{program.sync_lane(rank, all_of(3)), 1, 1});
   }
   program.collective(Opcode::AllReduce, all_of(3), Bytes(300e6), after_compute(1));
   EventList trace;
-  const auto report = simulate(file.load(), program, at_one_gigaflop(names(3)), 2, &trace);
+  const auto report = simulate(file.load(), program, on_hosts(names(3)), 2, &trace);
   std::size_t reductions = 0;
   for (const auto& event : trace.events) {
     if (event.instruction.opcode != Opcode::AllReduce) continue;
@@ -127,7 +127,7 @@ TEST(SimulatedAllReduce, TakesAnActivityPerFlow)
   ring_of_devices(file, 64, "100MBps", "10ms");
   ListedProgram program(64);
   program.collective(Opcode::AllReduce, all_of(64), Bytes(64e6));
-  const auto report = simulate(file.load(), program, at_one_gigaflop(names(64)), 1, nullptr);
+  const auto report = simulate(file.load(), program, on_hosts(names(64)), 1, nullptr);
   EXPECT_EQ(report.activities, 64U);
   EXPECT_NEAR(report.step_times[0].value, 126 * (0.01 + 0.01), 1e-6);
 }
@@ -140,7 +140,7 @@ TEST(SimulatedAllReduce, SharesItsLinksWithTransfers)
   program.transfer(0, 1, Bytes(100e6));
   program.collective(Opcode::AllReduce, {0, 1}, Bytes(100e6));
   EventList trace;
-  simulate(file.load(), program, at_one_gigaflop(names(2)), 1, &trace);
+  simulate(file.load(), program, on_hosts(names(2)), 1, &trace);
   // The transfer has the link from 10 ms, and shares it from 20 ms with the flow of 100 MB. That has 1 MB left at 2 s.
   EXPECT_NEAR(events_of(trace.events, Opcode::Recv, 1).at(0).end.value, 2, 1e-6);
   for (const std::size_t rank : {0U, 1U}) {
@@ -156,7 +156,7 @@ TEST(SimulatedAllReduce, WaitsForNoMessageOfALane)
   program.collective(Opcode::AllReduce, {0, 1}, Bytes(100e6));
   for (int i = 0; i < 4; ++i) program.transfer(1, 0, Bytes(100e6));
   EventList trace;
-  simulate(file.load(), program, at_one_gigaflop(names(2)), 1, &trace);
+  simulate(file.load(), program, on_hosts(names(2)), 1, &trace);
   // The messages of the lane follow each other; the flow has half of the link beside them.
   EXPECT_NEAR(events_of(trace.events, Opcode::AllReduce, 0).at(0).end.value, 0.02 + 2, 1e-6);
   EXPECT_NEAR(events_of(trace.events, Opcode::Recv, 0).back().end.value, 0.01 + 5, 1e-6);
@@ -169,7 +169,7 @@ TEST(SimulatedAllReduce, StaysUnderTheWindowsOfItsLinks)
   ring_of_devices(file, 2, "100MBps", "50ms", "<prop id=\"flows\" value=\"4\"/><prop id=\"window\" value=\"1 MB\"/>");
   ListedProgram program(2);
   program.collective(Opcode::AllReduce, {0, 1}, Bytes(40e6));
-  const auto report = simulate(file.load(), program, at_one_gigaflop(names(2)), 1, nullptr);
+  const auto report = simulate(file.load(), program, on_hosts(names(2)), 1, nullptr);
   EXPECT_NEAR(report.step_times[0].value, 2 * 0.05 + 1, 1e-6);
 }
 
@@ -181,7 +181,7 @@ double time_under_rising_bandwidth(const std::string& latency, const std::string
     ring_of_devices(file, 2, "100MBps", latency, props, {"bandwidth_file", "1 200e6\n"});
     ListedProgram program(2);
     program.collective(Opcode::AllReduce, {0, 1}, Bytes(300e6));
-    const auto report = simulate(file.load(), program, at_one_gigaflop(names(2)), 1, nullptr);
+    const auto report = simulate(file.load(), program, on_hosts(names(2)), 1, nullptr);
     ensure(report.activities == 2, "a flow that was started again counts once");
     for (const auto& link : report.links) ensure(link.bytes == Bytes(300e6), "and so do its bytes");
     return report.step_times.at(0).value;
@@ -204,7 +204,7 @@ TEST(SimulatedAllReduce, NamesTheLinkThatGoesOffBeforeItsDataArrive)
   const Platform platform = file.load();
   ListedProgram program(2);
   program.collective(Opcode::AllReduce, {0, 1}, Bytes(1));
-  const std::string message = message_of([&] { simulate(platform, program, at_one_gigaflop(names(2)), 1, nullptr); });
+  const std::string message = message_of([&] { simulate(platform, program, on_hosts(names(2)), 1, nullptr); });
   EXPECT_TRUE(message.starts_with("InputError cluster: link on")) << message;
   EXPECT_NE(message.find(" is off at 3 s, and AllReduce parameter gradient (rank "), std::string::npos) << message;
   EXPECT_TRUE(message.ends_with(", step 0) needs it; the hosts and links of a plan must stay on")) << message;
@@ -247,7 +247,7 @@ double time_over_two_sites(Algorithm algorithm, const std::vector<std::size_t>& 
     }
     ListedProgram program(4);
     program.collective(Opcode::AllReduce, ranks, Bytes(40e6), {}, algorithm);
-    return simulate(file.load(), program, at_one_gigaflop(hosts), 1, nullptr).step_times.at(0).value;
+    return simulate(file.load(), program, on_hosts(hosts), 1, nullptr).step_times.at(0).value;
   });
 }
 
@@ -267,7 +267,7 @@ TEST(SimulatedCollectives, SendToOneAtATimeInAnAllToAll)
   star_of_devices(file, 4, "100MBps", "5ms");
   ListedProgram program(4);
   program.collective(Opcode::AllToAll, all_of(4), Bytes(40e6));
-  const auto report = simulate(file.load(), program, at_one_gigaflop(names(4)), 1, nullptr);
+  const auto report = simulate(file.load(), program, on_hosts(names(4)), 1, nullptr);
   EXPECT_EQ(report.activities, 12U);
   EXPECT_NEAR(report.step_times[0].value, 3 * (0.01 + 10e6 / 100e6), 1e-6);
   for (const auto& link : report.links) EXPECT_DOUBLE_EQ(link.bytes.value, 30e6);
@@ -308,7 +308,7 @@ TEST(SimulatedCollectives, FollowEachOtherInALane)
   ListedProgram program(2);
   for (int i = 0; i < 3; ++i) program.collective(Opcode::AllReduce, {0, 1}, Bytes(100e6));
   EventList trace;
-  const auto report = simulate(file.load(), program, at_one_gigaflop(names(2)), 1, &trace);
+  const auto report = simulate(file.load(), program, on_hosts(names(2)), 1, &trace);
   EXPECT_EQ(report.activities, 6U);
   const auto events = events_of(trace.events, Opcode::AllReduce, 1);
   ASSERT_EQ(events.size(), 3U);
@@ -325,7 +325,7 @@ TEST(SimulatedCollectives, TakeNoTimeWithinAHost)
   ListedProgram program(4);
   program.collective(Opcode::AllReduce, {0, 1}, Bytes(1e9));
   program.collective(Opcode::AllReduce, {0, 1, 2, 3}, Bytes(200e6));
-  const auto report = simulate(file.load(), program, at_one_gigaflop({"d0", "d0", "d1", "d1"}), 1, nullptr);
+  const auto report = simulate(file.load(), program, on_hosts({"d0", "d0", "d1", "d1"}), 1, nullptr);
   EXPECT_EQ(report.activities, 2U);  // from one host to the other, and back
   EXPECT_NEAR(report.step_times[0].value, 6 * (0.01 + 0.5), 1e-6);
 }

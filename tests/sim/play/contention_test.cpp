@@ -71,9 +71,9 @@ std::string times_of(Opcode opcode, Algorithm algorithm, unsigned seed)
   program.collective(opcode, all, Bytes(static_cast<double>(devices * (1 + nodes.random() % 1000000))), {}, algorithm);
   const Platform platform = nodes.file.load();
   const Plan plan = one_layer_per_device(names(devices), ChainSchedule::Sequential, 1);
-  const auto rates = nominal_rates(plan, equal_layers(devices, Bytes(1), Bytes(1)), platform.cluster());
+  const auto rates = nominal_rates(plan, platform.cluster());
   const Seconds played = play_program(program, rates).periods[0].end;
-  const auto simulated = simulate(platform, program, at_one_gigaflop(names(devices)), 1, nullptr).step_times.at(0);
+  const auto simulated = simulate(platform, program, on_hosts(names(devices)), 1, nullptr).step_times.at(0);
   PlayerRates alone = rates;
   alone.shared_links = {};
   const Seconds without = play_program(program, alone).periods[0].end;
@@ -124,9 +124,9 @@ std::string times_in_cluster(const std::string& sharing, Algorithm algorithm, st
   std::iota(all.begin(), all.end(), std::size_t{0});
   program.collective(Opcode::AllReduce, all, Bytes(100e6), {}, algorithm);
   const Plan plan = one_layer_per_device(names(devices), ChainSchedule::Sequential, 1);
-  const auto rates = nominal_rates(plan, equal_layers(devices, Bytes(1), Bytes(1)), platform.cluster());
+  const auto rates = nominal_rates(plan, platform.cluster());
   const Seconds played = play_program(program, rates).periods[0].end;
-  const auto simulated = simulate(platform, program, at_one_gigaflop(names(devices)), 1, nullptr).step_times.at(0);
+  const auto simulated = simulate(platform, program, on_hosts(names(devices)), 1, nullptr).step_times.at(0);
   return fmt::format("{:.17g} {:.17g}", simulated.value, played.value);
 }
 
@@ -167,7 +167,7 @@ double time_of_exchange(const std::string& attributes)
     ListedProgram program(2);
     program.transfer(0, 1, Bytes(100e6));
     program.transfer(1, 0, Bytes(100e6));
-    return simulate(platform, program, at_one_gigaflop({"n0", "n1"}), 1, nullptr).step_times.at(0).value;
+    return simulate(platform, program, on_hosts({"n0", "n1"}), 1, nullptr).step_times.at(0).value;
   });
 }
 

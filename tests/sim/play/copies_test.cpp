@@ -38,7 +38,7 @@ SimulationReport play(const Platform& platform, const Program& program, TraceSin
   Plan plan = one_layer_per_device(names(program.ranks()), ChainSchedule::GPipe, 1);
   if (!system.empty()) plan.system = TrainingSystem{system};
   const Workload workload = equal_layers(program.ranks(), Bytes(0), Bytes(0));
-  return simulate(platform, program, rank_hosts(plan, workload, platform.cluster()), steps, sink);
+  return simulate(platform, program, rank_hosts(plan, platform.cluster()), steps, sink);
 }
 
 TEST(Copies, TakeTheLatencyAndTheDataOneAfterTheOther)

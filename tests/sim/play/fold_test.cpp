@@ -158,9 +158,9 @@ std::size_t acting_ranks(const Program& program)
 }
 
 /// The times of two steps.
-std::string simulated_text(const Platform& platform, const Plan& plan, const Workload& workload, const Program& program)
+std::string simulated_text(const Platform& platform, const Plan& plan, const Program& program)
 {
-  const auto report = simulate(platform, program, rank_hosts(plan, workload, platform.cluster()), 2, nullptr);
+  const auto report = simulate(platform, program, rank_hosts(plan, platform.cluster()), 2, nullptr);
   return fmt::format("{:.17g} {:.17g}", report.step_times[0].value, report.step_times[1].value);
 }
 
@@ -174,8 +174,8 @@ std::string folded_text(const Shape& shape)
   const auto folded = schedules::fold(plan, workload, platform.cluster());
   if (const auto* reason = std::get_if<std::string>(&folded)) return "reason " + *reason;
   const auto& step = std::get<schedules::FoldedStep>(folded);
-  const auto program = schedules::make_program(plan, workload);
-  const auto whole = play_program(*program, nominal_rates(plan, workload, platform.cluster()), 1);
+  const auto program = schedules::make_program(plan, workload, platform.cluster());
+  const auto whole = play_program(*program, nominal_rates(plan, platform.cluster()), 1);
   const auto own = play_program(*step.program, schedules::rates_of(step, platform.cluster()), 1);
   for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
     const Bytes need = whole.peak_memory[rank][0];
@@ -193,7 +193,7 @@ std::string folded_text(const Shape& shape)
   for (const auto& [link, users] : step.links) platform.scale(Property::Bandwidth, 1 / users, link);
   return fmt::format("{} {:.17g} {:.17g} ", acting_ranks(*step.program), whole.periods[0].step_time.value,
                      own.periods[0].step_time.value) +
-         simulated_text(platform, plan, workload, *step.program);
+         simulated_text(platform, plan, *step.program);
 }
 
 std::string whole_text(const Shape& shape)
@@ -201,7 +201,7 @@ std::string whole_text(const Shape& shape)
   const Platform platform = load(shape.machine);
   const Plan plan = plan_of(shape);
   const Workload workload = workload_of(shape);
-  return simulated_text(platform, plan, workload, *schedules::make_program(plan, workload));
+  return simulated_text(platform, plan, *schedules::make_program(plan, workload, platform.cluster()));
 }
 
 /// Compares a shape folded with the same unfolded; returns the number of ranks that act, or 0 and the reason.

@@ -28,7 +28,7 @@ void two_devices(PlatformFile& file)
 /// When the computations of rank 0 end.
 std::vector<double> ends_of(const Program& program, const std::vector<double>& interference)
 {
-  auto ranks = at_one_gigaflop(names(program.ranks()));
+  auto ranks = on_hosts(names(program.ranks()));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) ranks[rank].interference = interference[rank];
   EventList trace;
   PlatformFile file;
@@ -60,7 +60,7 @@ TEST(Interference, SlowsDownAComputationWhileACollectiveLasts)
     for (const double collective : {0.02, 0.5, 1.14, 3.0}) {  // with two latencies
       const auto add = [&](ListedProgram& program) {
         program.collective(Opcode::AllReduce, {0, 1}, Bytes(1e8 * (collective - 0.02)));
-        program.compute(0, Flops(1e9));
+        program.compute(0, Seconds(1));
       };
       const double expected = interference <= collective ? interference : collective + (1 - collective / interference);
       EXPECT_NEAR(first_end(add, {interference, 1}), expected, 1e-7) << interference << " " << collective;
@@ -73,8 +73,8 @@ TEST(Interference, BeginsWhenAllEndsHaveReachedTheCollective)
   const auto add = [](ListedProgram& program) {
     program.collective(Opcode::AllReduce, {0, 1}, Bytes(48e6));  // 0.5 s
     program.instruction(1, 1, 0).waits.add(after_compute(1));
-    program.compute(0, Flops(2e9));
-    program.compute(1, Flops(1e9));
+    program.compute(0, Seconds(2));
+    program.compute(1, Seconds(1));
   };
   EXPECT_NEAR(first_end(add, {1.25, 1}), 2 + 0.5 - 0.5 / 1.25, exact);
   EXPECT_NEAR(first_end(add, {1, 1.25}), 2, exact) << "of another device";
@@ -85,7 +85,7 @@ TEST(Interference, LastsAsLongAsAnyOfSeveralCollectives)
   const auto add = [](ListedProgram& program) {
     program.collective(Opcode::AllReduce, {0, 1}, Bytes(0), {}, Algorithm::Tree);  // 20 ms
     program.collective(Opcode::AllGather, {0, 1}, Bytes(49e6));                    // 0.5 s
-    program.compute(0, Flops(2e9));
+    program.compute(0, Seconds(2));
   };
   EXPECT_NEAR(first_end(add, {1.25, 1}), 2 + 0.5 - 0.5 / 1.25, exact);
 }
@@ -96,7 +96,7 @@ TEST(Interference, KeepsTheWorkOfAComputationOverManyCollectives)
     for (std::uint64_t i = 0; i < 100; ++i) {
       program.collective(Opcode::AllGather, {0, 1}, Bytes(1e6));  // 20 ms each
     }
-    program.compute(0, Flops(4e9));
+    program.compute(0, Seconds(4));
   };
   EXPECT_NEAR(first_end(add, {1.25, 1}), 4 + 2 - 2 / 1.25, 1e-8);
 }

@@ -33,7 +33,7 @@ std::vector<RankHost> hosts_of(const Platform& platform, std::size_t devices, co
 {
   Plan plan = one_layer_per_device(names(devices), ChainSchedule::GPipe, 1);
   if (!system.empty()) plan.system = TrainingSystem{system};
-  return rank_hosts(plan, equal_layers(devices, Bytes(0), Bytes(0)), platform.cluster());
+  return rank_hosts(plan, platform.cluster());
 }
 
 std::vector<TraceEvent> updates_of(const Platform& platform, const Program& program, std::size_t rank = 0,
@@ -50,9 +50,9 @@ TEST(UpdatesOnMachines, RunAtTheRateOfAnIdleDevice)
   devices_in_a_machine(file, 1, "2Gf,4Gf");
   const Platform platform = file.load();
   ListedProgram program(1);
-  program.update_on_machine(0, Flops(8e9));
-  program.update_on_machine(0, Flops(2e9));
-  program.update_on_machine(0, Flops(0));
+  program.update_on_machine(0, Flops(8e9) / FlopsPerSecond(4e9));
+  program.update_on_machine(0, Flops(2e9) / FlopsPerSecond(4e9));
+  program.update_on_machine(0, Flops(0) / FlopsPerSecond(4e9));
   const auto updates = updates_of(platform, program);
   EXPECT_NEAR(updates.at(0).end.value, 2, exact);
   EXPECT_NEAR(updates.at(1).end.value, 2.5, exact);
@@ -65,9 +65,9 @@ TEST(UpdatesOnMachines, ChangeTheirRateWhenTheDeviceBeginsAndEndsToCompute)
   devices_in_a_machine(file, 1, "2Gf,4Gf");
   const Platform platform = file.load();
   ListedProgram program(1);
-  program.update_on_machine(0, Flops(4e9));
-  program.compute(0, Flops(1e9), Wait{program.lane_of(0, Engine::Host), 0, 1});
-  program.update_on_machine(0, Flops(10e9));
+  program.update_on_machine(0, Flops(4e9) / FlopsPerSecond(4e9));
+  program.compute(0, Seconds(1), Wait{program.lane_of(0, Engine::Host), 0, 1});
+  program.update_on_machine(0, Flops(10e9) / FlopsPerSecond(4e9));
   const auto updates = updates_of(platform, program);
   EXPECT_NEAR(updates.at(0).end.value, 1, exact);
   EXPECT_NEAR(updates.at(1).end.value, 2 + 8.0 / 4, exact) << "2 GFLOP while the device computes, 8 after it";
@@ -79,8 +79,8 @@ TEST(UpdatesOnMachines, KeepTheSlowRateFromOneComputationToTheNext)
   devices_in_a_machine(file, 1, "2Gf,4Gf");
   const Platform platform = file.load();
   ListedProgram program(1);
-  for (int i = 0; i < 1000; ++i) program.compute(0, Flops(1e6));  // 1 ms each
-  program.update_on_machine(0, Flops(6e9));
+  for (int i = 0; i < 1000; ++i) program.compute(0, Seconds(0.001));  // 1 ms each
+  program.update_on_machine(0, Flops(6e9) / FlopsPerSecond(4e9));
   EventList trace;
   const auto report = simulate(platform, program, hosts_of(platform, 1), 1, &trace);
   EXPECT_NEAR(events_of(trace.events, Opcode::Update, 0).at(0).end.value, 2, exact) << "2 GFLOP in the first second";
@@ -96,9 +96,9 @@ TEST(UpdatesOnMachines, KeepTheirTotalOverManyChangesOfTheirRate)
   const LaneId loads = program.lane_of(0, Engine::CopyIn);
   for (std::uint64_t i = 0; i < 200; ++i) {
     program.copy(0, Opcode::Load, Bytes(0), i == 0 ? Waits() : Waits(after_compute(i)));  // 10 ms
-    program.compute(0, Flops(30e6), Wait{loads, 0, i + 1});                               // 30 ms
+    program.compute(0, Seconds(0.03), Wait{loads, 0, i + 1});                             // 30 ms
   }
-  program.update_on_machine(0, Flops(12e9));  // 60 MFLOP in each 40 ms
+  program.update_on_machine(0, Flops(12e9) / FlopsPerSecond(3e9));  // 60 MFLOP in each 40 ms
   EXPECT_NEAR(updates_of(platform, program).at(0).end.value, 8, 1e-8);
 }
 
@@ -113,9 +113,9 @@ TEST(UpdatesOnMachines, AreSlowedByEachDeviceOfTheirMachineAndNoOther)
   file.route("other", "d2", {"pcie"});
   const Platform platform = file.load();
   ListedProgram program(3);
-  program.compute(1, Flops(1e9));
-  program.update_on_machine(0, Flops(4e9));
-  program.update_on_machine(2, Flops(4e9));
+  program.compute(1, Seconds(1));
+  program.update_on_machine(0, Flops(4e9) / FlopsPerSecond(2e9));
+  program.update_on_machine(2, Flops(4e9) / FlopsPerSecond(2e9));
   EventList trace;
   simulate(platform, program, hosts_of(platform, 3), 1, &trace);
   EXPECT_NEAR(events_of(trace.events, Opcode::Update, 0).at(0).end.value, 1 + 3.0 / 2, exact);
@@ -128,9 +128,9 @@ TEST(UpdatesOnMachines, OfSeveralRanksShareTheMachine)
   devices_in_a_machine(file, 2, "1Gf,2Gf");
   const Platform platform = file.load();
   ListedProgram program(2);
-  program.compute(0, Flops(1e9));
-  program.update_on_machine(0, Flops(1e9));
-  program.update_on_machine(1, Flops(3e9));
+  program.compute(0, Seconds(1));
+  program.update_on_machine(0, Flops(1e9) / FlopsPerSecond(2e9));
+  program.update_on_machine(1, Flops(3e9) / FlopsPerSecond(2e9));
   EventList trace;
   simulate(platform, program, hosts_of(platform, 2), 1, &trace);
   // 0.5 GFLOP each in the first second, at half of 1 GFLOP/s; then half of 2 GFLOP/s, and all of it from 1.5 s on.
@@ -144,8 +144,8 @@ TEST(UpdatesOnMachines, HaveACoreEach)
   devices_in_a_machine(file, 3, "1Gf,2Gf", "core=\"2\"");
   const Platform platform = file.load();
   ListedProgram program(3);
-  for (std::size_t rank = 0; rank < 3; ++rank) program.update_on_machine(rank, Flops(4e9));
-  program.compute(0, Flops(1e9));
+  for (std::size_t rank = 0; rank < 3; ++rank) program.update_on_machine(rank, Flops(4e9) / FlopsPerSecond(2e9));
+  program.compute(0, Seconds(1));
   const auto updates = updates_of(platform, program);
   // Two cores for three updates: 2/3 GFLOP each in the first second, then 4/3 GFLOP/s.
   EXPECT_NEAR(updates.at(0).end.value, 1 + (4 - 2.0 / 3) / (4.0 / 3), exact);
@@ -160,8 +160,9 @@ TEST(UpdatesOnMachines, RunAtTheMeasuredRatesOfTheSystem)
   const auto end = [&](const std::string& system) {
     return number_from_child([&] {
       ListedProgram program(1);
-      program.compute(0, Flops(1e9));
-      program.update_on_machine(0, Flops(13e9));
+      program.compute(0, Seconds(1));
+      const auto hosts = hosts_of(platform, 1, system);
+      program.update_on_machine(0, Flops(13e9) / hosts.at(0).machine.value().rates.update_speed);
       return updates_of(platform, program, 0, system).at(0).end.value;
     });
   };
@@ -176,9 +177,9 @@ TEST(UpdatesOnMachines, MayEndAtTheTimeAtWhichTheirRateChanges)
   devices_in_a_machine(file, 1, "2Gf,4Gf");
   const Platform platform = file.load();
   ListedProgram program(1);
-  program.compute(0, Flops(1e9));
-  program.update_on_machine(0, Flops(2e9));
-  program.update_on_machine(0, Flops(4e9));
+  program.compute(0, Seconds(1));
+  program.update_on_machine(0, Flops(2e9) / FlopsPerSecond(4e9));
+  program.update_on_machine(0, Flops(4e9) / FlopsPerSecond(4e9));
   EventList trace;
   const auto report = simulate(platform, program, hosts_of(platform, 1), 1, &trace);
   const auto updates = events_of(trace.events, Opcode::Update, 0);
@@ -194,7 +195,7 @@ TEST(UpdatesOnMachines, FollowTheProfileOfTheirMachine)
   devices_in_a_machine(file, 1, "2Gf", fmt::format("speed_file=\"{}\"", profile));
   const Platform platform = file.load();
   ListedProgram program(1);
-  program.update_on_machine(0, Flops(4e9));
+  program.update_on_machine(0, Flops(4e9) / FlopsPerSecond(2e9));
   EXPECT_NEAR(updates_of(platform, program).at(0).end.value, 3, exact);
 }
 
@@ -209,7 +210,7 @@ TEST(UpdatesOnMachines, NeedAMachine)
   PlatformFile file;
   file.device("d0", "1Gf");
   ListedProgram program(1);
-  program.update_on_machine(0, Flops(1));
+  program.update_on_machine(0, Seconds(1));
   EXPECT_EQ(fault_of(file, program),
             "InputError test: device d0 is in no machine, and Update (rank 0, step 0) needs one; name it with the prop "
             "host");
@@ -221,7 +222,7 @@ TEST(UpdatesOnMachines, EndTheRunWhenTheirMachineIsOff)
   const auto profile = file.profile("off.profile", "0.5 0\n");
   devices_in_a_machine(file, 1, "2Gf", fmt::format("state_file=\"{}\"", profile));
   ListedProgram program(1);
-  program.update_on_machine(0, Flops(4e9));
+  program.update_on_machine(0, Flops(4e9) / FlopsPerSecond(2e9));
   EXPECT_EQ(fault_of(file, program),
             "InputError test: host cpu is off at 0.5 s, and Update (rank 0, step 0) needs it; the hosts and links of a "
             "plan must stay on");
@@ -233,7 +234,7 @@ TEST(UpdatesOnMachines, EndTheRunWhenTheirMachineStandsStillForGood)
   const auto profile = file.profile("still.profile", "0.5 0\n");
   devices_in_a_machine(file, 1, "2Gf", fmt::format("speed_file=\"{}\"", profile));
   ListedProgram program(1);
-  program.update_on_machine(0, Flops(4e9));
+  program.update_on_machine(0, Flops(4e9) / FlopsPerSecond(2e9));
   EXPECT_EQ(
       fault_of(file, program),
       "InputError test: host cpu stands still: nothing has completed since 0 s, and Update (rank 0, step 0) waits "

@@ -2,6 +2,7 @@
 #include "tests/support/mixes.hpp"
 #include "tests/support/simulated.hpp"
 #include "tests/support/thrown_message.hpp"
+#include "tests/support/unit_devices.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -182,8 +183,8 @@ TEST(Mix, UpdatesWhoseParametersAreGatheredRunOutsideTurns)
     const std::size_t gather = program->connect({{0, "gather"}, {1, "gather"}});
     const auto lane_of = [&](std::size_t channel) { return program->channels().at(channel).ends[0].lane; };
     for (const std::size_t rank : {0U, 1U}) {
-      program->compute(rank, Flops(2e9), Wait{lane_of(gather), 1, 1});
-      program->testing_support::EditableProgram::compute(rank, Opcode::Update, 0, 0.5e9, Wait{lane_of(sync), 0, 1});
+      program->compute(rank, Seconds(2), Wait{lane_of(gather), 1, 1});
+      program->testing_support::EditableProgram::compute(rank, Opcode::Update, 0, 0.5, Wait{lane_of(sync), 0, 1});
     }
     const auto add = [&](std::size_t channel, const Waits& waits) {
       program->testing_support::EditableProgram::collective(channel, Opcode::AllReduce, Payload::ParameterGradient, 1e9,
@@ -264,8 +265,9 @@ TestJob pipeline(std::size_t stages, std::uint64_t microbatches)
 {
   const Workload workload = equal_layers(stages, Bytes(0), Bytes(0));
   const auto hosts = names(stages);
-  return {schedules::make_program(one_layer_per_device(hosts, ChainSchedule::OneForwardOneBackward, microbatches),
-                                  workload),
+  return {testing_support::program_at(FlopsPerSecond(1e9),
+                                      one_layer_per_device(hosts, ChainSchedule::OneForwardOneBackward, microbatches),
+                                      workload),
           hosts};
 }
 
@@ -343,7 +345,8 @@ TEST(Mix, AMixOfOneJobIsThatJobAlone)
     Mix alone = mix_of(1, Discipline::None, LinkSharing::Fair);
     const Workload workload = equal_layers(4, Bytes(3e8), Bytes(2e8));
     const TestJob job = {
-        schedules::make_program(one_layer_per_device(names(4), ChainSchedule::OneForwardOneBackward, 6), workload),
+        testing_support::program_at(FlopsPerSecond(1e9),
+                                    one_layer_per_device(names(4), ChainSchedule::OneForwardOneBackward, 6), workload),
         names(4)};
     const auto expected = run({job}, alone, 4);
     std::string faults;
@@ -389,14 +392,14 @@ TEST(Mix, StrictTurnsOfInstructionsThatWaitForEachOtherAreAFaultOfTheMix)
     const Platform platform = file.load();
     // On device a, job a computes twice before job b's result from device b is there, which waits for job a.
     const auto one = std::make_shared<ListedProgram>(2);
-    one->compute(0, Flops(1e9));
-    one->compute(0, Flops(1e9));
+    one->compute(0, Seconds(1));
+    one->compute(0, Seconds(1));
     one->transfer(0, 1, Bytes(1e6), after_compute(2));
-    one->compute(1, Flops(1e9), Wait{one->receive_lane(0, 1), 0, 1});
+    one->compute(1, Seconds(1), Wait{one->receive_lane(0, 1), 0, 1});
     const auto other = std::make_shared<ListedProgram>(2);
-    other->compute(0, Flops(1e9));
+    other->compute(0, Seconds(1));
     other->transfer(0, 1, Bytes(1e6), after_compute(1));
-    other->compute(1, Flops(1e9), Wait{other->receive_lane(0, 1), 0, 1});
+    other->compute(1, Seconds(1), Wait{other->receive_lane(0, 1), 0, 1});
     Mix mix = mix_of(2);
     mix.hand_over = HandOver::Instruction;
     return message_of([&] { times_of(platform, {{one, {"a", "b"}}, {other, {"b", "a"}}}, mix, 2); });
@@ -441,7 +444,7 @@ RandomJob random_job(std::mt19937& random)
     program->collective(Opcode::AllReduce, ranks, Bytes(1e9 * seconds()), after_compute(1));
     const double compute = seconds();
     for (const std::size_t rank : ranks) {
-      program->compute(rank, Flops(1e9 * compute), Wait{program->sync_lane(rank, ranks), 1, 1});
+      program->compute(rank, Seconds(compute), Wait{program->sync_lane(rank, ranks), 1, 1});
       result.compute.emplace_back(hosts[rank], compute);
     }
     result.job = {program, hosts};
@@ -455,8 +458,9 @@ RandomJob random_job(std::mt19937& random)
     workload.layers[i].backward = Flops(2e9 * forward);
     result.compute.emplace_back(hosts[i], 3 * forward * static_cast<double>(microbatches));
   }
-  result.job = {schedules::make_program(one_layer_per_device(hosts, ChainSchedule::OneForwardOneBackward, microbatches),
-                                        workload),
+  result.job = {testing_support::program_at(
+                    FlopsPerSecond(1e9),
+                    one_layer_per_device(hosts, ChainSchedule::OneForwardOneBackward, microbatches), workload),
                 hosts};
   return result;
 }

@@ -35,10 +35,10 @@ spmd::DeviceRates random_rates(std::mt19937_64& random)
 /// The largest difference between simulated and played times of three steps, relative.
 double difference_of(const Plan& plan, const Workload& workload, const Platform& platform, const Cluster& cluster)
 {
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = schedules::make_program(plan, workload, cluster);
   constexpr std::uint64_t steps = 3;
-  const auto played = play_program(*program, nominal_rates(plan, workload, cluster), steps);
-  const auto report = simulate(platform, *program, rank_hosts(plan, workload, cluster), steps, nullptr);
+  const auto played = play_program(*program, nominal_rates(plan, cluster), steps);
+  const auto report = simulate(platform, *program, rank_hosts(plan, cluster), steps, nullptr);
   double difference = 0;
   for (std::size_t i = 0; i < steps; ++i) {
     const double expected = played.periods[i].step_time.value;

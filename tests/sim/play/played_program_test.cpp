@@ -61,9 +61,9 @@ struct Comparison {
 Comparison compare(const Platform& platform, const Program& program, const Plan& plan, const Workload& workload)
 {
   const Cluster& cluster = platform.cluster();
-  const auto played = play_program(program, nominal_rates(plan, workload, cluster), steps);
+  const auto played = play_program(program, nominal_rates(plan, cluster), steps);
   EventList trace;
-  const auto report = simulate(platform, program, rank_hosts(plan, workload, cluster), steps, &trace);
+  const auto report = simulate(platform, program, rank_hosts(plan, cluster), steps, &trace);
   std::vector<std::vector<PlayedRank>> simulated(steps, std::vector<PlayedRank>(program.ranks()));
   for (const auto& event : trace.events) {
     if (!is_computation(event.instruction.opcode)) continue;
@@ -83,7 +83,7 @@ Comparison compare(const Platform& platform, const Program& program, const Plan&
     }
   }
   // The checker's own player plays one step, beside which no transfer of the next one is under way.
-  const Seconds one = play_program(program, nominal_rates(plan, workload, cluster)).periods.front().step_time;
+  const Seconds one = play_program(program, nominal_rates(plan, cluster)).periods.front().step_time;
   const auto add = [&](const std::vector<std::vector<StagePass>>& passes) {
     comparison.add(Seconds(play_step(plan, workload, cluster, passes)), one, one);
   };
@@ -202,7 +202,7 @@ Comparison compare_chain(const schedules::Schedule& schedule, unsigned seed, Lin
     std::sort(warm_up.rbegin(), warm_up.rend());
     plan.goal.schedule.numbers["warm_up"] = warm_up;
   }
-  return compare(platform, *schedules::make_program(plan, workload), plan, workload);
+  return compare(platform, *schedules::make_program(plan, workload, platform.cluster()), plan, workload);
 }
 
 TEST(PlayProgram, TakesTheStepsOfTheSimulatorUnderEverySchedule)
@@ -265,8 +265,9 @@ Comparison compare_replicas(const std::string& schedule, Algorithm algorithm, st
   plan.stages = testing_support::by_layers(plan.stages);
   if (seed / 2 % 2 == 0) workload.training.clip_norm = 1.0;
   // Replicas that order their passes differently would wait for each other's parameters forever.
-  if (are_alike && deadlock_of(*schedules::make_program(plan, workload))) plan.sync.sharded = Sharding::Gradients;
-  return compare(platform, *schedules::make_program(plan, workload), plan, workload);
+  if (are_alike && deadlock_of(*schedules::make_program(plan, workload, platform.cluster())))
+    plan.sync.sharded = Sharding::Gradients;
+  return compare(platform, *schedules::make_program(plan, workload, platform.cluster()), plan, workload);
 }
 
 TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithReplicasAndShards)
@@ -308,7 +309,7 @@ Comparison compare_grids(const std::string& schedule, const ShardGrid& grid, uns
     plan.stages.push_back(testing_support::stage_of_grids(first, 6 * (i + 1) / stages - 1, grid, replicas, names_left));
   }
   plan.stages = testing_support::by_layers(plan.stages);
-  return compare(platform, *schedules::make_program(plan, workload), plan, workload);
+  return compare(platform, *schedules::make_program(plan, workload, platform.cluster()), plan, workload);
 }
 
 TEST(PlayProgram, TakesTheStepsOfTheSimulatorWithGridsOfShards)
@@ -342,7 +343,7 @@ Comparison compare_collectives(Opcode opcode, Algorithm algorithm, std::size_t r
   for (std::uint64_t i = 0; i < 8; ++i) {
     for (const std::size_t rank : ends) {
       const double work = random() % 4 == 0 ? 0 : std::uniform_real_distribution<double>(0, 2e9)(random);
-      program.compute(rank, Flops(work), Wait{program.sync_lane(rank, ends, algorithm), 0, i});
+      program.compute(rank, Seconds((work) / 1e9), Wait{program.sync_lane(rank, ends, algorithm), 0, i});
     }
     program.collective(opcode, ends, random_bytes(random), after_compute(i + 1), algorithm);
     if (is_sum) continue;  // all its ends have as much data

@@ -21,16 +21,16 @@ std::string message_of_deadlock(const Program& program, std::uint64_t iterations
   PlatformFile file;
   chain_of_devices(file, program.ranks(), "100MBps", "10ms");
   const Platform platform = file.load();
-  return message_of([&] { simulate(platform, program, at_one_gigaflop(names(program.ranks())), iterations, nullptr); });
+  return message_of([&] { simulate(platform, program, on_hosts(names(program.ranks())), iterations, nullptr); });
 }
 
 TEST(Simulate, NamesTheWaitingInstructionsOfADeadlock)
 {
   ListedProgram program(2);
-  program.compute(0, Flops(1e9));
-  program.compute(0, Flops(1e9), Wait{program.receive_lane(1, 0), 0, 1});
+  program.compute(0, Seconds(1));
+  program.compute(0, Seconds(1), Wait{program.receive_lane(1, 0), 0, 1});
   program.transfer(1, 0, Bytes(1), after_compute(1));
-  program.compute(1, Flops(1e9), Wait{program.send_lane(1, 0), 0, 1});
+  program.compute(1, Seconds(1), Wait{program.send_lane(1, 0), 0, 1});
   EXPECT_EQ(message_of_deadlock(program),
             "bug the program deadlocks:\n"
             "  Forward of micro-batch 1 (rank 0, step 0) waits for 1 of its receive activation\n"
@@ -43,8 +43,8 @@ TEST(Simulate, NamesTheRanksThatACollectiveWaitsFor)
 {
   const std::vector<std::size_t> all = {0, 1, 2, 3};
   ListedProgram program(4);
-  for (const std::size_t rank : {0U, 1U}) program.compute(rank, Flops(1e9));
-  for (const std::size_t rank : {2U, 3U}) program.compute(rank, Flops(1e9), Wait{program.sync_lane(rank, all), 0, 1});
+  for (const std::size_t rank : {0U, 1U}) program.compute(rank, Seconds(1));
+  for (const std::size_t rank : {2U, 3U}) program.compute(rank, Seconds(1), Wait{program.sync_lane(rank, all), 0, 1});
   program.collective(Opcode::AllReduce, all, Bytes(1), after_compute(1));
   EXPECT_EQ(message_of_deadlock(program),
             "bug the program deadlocks:\n"
@@ -60,8 +60,8 @@ TEST(Simulate, NamesTheRanksThatACollectiveWaitsFor)
 std::string deadlock_without_arrivals(Waits waits_of_rank_0)
 {
   ListedProgram program(2);
-  program.compute(0, Flops(1e9), waits_of_rank_0);
-  program.compute(1, Flops(1e9), Wait{program.send_lane(1, 0), 0, 1});
+  program.compute(0, Seconds(1), waits_of_rank_0);
+  program.compute(1, Seconds(1), Wait{program.send_lane(1, 0), 0, 1});
   program.transfer(1, 0, Bytes(1), after_compute(1));
   return message_of_deadlock(program, 3);
 }

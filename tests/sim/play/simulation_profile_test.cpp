@@ -42,7 +42,7 @@ double transfer_under_profile(const std::string& profile, const std::string& lat
     const Platform platform = file.load();
     ListedProgram program(2);
     program.transfer(0, 1, Bytes(300e6));
-    return step_time(simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, nullptr)).value;
+    return step_time(simulate(platform, program, on_hosts({"a", "b"}), 1, nullptr)).value;
   });
 }
 

@@ -141,7 +141,7 @@ TEST(Simulate, TakesLatencyAndBytesOverBandwidthPerTransfer)
         const Platform platform = file.load();
         ListedProgram program(2);
         program.transfer(0, 1, Bytes(bytes));
-        return step_time(simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, nullptr)).value;
+        return step_time(simulate(platform, program, on_hosts({"a", "b"}), 1, nullptr)).value;
       });
       const double expected = (latency == "0s" ? 0 : latency == "2us" ? 2e-6 : 0.05) + bytes / 1.25e9;
       EXPECT_NEAR(time, expected, tolerance * expected);
@@ -164,7 +164,7 @@ TEST(Simulate, SharesATrunkInHalvesAndLeavesOthersAlone)
   program.transfer(2, 3, Bytes(50e6));
   program.transfer(4, 5, Bytes(100e6));
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d", "e", "f"}), 1, &trace);
+  const auto report = simulate(platform, program, on_hosts({"a", "b", "c", "d", "e", "f"}), 1, &trace);
   const auto arrival = arrivals(trace);
   EXPECT_NEAR(arrival.at(3), 0.01 + 1.0, tolerance);  // half the trunk throughout
   EXPECT_NEAR(arrival.at(1), 0.01 + 1.5, tolerance);  // half of it for 1 s, all of it for 0.5 s
@@ -194,7 +194,7 @@ TEST(Simulate, LimitsAFlowToItsWindowPerRoundTrip)
   program.transfer(0, 1, Bytes(20e6));
   program.transfer(2, 3, Bytes(100e6));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b", "c", "d"}), 1, &trace);
   const auto arrival = arrivals(trace);
   EXPECT_NEAR(arrival.at(1), 0.05 + 1.0 + 0.5, tolerance);  // 4 MB per 0.1 s
   EXPECT_NEAR(arrival.at(3), 0.05 + 1.0, tolerance);        // other flows have no cap
@@ -214,7 +214,7 @@ TEST(Simulate, SendsEachWayOverItsOwnLink)
   program.transfer(0, 1, Bytes(1e9));
   program.transfer(1, 0, Bytes(1e9));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   const auto arrival = arrivals(trace);
   EXPECT_NEAR(arrival.at(1), 0.01 + 0.1, tolerance);
   EXPECT_NEAR(arrival.at(0), 0.03 + 10, 10 * tolerance);

@@ -28,9 +28,9 @@ TEST(Simulate, RecordsEachInstructionOnceInTheOrderOfEndsAndSendsAsTheyArrive)
   const Platform platform = file.load();
   const Workload workload = equal_layers(3, Bytes(50e6), Bytes(30e6));
   const Plan plan = one_layer_per_device(names(3), ChainSchedule::OneForwardOneBackward, 4);
-  const auto program = schedules::make_program(plan, workload);
+  const auto program = schedules::make_program(plan, workload, platform.cluster());
   EventList trace;
-  simulate(platform, *program, rank_hosts(plan, workload, platform.cluster()), 2, &trace);
+  simulate(platform, *program, rank_hosts(plan, platform.cluster()), 2, &trace);
 
   std::map<std::pair<std::size_t, LaneId>, std::uint64_t> events_of_lane;
   std::map<std::pair<std::size_t, LaneId>, Seconds> lane_end;
@@ -135,12 +135,12 @@ TEST(Simulate, ReportsTheMemoryOfEachTier)
   ListedProgram program(1);
   program.listing[0].resident = {Bytes(100), Bytes(0), Bytes(7)};  // device, host, disk
   Instruction spill;
-  spill.work = Flops(1e9);
+  spill.time = Seconds(1);
   spill.acquires = {Tier::Host, Bytes(30)};
   spill.releases = {Tier::Device, Bytes(40)};
   program.add(0, compute_lane, spill);
   MemoryLog log;
-  simulate(platform, program, at_one_gigaflop({"d0"}), 1, &log);
+  simulate(platform, program, on_hosts({"d0"}), 1, &log);
   EXPECT_EQ(log.text, "0 device 0 100\n0 disk 0 7\n0 host 0 30\n0 device 1 60\n");
   EXPECT_EQ(log.device, Bytes(100));
 }

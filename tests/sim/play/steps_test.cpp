@@ -55,12 +55,12 @@ TEST(Waits, AreAllOverBeforeAnInstructionBegins)
     for (const auto& [rank, count] : counts) waits.add({program.receive_lane(rank, 0), 0, count});
     return waits;
   };
-  program.compute(0, Flops(0), arrivals_of({{1, 1}, {3, 1}}));
-  program.compute(0, Flops(0), arrivals_of({{1, 2}, {2, 1}, {3, 1}}));
-  program.compute(0, Flops(0), arrivals_of({{2, 2}, {3, 2}, {1, 2}}));
-  program.compute(0, Flops(0), arrivals_of({{1, 1}, {2, 1}, {3, 1}}));
+  program.compute(0, Seconds(0), arrivals_of({{1, 1}, {3, 1}}));
+  program.compute(0, Seconds(0), arrivals_of({{1, 2}, {2, 1}, {3, 1}}));
+  program.compute(0, Seconds(0), arrivals_of({{2, 2}, {3, 2}, {1, 2}}));
+  program.compute(0, Seconds(0), arrivals_of({{1, 1}, {2, 1}, {3, 1}}));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop(names(4)), 1, &trace);
+  simulate(platform, program, on_hosts(names(4)), 1, &trace);
   expect_times(begins_of(trace, 0), {2, 3, 6, 6});
 }
 
@@ -76,11 +76,11 @@ TEST(Waits, OfManyLanesForOneAreWokenByTheirCounts)
   }
   const Platform platform = file.load();
   ListedProgram program(receivers + 1);
-  for (std::size_t i = 0; i < receivers; ++i) program.compute(0, Flops(1e9));
+  for (std::size_t i = 0; i < receivers; ++i) program.compute(0, Seconds(1));
   // Rank i receives after 7 i modulo 13 computations, so that the lanes are woken in another order than theirs.
   for (std::size_t i = 1; i <= receivers; ++i) program.transfer(0, i, Bytes(0), after_compute(7 * i % 13));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop(names(receivers + 1)), 1, &trace);
+  simulate(platform, program, on_hosts(names(receivers + 1)), 1, &trace);
   for (std::size_t i = 1; i <= receivers; ++i) {
     EXPECT_NEAR(events_of(trace.events, Opcode::Recv, i).at(0).end.value, static_cast<double>(7 * i % 13), 1e-6);
   }
@@ -93,11 +93,11 @@ TEST(Waits, MayLookAPeriodBack)
   const Platform platform = file.load();
   ListedProgram program(2);
   // A message takes 2 s, and the first computation of a step waits for that of the step before.
-  program.compute(0, Flops(1e9), Wait{program.send_lane(0, 1), 1, 1});
-  program.compute(0, Flops(1e9));
+  program.compute(0, Seconds(1), Wait{program.send_lane(0, 1), 1, 1});
+  program.compute(0, Seconds(1));
   program.transfer(0, 1, Bytes(200e6), after_compute(1));
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop(names(2)), 3, &trace);
+  const auto report = simulate(platform, program, on_hosts(names(2)), 3, &trace);
   // Messages are on their way from 1 to 3 s, from 4 to 6 s, and from 7 to 9 s.
   expect_times(begins_of(trace, 0), {0, 1, 3, 4, 6, 7});
   expect_times({report.step_times[0].value, report.step_times[1].value, report.step_times[2].value}, {3, 3, 3});
@@ -114,7 +114,7 @@ TEST(Waits, MayBeForTheLaneItself)
   program.transfer(0, 1, Bytes(100e6));
   program.transfer(0, 1, Bytes(100e6), Wait{lane, 0, 2});
   EventList trace;
-  simulate(platform, program, at_one_gigaflop(names(2)), 1, &trace);
+  simulate(platform, program, on_hosts(names(2)), 1, &trace);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   ASSERT_EQ(receives.size(), 3U);
   EXPECT_NEAR(receives[1].end.value, 3, 1e-6);
@@ -208,11 +208,11 @@ TEST(Steps, OfALaneAreAtMostOneAheadOfAnother)
   chain_of_devices(file, 2, "100MBps", "0s");
   const Platform platform = file.load();
   ListedProgram program(2);
-  program.compute(0, Flops(1e9));
+  program.compute(0, Seconds(1));
   program.transfer(0, 1, Bytes(300e6));
-  program.compute(1, Flops(0.5e9));
+  program.compute(1, Seconds(0.5));
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop(names(2)), 6, &trace);
+  const auto report = simulate(platform, program, on_hosts(names(2)), 6, &trace);
   // A message takes 3 s. That of step k has arrived at 3 (k + 1) s, when step k + 2 may begin.
   expect_times(begins_of(trace, 0), {0, 1, 3, 6, 9, 12});
   expect_times(begins_of(trace, 1), {0, 0.5, 3, 6, 9, 12});
@@ -225,10 +225,10 @@ TEST(Steps, OfRanksWithoutChannelsWaitForNoOtherRank)
   chain_of_devices(file, 2, "100MBps", "0s");
   const Platform platform = file.load();
   ListedProgram program(2);
-  program.compute(0, Flops(1e9));
-  program.compute(1, Flops(4e9));
+  program.compute(0, Seconds(1));
+  program.compute(1, Seconds(4));
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop(names(2)), 5, &trace);
+  const auto report = simulate(platform, program, on_hosts(names(2)), 5, &trace);
   expect_times(begins_of(trace, 0), {0, 1, 2, 3, 4});
   ASSERT_EQ(report.step_times.size(), 5U);
   for (const Seconds time : report.step_times) EXPECT_NEAR(time.value, 4, 1e-6);
@@ -242,7 +242,7 @@ TEST(Steps, HaveMessagesOnTheirWayBehindThoseOfTheStepBefore)
   ListedProgram program(2);
   for (int i = 0; i < 2; ++i) program.transfer(0, 1, Bytes(100e6));
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop(names(2)), 2, &trace);
+  const auto report = simulate(platform, program, on_hosts(names(2)), 2, &trace);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   ASSERT_EQ(receives.size(), 4U);
   for (std::size_t i = 0; i < 4; ++i) {

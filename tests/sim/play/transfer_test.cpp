@@ -39,7 +39,7 @@ TEST(Transfers, OverlapInLatencyAndFollowBackToBack)
   ListedProgram program(2);
   for (std::size_t i = 0; i < messages; ++i) program.transfer(0, 1, Bytes(1e6));
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  const auto report = simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   EXPECT_NEAR(report.step_times[0].value, 0.1 + 0.64, tolerance);
   const auto sends = events_of(trace.events, Opcode::Send, 0);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
@@ -60,11 +60,11 @@ TEST(Transfers, OfASlowSenderEachPayTheLatency)
   const Platform platform = file.load();
   ListedProgram program(2);
   for (std::uint64_t i = 0; i < 5; ++i) {
-    program.compute(0, Flops(1e9));
+    program.compute(0, Seconds(1));
     program.transfer(0, 1, Bytes(50e6), after_compute(i + 1));
   }
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   const auto sends = events_of(trace.events, Opcode::Send, 0);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   for (std::size_t i = 0; i < 5; ++i) {
@@ -90,7 +90,7 @@ double distance_from_closed_form(unsigned seed)
   const std::uint64_t messages = 1 + random() % 40;
   for (std::uint64_t i = 0; i < messages; ++i) {
     const double work = random() % 3 == 0 ? 0 : uniform(2);
-    program.compute(0, Flops(work * 1e9));
+    program.compute(0, Seconds(work));
     computed += work;
     ready.push_back(computed);
     const double bytes = random() % 5 == 0 ? 0 : std::ceil(uniform(200e6));
@@ -98,7 +98,7 @@ double distance_from_closed_form(unsigned seed)
     data.push_back(bytes / 100e6);
   }
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   const auto sends = events_of(trace.events, Opcode::Send, 0);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   double arrived = 0;
@@ -176,7 +176,7 @@ TEST(Transfers, WithoutBytesTakeOnlyTheLatency)
   program.transfer(0, 1, Bytes(50e6));
   program.transfer(0, 1, Bytes(0));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   expect_span(receives[0], 0.1, 0.1);
   expect_span(receives[1], 0.1, 0.6);
@@ -190,12 +190,12 @@ TEST(Transfers, WithinAHostTakeNoTime)
   const Platform platform = file.load();
   ListedProgram program(2);
   for (std::uint64_t i = 0; i < 3; ++i) {
-    program.compute(0, Flops(1e9));
+    program.compute(0, Seconds(1));
     program.transfer(0, 1, Bytes(1e9), after_compute(i + 1));
-    program.compute(1, Flops(0), Wait{program.receive_lane(0, 1), 0, i + 1});
+    program.compute(1, Seconds(0), Wait{program.receive_lane(0, 1), 0, i + 1});
   }
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop({"a", "a"}), 2, &trace);
+  const auto report = simulate(platform, program, on_hosts({"a", "a"}), 2, &trace);
   for (const Seconds time : report.step_times) EXPECT_NEAR(time.value, 3, tolerance);
   EXPECT_EQ(report.activities, 6U);  // the computations
   EXPECT_TRUE(report.links.empty());
@@ -224,7 +224,7 @@ TEST(Transfers, FromTwoRanksDoNotWaitForEachOther)
   program.transfer(0, 2, Bytes(50e6));
   program.transfer(1, 2, Bytes(50e6));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b", "c"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b", "c"}), 1, &trace);
   const auto receives = events_of(trace.events, Opcode::Recv, 2);
   ASSERT_EQ(receives.size(), 2U);
   EXPECT_EQ(receives[0].instruction.lane, program.receive_lane(1, 2));
@@ -250,7 +250,7 @@ TEST(Transfers, OnAContendedTrunkSlowOnlyThoseThatShareIt)
     program.transfer(4, 5, Bytes(10e6));
   }
   EventList trace;
-  const auto report = simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d", "e", "f"}), 1, &trace);
+  const auto report = simulate(platform, program, on_hosts({"a", "b", "c", "d", "e", "f"}), 1, &trace);
   // Half each while both have data: 100 MB each in 2 s. Then the first has the whole trunk.
   const auto first = events_of(trace.events, Opcode::Recv, 1);
   EXPECT_NEAR(first[9].end.value, 0.3 + 2, 1e-6);
@@ -279,7 +279,7 @@ TEST(Transfers, OfUnequalLatencyShareALinkInInverseProportionToIt)
     program.transfer(2, 3, Bytes(2e6));
   }
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b", "c", "d"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b", "c", "d"}), 1, &trace);
   // The near one has the whole trunk for 30 ms, then 80 of its 100 MB/s. The far one gets the rest.
   const double near = 0.04 + (80e6 - 0.03 * 100e6) / 80e6;
   EXPECT_NEAR(arrival_of_last(trace, 1), near, 1e-6);
@@ -293,10 +293,10 @@ TEST(Transfers, OfALaneStayUnderItsWindowsWithoutABurst)
   const Platform platform = file.load();
   ListedProgram program(2);
   for (int i = 0; i < 10; ++i) program.transfer(0, 1, Bytes(4e6));
-  program.compute(0, Flops(5e9));
+  program.compute(0, Seconds(5));
   program.transfer(0, 1, Bytes(4e6), after_compute(1));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   for (std::size_t i = 0; i < 10; ++i) {  // 40 MB/s: 4 MB per round trip
     const double begin = 0.05 + 0.1 * static_cast<double>(i);
@@ -314,12 +314,12 @@ std::vector<TraceEvent> events_under_latencies(const std::string& before, const 
             fmt::format("latency_file=\"{}\"", file.profile("there.latency", "1 " + after + "\n")));
   const Platform platform = file.load();
   ListedProgram program(2);
-  program.compute(0, Flops(0.5e9));
+  program.compute(0, Seconds(0.5));
   program.transfer(0, 1, Bytes(50e6), after_compute(1));
-  program.compute(0, Flops(1e9));
+  program.compute(0, Seconds(1));
   program.transfer(0, 1, Bytes(50e6), after_compute(2));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   return trace.events;
 }
 
@@ -356,7 +356,7 @@ TEST(Transfers, ThatSpeedUpWithTheirLinkPayNoSecondLatency)
   program.transfer(0, 1, Bytes(300e6));
   program.transfer(0, 1, Bytes(20e6));
   EventList trace;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &trace);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &trace);
   const auto receives = events_of(trace.events, Opcode::Recv, 1);
   EXPECT_NEAR(receives[0].end.value, 1 + 210.0 / 200, 1e-6);
   EXPECT_NEAR(receives[1].end.value, 1 + 230.0 / 200, 1e-6);
@@ -370,7 +370,7 @@ TEST(Transfers, MayBeOnTheirWayForMoreThanAWeek)
   ListedProgram program(2);
   program.transfer(0, 1, Bytes(100e6));
   program.transfer(0, 1, Bytes(100e6));
-  const auto report = simulate(platform, program, at_one_gigaflop({"a", "b"}), 2, nullptr);
+  const auto report = simulate(platform, program, on_hosts({"a", "b"}), 2, nullptr);
   ASSERT_EQ(report.step_times.size(), 2U);
   EXPECT_NEAR(report.step_times[0].value, 900002, 1e-3);
   EXPECT_NEAR(report.step_times[1].value, 2, 1e-3);  // they followed those of the first step
@@ -384,7 +384,7 @@ TEST(Transfers, AreLostWithALinkThatGoesOffWhileTheyAreOnTheirWay)
   ListedProgram program(2);
   program.transfer(0, 1, Bytes(1));
   EXPECT_EQ(message_of([&] {
-              simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, nullptr);
+              simulate(platform, program, on_hosts({"a", "b"}), 1, nullptr);
             }),
             "InputError cluster: link there is off at 3 s, and Send activation of micro-batch 0 (rank 0, step 0) needs "
             "it; the hosts and links of a plan must stay on");
@@ -408,7 +408,7 @@ TEST(Transfers, ReportLinksThatCarryTheirDataToASink)
   program.transfer(0, 1, Bytes(100e6));
   program.transfer(0, 1, Bytes(100e6));
   LinkLog log;
-  simulate(platform, program, at_one_gigaflop({"a", "b"}), 1, &log);
+  simulate(platform, program, on_hosts({"a", "b"}), 1, &log);
   EXPECT_EQ(log.text, "there 10 1\nthere 11 0\nthere 11 1\nthere 12 0\n");
 }
 
