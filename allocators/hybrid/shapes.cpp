@@ -28,7 +28,7 @@ std::optional<Workload> workload_of_shard(const Workload& workload, std::size_t 
     part.layers[i] = layer_of_shard(workload.layers[i], stage, 0, 0);
     for (auto& [type, own] : part.work_on) {
       const Layer of_type = layer_of_shard(layer_on(workload, i, type), stage, 0, 0);
-      own[i] = {of_type.forward, of_type.backward, of_type.backward_weight, update_work(workload, of_type)};
+      own[i] = {work_of(workload, of_type)};
     }
   }
   return part;

@@ -98,7 +98,7 @@ namespace {
 
 /// How many times as fast as at a rate a device with own work does the layers' work, at most: of a layer, a pass, the
 /// parts of a backward pass, or an update.
-double most_gain(const Workload& workload, const std::vector<LayerWork>& own)
+double most_gain(const Workload& workload, const std::vector<TypeWork>& own)
 {
   double most = 0;
   for (std::size_t k = 0; k < own.size(); ++k) {

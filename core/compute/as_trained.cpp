@@ -160,7 +160,10 @@ class Training {
       own.*whole += static_cast<double>(shards) * more;
     }
     const auto shards = static_cast<double>(plan_.stages[stage].replicas.front().shards.size());
-    for (auto& [type, layers] : own_.work_on) layers[layer].*of_type += shards * time * speed_of(type);
+    for (auto& [type, layers] : own_.work_on) {
+      layers[layer].*of_type += shards * time * speed_of(type);
+      for (auto& [count, work] : layers[layer].of_shards) work.*pass += time * speed_of(type);
+    }
   }
 
   /// Layers of a kind take the same in all stages on the same devices.
@@ -259,9 +262,12 @@ class Training {
   {
     const auto own = own_.work_on.find(type);
     if (own == own_.work_on.end()) return;
-    const FlopsPerSecond speed = static_cast<double>(stage.replicas.front().shards.size()) * speed_of(type);
-    own->second[layer] = {cost.forward * speed, cost.backward * speed, cost.backward_weight * speed,
-                          cost.update * speed};
+    const std::size_t shards = stage.replicas.front().shards.size();
+    const FlopsPerSecond of_shard = speed_of(type);
+    const FlopsPerSecond speed = static_cast<double>(shards) * of_shard;
+    own->second[layer] = {
+        {cost.forward * speed, cost.backward * speed, cost.backward_weight * speed, cost.update * speed},
+        {{shards, {cost.forward * of_shard, cost.backward * of_shard, cost.backward_weight * of_shard}}}};
   }
 
   void set_work(std::size_t index, const Stage& stage, const LayerCost& cost, FlopsPerSecond speed)

@@ -92,6 +92,14 @@ bool is_fitted(const DeviceConstants& device, const Framework& framework)
   });
 }
 
+/// Calls `visit` with each number of shards whose work is known: powers of two.
+template <typename Visit>
+void for_each_number_of_shards(const Layer& layer, Visit visit)
+{
+  const std::size_t units = layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
+  for (std::size_t shards = 2; shards <= units; shards *= 2) visit(shards);
+}
+
 class OperatorPrices : public LayerPrices {
  public:
   /// `speeds` are by type of device; layers have the work of `reference`.
@@ -124,8 +132,7 @@ class OperatorPrices : public LayerPrices {
       layer.backward = whole.backward;
       layer.backward_weight = whole.backward_weight;
       layer.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_) * speed;
-      const std::size_t units = layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
-      for (std::size_t shards = 2; shards <= units; shards *= 2) layer.work_of_shards[shards] = work(shards);
+      for_each_number_of_shards(layer, [&](std::size_t shards) { layer.work_of_shards[shards] = work(shards); });
       set_memory(workload, index);
     }
     workload.workspace += framework_.memory.context;
@@ -133,15 +140,17 @@ class OperatorPrices : public LayerPrices {
   }
 
  private:
-  std::vector<LayerWork> work_of(const Workload& workload, const std::string& type, FlopsPerSecond speed) const
+  std::vector<TypeWork> work_of(const Workload& workload, const std::string& type, FlopsPerSecond speed) const
   {
     const TypeTimes times(type, workload.dtype, measurements_);
-    std::vector<LayerWork> all;
-    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-      const ShardWork whole = times.work(workload, layer, 1, framework_, speed);
-      const auto parameters = static_cast<double>(workload.layers[layer].parameters);
-      all.push_back({whole.forward, whole.backward, whole.backward_weight,
-                     update_time(parameters, times.constants(), framework_) * speed});
+    std::vector<TypeWork> all;
+    for (std::size_t index = 0; index < workload.layers.size(); ++index) {
+      const auto work = [&](std::size_t shards) { return times.work(workload, index, shards, framework_, speed); };
+      const Layer& layer = workload.layers[index];
+      const ShardWork whole = work(1);
+      const Seconds update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_);
+      all.push_back({{whole.forward, whole.backward, whole.backward_weight, update * speed}});
+      for_each_number_of_shards(layer, [&](std::size_t shards) { all.back().of_shards[shards] = work(shards); });
     }
     return all;
   }

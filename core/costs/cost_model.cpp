@@ -20,7 +20,7 @@ std::vector<double> prefix_sums(const std::vector<Layer>& layers, Read read)
   return sums;
 }
 
-void add_prefix_sums(std::vector<double>& sums, const std::vector<LayerWork>& layers, Flops LayerWork::*part)
+void add_prefix_sums(std::vector<double>& sums, const std::vector<TypeWork>& layers, Flops LayerWork::*part)
 {
   sums.push_back(0);
   for (const auto& layer : layers) sums.push_back(sums.back() + (layer.*part).value);

@@ -281,13 +281,13 @@ void add_profile(const DeviceProfile& profile, const std::string& file, const st
 {
   if (!profile.has_layers()) throw InputError(file, "has rates of operators alone; give one such profile alone");
   if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
-  std::vector<LayerWork> own;
+  std::vector<TypeWork> own;
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& layer = workload.layers[i];
     const LayerProfile& measured = profile.layers[i];
     const double weights = layer.backward > Flops(0) ? layer.backward_weight / layer.backward : 0;
-    own.push_back({measured.forward * profile.speed, measured.backward * profile.speed,
-                   weights * measured.backward * profile.speed, measured.update * profile.speed});
+    own.push_back({{measured.forward * profile.speed, measured.backward * profile.speed,
+                    weights * measured.backward * profile.speed, measured.update * profile.speed}});
     if (measured.workspace) workload.workspace = std::max(workload.workspace, *measured.workspace);
   }
   workload.work_on[type] = std::move(own);

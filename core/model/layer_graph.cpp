@@ -151,17 +151,12 @@ std::vector<std::size_t> chain_cuts(const Workload& workload)
 namespace {
 
 /// The work of blocks of layers, whose first ones `cuts` lists, with the end of the last.
-std::vector<LayerWork> sums_between(const std::vector<LayerWork>& layers, const std::vector<std::size_t>& cuts)
+std::vector<TypeWork> sums_between(const std::vector<TypeWork>& layers, const std::vector<std::size_t>& cuts)
 {
-  std::vector<LayerWork> blocks;
+  std::vector<TypeWork> blocks;
   for (std::size_t block = 0; block + 1 < cuts.size(); ++block) {
-    LayerWork& sum = blocks.emplace_back();
-    for (std::size_t i = cuts[block]; i < cuts[block + 1]; ++i) {
-      sum.forward += layers[i].forward;
-      sum.backward += layers[i].backward;
-      sum.backward_weight += layers[i].backward_weight;
-      sum.update += layers[i].update;
-    }
+    TypeWork& sum = blocks.emplace_back();
+    for (std::size_t i = cuts[block]; i < cuts[block + 1]; ++i) sum += layers[i];
   }
   return blocks;
 }

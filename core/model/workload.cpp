@@ -220,7 +220,7 @@ Flops update_work(const Workload& workload, const Layer& layer)
   return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
 }
 
-const std::vector<LayerWork>* work_on(const Workload& workload, const std::string& type)
+const std::vector<TypeWork>* work_on(const Workload& workload, const std::string& type)
 {
   const auto found = workload.work_on.find(type);
   return found == workload.work_on.end() ? nullptr : &found->second;
@@ -243,14 +243,16 @@ LayerWork work_of(const Workload& workload, const Layer& layer)
 LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type)
 {
   const auto* own = work_on(workload, type);
-  return own != nullptr ? (*own)[layer] : work_of(workload, workload.layers[layer]);
+  if (own != nullptr) return (*own)[layer];
+  return work_of(workload, workload.layers[layer]);
 }
 
 Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type)
 {
   Layer result = workload.layers[layer];
-  if (work_on(workload, type) == nullptr) return result;
-  const LayerWork own = work_of(workload, layer, type);
+  const auto* types = work_on(workload, type);
+  if (types == nullptr) return result;
+  const TypeWork& own = (*types)[layer];
   const auto scale = [](Flops part, Flops whole, Flops of_type) {
     return whole > Flops(0) ? part / whole * of_type : of_type;
   };
@@ -259,6 +261,7 @@ Layer layer_on(const Workload& workload, std::size_t layer, const std::string& t
     work.backward = scale(work.backward, result.backward, own.backward);
     work.backward_weight = scale(work.backward_weight, result.backward_weight, own.backward_weight);
   }
+  if (!own.of_shards.empty()) result.work_of_shards = own.of_shards;
   result.forward = own.forward;
   result.backward = own.backward;
   result.backward_weight = own.backward_weight;
@@ -266,7 +269,7 @@ Layer layer_on(const Workload& workload, std::size_t layer, const std::string& t
   return result;
 }
 
-double most_speedup(const Workload& workload, const std::vector<LayerWork>& own)
+double most_speedup(const Workload& workload, const std::vector<TypeWork>& own)
 {
   constexpr double most = 1e6;  // of passes that take no time
   double speedup = 0;

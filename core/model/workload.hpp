@@ -101,6 +101,12 @@ struct LayerWork {
   LayerWork& operator+=(const LayerWork& more);
 };
 
+/// The work of a layer on devices of one type.
+struct TypeWork : LayerWork {
+  /// As Layer::work_of_shards; empty: shards have the part of it that they have of the layer's.
+  std::map<std::size_t, ShardWork> of_shards = {};
+};
+
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
 struct Layer {
   std::string name;
@@ -165,7 +171,7 @@ struct Workload {
   Bytes workspace;
   /// By type of devices whose times for layers are known and not in proportion to those of the layers' work: the work,
   /// by layer, that takes these times at the type's speed.
-  std::map<std::string, std::vector<LayerWork>> work_on = {};
+  std::map<std::string, std::vector<TypeWork>> work_on = {};
   /// What training software holds of a parameter; none: by dtype and optimizer.
   std::optional<ParameterBytes> state = {};
   /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
@@ -241,17 +247,16 @@ Flops default_backward_weight(const Layer& layer);
 Flops update_work(const Workload& workload, const Layer& layer);
 
 /// Workload::work_on of a type of devices; null: its devices compute the layers' own work. O(log types).
-const std::vector<LayerWork>* work_on(const Workload& workload, const std::string& type);
+const std::vector<TypeWork>* work_on(const Workload& workload, const std::string& type);
 /// The work of a layer, or of a part of one.
 LayerWork work_of(const Workload& workload, const Layer& layer);
 /// The work that devices of a type have for a layer: the type's own, or the layer's.
 LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type);
-/// A layer as devices of a type compute it: with the type's own work, of which shards have the part that they have of
-/// the layer's.
+/// A layer as devices of a type compute it, with the type's own work.
 Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type);
 /// The most times as much as the own work of a type that a layer has, in a pass, a part of one, or its update; 1 where
 /// no layer has work. O(layers).
-double most_speedup(const Workload& workload, const std::vector<LayerWork>& own);
+double most_speedup(const Workload& workload, const std::vector<TypeWork>& own);
 
 /// Floating-point operations of the optimizer's update per parameter: sgd 2, momentum 4, adam 12, adamw 14.
 double update_flops_per_parameter(Optimizer optimizer);

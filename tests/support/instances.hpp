@@ -178,8 +178,8 @@ inline Workload with_own_work(std::mt19937_64& random, Workload workload, Cluste
       const auto [entry, is_new] = factors.try_emplace(layer.forward.value);
       if (is_new) entry->second = {0.3 + 2 * unit(random), 0.3 + 2 * unit(random), unit(random)};
       const auto [forward, backward, weights] = entry->second;
-      workload.work_on[type].push_back({forward * layer.forward, backward * layer.backward,
-                                        weights * backward * layer.backward, forward * update_work(workload, layer)});
+      workload.work_on[type].push_back({{forward * layer.forward, backward * layer.backward,
+                                         weights * backward * layer.backward, forward * update_work(workload, layer)}});
     }
   }
   return workload;

@@ -3,6 +3,7 @@
 #include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/compute/pricing.hpp"
+#include "core/costs/shard_collective_times.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/system_rules.hpp"
 
@@ -82,6 +83,39 @@ TEST(AsTrained, GivesEachDeviceTheTimesOfItsOwnLayers)
   const double by_all = time_of(workload.layers[2], cluster.devices[1]).value;
   EXPECT_GT(std::abs(by_all / time_of(trained.workload().layers[2], trained.cluster().devices[1]).value - 1), 1e-3)
       << "in proportion, the type's layers would take another part of their sum";
+}
+
+TEST(AsTrained, GivesDevicesOfOneStageThePassesOfTheirOwnTypes)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "V100-SXM2-32GB"});
+  const Workload workload = gpt("megatron-lm-2021", cluster);
+  cluster.devices[1].speed = cluster.devices[1].speed / 2;  // half as fast as its type
+  Stage replicas = stage_on("a", 0, 5);
+  replicas.replicas = {{2, {Shard{"a"}}}, {2, {Shard{"b"}}}};
+  Stage shards = stage_on("a", 3, 3);
+  shards.replicas = {{0, {Shard{"a", 0.5}, Shard{"b", 0.5}}}};
+  const Framework& framework = *framework_named("megatron-lm-2021").framework;
+  for (const Stage& stage : {replicas, shards}) {
+    const Plan plan = plan_of({stage}, workload);
+    const AsTrained trained(plan, workload, cluster);
+    LayerDivision division{stage.replicas.front().shards.size()};
+    if (division.shards > 1) {
+      const auto collectives = shard_collective_times(plan, 0, 3, workload, cluster);
+      division.forward_collectives = collectives.forward;
+      division.backward_collectives = collectives.backward;
+    }
+    for (const Device& device : trained.cluster().devices) {
+      const auto expected = layer_time(workload, 3, device_constants(device.type), framework, division);
+      const Layer whole = layer_on(trained.workload(), 3, device.type);
+      const Layer own = layer_of_shard(whole, stage, 0, 0);
+      const double slower = device.name == "b" ? 2 : 1;
+      EXPECT_NEAR((own.forward / device.speed).value,
+                  slower * (expected.forward.total() - expected.hidden_forward).value, 1e-12);
+      EXPECT_NEAR((own.backward / device.speed).value,
+                  slower * (expected.backward.total() - expected.hidden_backward).value, 1e-12);
+      EXPECT_NEAR((own.backward_weight / device.speed).value, slower * expected.backward_weight.value, 1e-12);
+    }
+  }
 }
 
 TEST(AsTrained, AddsTheHostAndSerialReceivesOfAPipeline)
