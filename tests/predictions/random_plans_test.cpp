@@ -19,7 +19,7 @@ namespace isobar::predictions::random_plans_test {
 namespace {
 
 constexpr double tolerance = 1e-6;  // relative
-/// SimGrid gives equal flows unequal rates now and then, in one plan of a thousand (docs/costs.md).
+/// SimGrid lets a flow exceed its links now and then, in one plan of a thousand (docs/costs.md).
 constexpr double tolerance_of_unequal_rates = 1e-3;
 
 /// How much the prediction of a case is off its simulation, relative, and on further lines what the checker finds
