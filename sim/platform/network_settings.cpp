@@ -22,7 +22,7 @@ const std::vector<std::pair<std::string, std::string>>& network_settings()
       {"cpu/optim", "Lazy"},
       {"network/model", "CM02"},
       {"network/optim", "Lazy"},
-      {"network/latency-factor", "1e-30"},  // sim/play/streams.cpp adds latencies; flows keep their weights
+      {"network/latency-factor", "0"},  // sim/play/streams.cpp adds latencies, and weighs flows by them
       {"network/bandwidth-factor", "1"},
       {"network/crosstraffic", "no"},
       {"network/TCP-gamma", "0"},

@@ -1,12 +1,15 @@
 #pragma once
 
 #include <simgrid/kernel/Timer.hpp>
+#include <simgrid/kernel/resource/Action.hpp>
+#include <simgrid/kernel/resource/Model.hpp>
 #include <simgrid/kernel/routing/NetZoneImpl.hpp>
 #include <simgrid/s4u.hpp>
 
 #include <simgrid/version.h>  // needs the headers above
 
 #include <functional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -82,7 +85,7 @@ Timer* call_at(double date_s, Work work)
   return Timer::set(date_s, std::move(work));
 }
 
-/// Starts an activity without an actor. Keep a reference until it has completed.
+/// Starts an activity without an actor; a Comm by start_flow. Keep a reference until it has completed.
 template <typename ActivityPtr>
 void start_activity(const ActivityPtr& activity)
 {
@@ -91,6 +94,27 @@ void start_activity(const ActivityPtr& activity)
 #else
   activity->vetoable_start();
 #endif
+}
+
+using NetworkModel = simgrid::kernel::resource::Model;
+
+/// SimGrid's model of the network CM02, which sim/platform/network_settings.cpp chooses. Load a platform before.
+inline NetworkModel& network_model()
+{
+  for (auto* model : sg4::Engine::get_instance()->get_all_models()) {
+    if (model->get_name() == "Network_CM02") return *model;
+  }
+  throw std::logic_error("SimGrid has no network model CM02");
+}
+
+/// Starts a flow without an actor, with the weight 1 / latency, or 1 without one, of its route at this moment. SimGrid
+/// sets this weight after the latency, which is not counted here. Of two flows over one first link that do so at the
+/// same time, its lazy solver shares only the links of one (findings/simgrid_lazy_flow_exceeds_its_link.sh). Keep a
+/// reference until the flow has completed. All links of the route must be on.
+inline void start_flow(NetworkModel& network, sg4::Comm& comm, double latency_s)
+{
+  start_activity(&comm);
+  if (latency_s > 0) network.get_started_action_set()->back().set_sharing_penalty(latency_s);
 }
 
 /// The links of a zone and of all zones in it, including those that SimGrid creates for a <cluster> or a <peer>.

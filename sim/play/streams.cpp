@@ -100,7 +100,7 @@ void Streams::start_data(Stream& stream, std::uint64_t bytes)
   }
   // Neither 3.32 nor 4.1 obeys Comm::set_rate between hosts; both limit a flow to gamma / (2 x latency).
   if (is_capped) sg4::Engine::set_config(window_option, 2 * (route.latency * route.rate_cap).value);
-  start_activity(comm);
+  start_flow(network_, *comm, state_.platform.routes().latency_now(route).value);
   if (is_capped) sg4::Engine::set_config(window_option, 0.0);
 }
 

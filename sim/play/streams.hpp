@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sim/platform/simgrid_compat.hpp"
 #include "sim/play/links.hpp"
 #include "sim/play/simulation_state.hpp"
 
@@ -51,6 +52,7 @@ class Streams {
 
   SimulationState& state_;
   Links& links_;
+  NetworkModel& network_ = network_model();
 };
 
 }  // namespace isobar::sim

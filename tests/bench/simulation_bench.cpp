@@ -196,13 +196,18 @@ class BareSimulation {
     slot.former = std::move(slot.activity);
     slot.activity = activity;
     activity->set_data(&slot);
-    sim::start_activity(activity);
+    if constexpr (std::is_same_v<ActivityPtr, sg4::CommPtr>) {
+      sim::start_flow(network_, *activity, slot.latency);
+    } else {
+      sim::start_activity(activity);
+    }
   }
 
   std::uint64_t activities_ = 0;
 
  private:
   sg4::Engine* engine_;
+  sim::NetworkModel& network_ = sim::network_model();
   double platform_megabytes_ = 0;
 };
 

@@ -8,6 +8,7 @@
 
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 // How SimGrid computes with the options that Isobar sets.
@@ -19,7 +20,8 @@ TEST(NetworkSettings, OverrideTheConfigurationOfAPlatformFile)
   load("version_4");  // asks for LV08, whose latencies are 13 times longer
   const auto* engine = sg4::Engine::get_instance();
   auto transfer = sg4::Comm::sendto_init(engine->host_by_name("a"), engine->host_by_name("b"));
-  start_activity(transfer->set_payload_size(125'000'000));
+  transfer->set_payload_size(125'000'000);
+  start_flow(network_model(), *transfer, 1e-4);
   engine->run();
   EXPECT_NEAR(sg4::Engine::get_clock(), 1.0, 1e-9);  // SimGrid's flows do not include latencies
 }
@@ -69,7 +71,7 @@ TEST(NetworkSettings, SeparateEndsHalfAMicrosecondApart)
   EXPECT_NEAR(ends[1], 1e-6, 1e-12);
 }
 
-TEST(NetworkSettings, LeaveSimGridsSharingInInverseProportionToLatencies)
+TEST(NetworkSettings, LetFlowsShareInInverseProportionToLatencies)
 {
   const auto file = write_platform(
       xml_head +
@@ -87,9 +89,10 @@ TEST(NetworkSettings, LeaveSimGridsSharingInInverseProportionToLatencies)
   std::vector<double> ends;
   on_activity_completion([&ends](const sg4::Activity&) { ends.push_back(sg4::Engine::get_clock()); });
   std::vector<sg4::CommPtr> transfers;
-  for (const char* from : {"a", "b"}) {
+  for (const auto& [from, latency] : {std::pair("a", 1e-3), std::pair("b", 3e-3)}) {
     transfers.push_back(sg4::Comm::sendto_init(engine->host_by_name(from), engine->host_by_name("c")));
-    start_activity(transfers.back()->set_payload_size(300'000'000));
+    transfers.back()->set_payload_size(300'000'000);
+    start_flow(network_model(), *transfers.back(), latency);
   }
   engine->run();
   ASSERT_EQ(ends.size(), 2u);
