@@ -19,8 +19,11 @@ namespace isobar::predictions::random_plans_test {
 namespace {
 
 constexpr double tolerance = 1e-6;  // relative
-/// SimGrid lets a flow exceed its links now and then, in one plan of a thousand (docs/costs.md).
-constexpr double tolerance_of_unequal_rates = 1e-3;
+#ifdef __SANITIZE_ADDRESS__
+constexpr std::uint64_t seeds_of_kind = 50;  // a plan takes five times as long
+#else
+constexpr std::uint64_t seeds_of_kind = 250;
+#endif
 
 /// How much the prediction of a case is off its simulation, relative, and on further lines what the checker finds
 /// wrong.
@@ -46,7 +49,6 @@ void expect_simulated_steps(std::uint64_t first_seed, std::uint64_t seeds)
     }
   }
   const auto results = run_in_children(work, 2, Seconds(60));
-  std::size_t unequal = 0;
   for (std::size_t i = 0; i < names.size(); ++i) {
     SCOPED_TRACE(names[i]);
     if (results[i].failure) {
@@ -57,15 +59,13 @@ void expect_simulated_steps(std::uint64_t first_seed, std::uint64_t seeds)
     const std::size_t end = output.find('\n');
     const double difference = std::stod(output.substr(0, end));
     EXPECT_EQ(output.substr(end + 1), "");
-    EXPECT_LE(difference, tolerance_of_unequal_rates);
-    if (!(difference <= tolerance)) ++unequal;
+    EXPECT_LE(difference, tolerance);
   }
-  EXPECT_LE(unequal, names.size() / 1000);
 }
 
 TEST(Predictions, AreAcceptedByTheCheckerAndAreTheSimulatedStepsOfRandomPlans)
 {
-  expect_simulated_steps(1, 60);
+  expect_simulated_steps(1, seeds_of_kind);
 }
 
 TEST(Predictions, DISABLED_AreTheSimulatedStepsOfThousandsOfRandomPlans)

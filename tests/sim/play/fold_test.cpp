@@ -220,14 +220,12 @@ std::size_t compare(const Shape& shape, std::string& reason)
   double played = 0;
   folded >> acting >> played_whole >> played;
   EXPECT_NEAR(played / played_whole, 1, 1e-6) << "played";
-  // Where flows of shards and those between nodes share links, SimGrid itself may give equal flows unequal rates.
-  const double tolerance = shape.machine.passes_ports ? 1e-4 : 1e-6;
   for (const int step : {0, 1}) {
     double of_whole = 0;
     double of_folded = 0;
     whole >> of_whole;
     folded >> of_folded;
-    EXPECT_NEAR(of_folded / of_whole, 1, tolerance) << "step " << step << " of " << of_whole << " s";
+    EXPECT_NEAR(of_folded / of_whole, 1, 1e-6) << "step " << step << " of " << of_whole << " s";
   }
   return acting;
 }
