@@ -108,7 +108,7 @@ double most_gain(const Workload& workload, const std::vector<TypeWork>& own)
     const double part[] = {own[k].forward.value, own[k].backward.value, own[k].backward_weight.value,
                            own[k].backward.value - own[k].backward_weight.value, own[k].update.value};
     for (std::size_t pass = 0; pass < std::size(whole); ++pass) {
-      if (whole[pass] > 0) most = std::max(most, whole[pass] / std::max(part[pass], 1e-6 * whole[pass]));
+      if (whole[pass] > 0) most = std::max(most, whole[pass] / std::max(part[pass], whole[pass] / most_gain_of_type));
     }
   }
   return most > 0 ? most : 1;
@@ -400,6 +400,10 @@ CertificateCheck check_certificate(const Plan& plan, const Workload& workload, c
     const auto [claim, fact] = distinct_texts(plan.objective_bound->value, proven);
     check.faults.push_back(fmt::format("objective_bound_s: claims {}; it is {} by the certificate {}", claim, fact,
                                        name_of(plan.certificate.kind)));
+  } else if (plan.objective && proven > plan.objective->value * (1 + tolerance)) {
+    const auto [claim, fact] = distinct_texts(plan.objective->value, proven);
+    check.faults.push_back(fmt::format("objective_s: claims {}; the certificate {} proves that none is below {}", claim,
+                                       name_of(plan.certificate.kind), fact));
   } else {
     check.proven = Seconds(proven);
   }

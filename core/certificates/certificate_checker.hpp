@@ -24,10 +24,10 @@ inline constexpr std::uint64_t most_certificate_steps = 50'000'000'000;
 /// and without the cost model.
 ///
 /// It is a fault if the certificate is malformed, or if `objective_bound` exceeds the proven bound by more than 1e-9
-/// relative. Cuts are those of the workload's chain view. The plan itself is not checked; `faults_of` does that. A plan
-/// without a bound has nothing to prove.
-/// O(L log L + D log D) for `fractional`; a pass over the cuts per rung for `path`. A check that needs more than
-/// `most_steps` steps of work, or 2 GB for one of its tables, is a fault. @throws Interrupted
+/// relative, or the proven bound so exceeds `objective`. Cuts are those of the workload's chain view. The plan itself
+/// is not checked; `faults_of` does that. A plan without a bound has nothing to prove. O(L log L + D log D) for
+/// `fractional`; a pass over the cuts per rung for `path`. A check that needs more than `most_steps` steps of work, or
+/// 2 GB for one of its tables, is a fault. @throws Interrupted
 CertificateCheck check_certificate(const Plan& plan, const Workload& workload, const Cluster& cluster,
                                    std::uint64_t most_steps = most_certificate_steps);
 

@@ -120,9 +120,6 @@ class OperatorPrices : public LayerPrices {
     const TypeTimes times(reference_, workload.dtype, measurements_);
     const FlopsPerSecond speed = speeds_.at(reference_);
     workload.work_on.clear();
-    for (const auto& [type, own_speed] : speeds_) {
-      if (type != reference_) workload.work_on[type] = work_of(workload, type, own_speed);
-    }
     workload.workspace = Bytes(0);
     for (std::size_t index = 0; index < workload.layers.size(); ++index) {
       Layer& layer = workload.layers[index];
@@ -134,6 +131,9 @@ class OperatorPrices : public LayerPrices {
       layer.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_) * speed;
       for_each_number_of_shards(layer, [&](std::size_t shards) { layer.work_of_shards[shards] = work(shards); });
       set_memory(workload, index);
+    }
+    for (const auto& [type, own_speed] : speeds_) {
+      if (type != reference_) set_work_on(workload, type, work_of(workload, type, own_speed));
     }
     workload.workspace += framework_.memory.context;
     workload.state = state_of(framework_, workload.dtype);

@@ -277,6 +277,22 @@ DeviceProfile profile_from_json(const std::string& text, const std::string& name
   return profile;
 }
 
+namespace {
+
+/// Refuses a time that only a wrong unit explains: under a millionth of that of the layer's work at the profile's
+/// speed.
+void require_plausible(Seconds measured, Flops work, FlopsPerSecond speed, const std::string& place)
+{
+  const Seconds least = work / speed / most_gain_of_type;
+  if (measured <= Seconds(0) || measured >= least) return;
+  throw InputError(place,
+                   fmt::format("{:.6g} s is under a millionth of the {:.6g} s that the profiles' speed_flops and "
+                               "the other profile give; check the units of both",
+                               measured.value, (work / speed).value));
+}
+
+}  // namespace
+
 void add_profile(const DeviceProfile& profile, const std::string& file, const std::string& type, Workload& workload)
 {
   if (!profile.has_layers()) throw InputError(file, "has rates of operators alone; give one such profile alone");
@@ -285,12 +301,18 @@ void add_profile(const DeviceProfile& profile, const std::string& file, const st
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& layer = workload.layers[i];
     const LayerProfile& measured = profile.layers[i];
+    const auto require = [&](Seconds time, Flops work, const char* key) {
+      require_plausible(time, work, profile.speed, fmt::format("{}: layers[{}].{}", file, i, key));
+    };
+    require(measured.forward, layer.forward, "forward_s");
+    require(measured.backward, layer.backward, "backward_s");
+    require(measured.update, update_work(workload, layer), "update_s");
     const double weights = layer.backward > Flops(0) ? layer.backward_weight / layer.backward : 0;
     own.push_back({{measured.forward * profile.speed, measured.backward * profile.speed,
                     weights * measured.backward * profile.speed, measured.update * profile.speed}});
     if (measured.workspace) workload.workspace = std::max(workload.workspace, *measured.workspace);
   }
-  workload.work_on[type] = std::move(own);
+  set_work_on(workload, type, std::move(own));
 }
 
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload)

@@ -269,12 +269,25 @@ Layer layer_on(const Workload& workload, std::size_t layer, const std::string& t
   return result;
 }
 
+void set_work_on(Workload& workload, const std::string& type, std::vector<TypeWork> own)
+{
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    const Layer& layer = workload.layers[i];
+    const auto raise = [](Flops& work, Flops least) { work = std::max(work, least); };
+    raise(own[i].forward, layer.forward / most_gain_of_type);
+    raise(own[i].backward_weight, layer.backward_weight / most_gain_of_type);
+    const Flops rest = layer.backward - layer.backward_weight;
+    raise(own[i].backward, own[i].backward_weight + rest / most_gain_of_type);
+    raise(own[i].update, update_work(workload, layer) / most_gain_of_type);
+  }
+  workload.work_on[type] = std::move(own);
+}
+
 double most_speedup(const Workload& workload, const std::vector<TypeWork>& own)
 {
-  constexpr double most = 1e6;  // of passes that take no time
   double speedup = 0;
   const auto count = [&](Flops whole, Flops part) {
-    if (whole > Flops(0)) speedup = std::max(speedup, whole / std::max(part, whole / most));
+    if (whole > Flops(0)) speedup = std::max(speedup, whole / std::max(part, whole / most_gain_of_type));
   };
   for (std::size_t i = 0; i < own.size(); ++i) {
     const Layer& layer = workload.layers[i];

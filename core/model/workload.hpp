@@ -254,6 +254,11 @@ LayerWork work_of(const Workload& workload, const Layer& layer);
 LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type);
 /// A layer as devices of a type compute it, with the type's own work.
 Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type);
+/// The most by which a pass of a layer gains on a type of devices over what their speed gives; bounds rely on it.
+inline constexpr double most_gain_of_type = 1e6;
+/// Gives devices of a type work of their own. A pass that takes less, such as none, takes the layer's /
+/// most_gain_of_type. Set the layers' own work before.
+void set_work_on(Workload& workload, const std::string& type, std::vector<TypeWork> own);
 /// The most times as much as the own work of a type that a layer has, in a pass, a part of one, or its update; 1 where
 /// no layer has work. O(layers).
 double most_speedup(const Workload& workload, const std::vector<TypeWork>& own);

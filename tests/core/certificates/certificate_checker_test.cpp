@@ -3,6 +3,7 @@
 #include "tests/allocators/exact/brute_force.hpp"
 #include "tests/support/instances.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -298,6 +299,24 @@ TEST(FractionalCertificate, IsTheClosedFormWithoutMemoryLimits)
   EXPECT_NEAR(bound(Objective::Bottleneck, 1), 300.0 / 7, 1e-9);
   EXPECT_NEAR(bound(Objective::Sequential, 1), 75, 1e-9);
   EXPECT_NEAR(bound(Objective::Pipeline, 4), 250, 1e-9);
+}
+
+TEST(FractionalCertificate, RefutesAnObjectiveBelowWhatItProves)
+{
+  const TwoByTwo problem;
+  const Goal goal = goal_of(Objective::Bottleneck, Communication::None);
+  const Certificate fractional{CertificateKind::Fractional};
+  const double proven = proven_by(goal, fractional, problem.workload, problem.devices);
+  ASSERT_GT(proven, 0);
+  Plan plan = claim(goal, proven / 2, fractional);
+  plan.objective = Seconds(proven);
+  EXPECT_THAT(faults_of_certificate(plan, problem.workload, problem.devices), IsEmpty());
+  plan.objective = Seconds(proven * 0.75);
+  EXPECT_THAT(
+      faults_of_certificate(plan, problem.workload, problem.devices),
+      ElementsAre(fmt::format("objective_s: claims {:.6g}; the certificate fractional proves that none is below "
+                              "{:.6g}",
+                              proven * 0.75, proven)));
 }
 
 TEST(FractionalCertificate, NeverProvesMoreThanTheBestOfAllPlacements)
