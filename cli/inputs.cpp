@@ -71,6 +71,21 @@ bool is_layer_profile(const std::string& file)
   return read_file(file).find("\"isobar-profile/") != std::string::npos;
 }
 
+/// The files in the order in which the platform first has a device of their type, so that the order in which they are
+/// given changes nothing. Those of no device come last.
+std::vector<std::string> in_order_of_devices(std::vector<std::string> files, const Cluster& cluster)
+{
+  std::map<std::string, std::size_t> first_device;  // by file
+  for (const auto& file : files) {
+    const std::string measured = read_profile(file).device;
+    const auto device = std::ranges::find_if(
+        cluster.devices, [&](const Device& device) { return is_same_device_type(device.type, measured); });
+    first_device[file] = static_cast<std::size_t>(device - cluster.devices.begin());
+  }
+  std::ranges::stable_sort(files, {}, [&](const std::string& file) { return first_device.at(file); });
+  return files;
+}
+
 /// Gives the devices of each type the times of their own profile. Those without one take times in proportion of the
 /// first.
 void add_profiles(const std::vector<std::string>& files, const DeviceProfile& first, Inputs& inputs)
@@ -114,7 +129,7 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                 {options.workload, workload_fingerprint(workload_text, settings), settings},
                 {},
                 options.devices.empty() ? std::nullopt : std::optional(options.devices)};
-  const auto& profiles = options.profiles;
+  auto profiles = options.profiles;
   const bool has_layers = std::ranges::any_of(profiles, is_layer_profile);
   if (!profiles.empty() && !has_layers) {
     const compute::Measurements measurements(profiles);
@@ -130,6 +145,7 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                      "has no table of operators, which compute: operators takes; write one with isobar profile "
                      "--operators, or --set compute=rate");
   }
+  if (profiles.size() > 1) profiles = in_order_of_devices(std::move(profiles), inputs.platform.cluster());
   const DeviceProfile profile = read_profile(profiles.front());
   apply_profile(profile, profiles.front(), inputs.workload);
   take_speeds(profile, profiles.front(), inputs);

@@ -72,6 +72,23 @@ class ProfilesOfTypes(CommandTest):
                 result = self.json_of("simulate", *self.inputs(), *self.profiles(), "--plan", plan)
                 self.assertAlmostEqual(result["step_time_s"] / document["predicted"]["step_time_s"], 1, delta=1e-6)
 
+    def test_the_order_of_profiles_changes_no_plan(self):
+        first, second = self.profiles()[1], self.profiles()[3]
+        for allocator in ("exact", "metis", "grid", "hybrid"):
+            with self.subTest(allocator):
+                _, one = self.plan_of(allocator, "--profile", first, "--profile", second)
+                _, other = self.plan_of(allocator, "--profile", second, "--profile", first)
+                self.assertEqual(one, other)
+
+    def test_passes_without_time_leave_bounds_below_their_plans(self):
+        profiles = ("--profile", self.profile("first.json", "First 1", times(True)),
+                    "--profile", self.profile("second.json", "Second 2", [0] * (LAYERS - 1) + [1e-3]))
+        for allocator in ("exact", "chain-dp", "grid", "hybrid"):
+            with self.subTest(allocator):
+                path, plan = self.plan_of(allocator, *profiles)
+                self.assertLessEqual(plan["objective_bound_s"], plan["objective_s"] * (1 + 1e-9))
+                self.run_isobar("verify", *self.inputs(), path, *profiles)
+
     def test_a_type_without_a_profile_takes_times_in_the_proportion_of_the_first(self):
         profile = self.profile("first.json", "First 1", times(True))
         plan, document = self.plan_of("exact", "--profile", profile)
@@ -90,6 +107,10 @@ class ProfilesOfTypes(CommandTest):
         other = self.profile("other.json", "Third 3", times(False))
         self.assertEqual(self.refusal(first, other), f'{other}: device: measured on "Third 3"; the platform has devices '
                                                      '"First 1", "Second 2"; write one of them')
+        in_us = self.profile("us.json", "Second 2", [1e-9] + times(False)[1:])
+        self.assertRegex(self.refusal(first, in_us), r"us\.json: layers\[0\]\.forward_s: 1e-09 s is under a millionth of "
+                                                     r"the 0\.0\d+ s that the profiles' speed_flops and the other profile "
+                                                     r"give; check the units of both$")
         larger = self.profile("larger.json", "Second 2", times(False), micro_batch=2)
         self.assertIn("larger.json: micro_batch: measured with 2 samples of 1; the workload has 1 of 1",
                       self.refusal(first, larger))
