@@ -41,9 +41,10 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vect
       activations_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.activations.value; })),
       sky_memory_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.sky_memory.value; }))
 {
-  for (const auto& device : cluster.devices) rate_.push_back(device.speed_at(workload.dtype));
-  speed_ = rate_;
-  row_.assign(rate_.size(), 0);
+  for (const auto& device : cluster.devices) {
+    speed_.push_back(device.speed_at(workload.dtype));
+    on_.push_back({speed_.back()});
+  }
   if (!workload.work_on.empty()) add_types();
   auto boundaries = boundaries_of(workload);
   boundary_output_ = std::move(boundaries.output);
@@ -53,13 +54,13 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vect
 void CostModel::add_types()
 {
   std::map<std::string, std::size_t> row_of;  // by type
-  for (std::size_t device = 0; device < rate_.size(); ++device) {
+  for (std::size_t device = 0; device < on_.size(); ++device) {
     const std::string& type = cluster_->devices[device].type;
     const auto* own = work_on(*workload_, type);
     if (own == nullptr) continue;
     const auto [entry, is_new] = row_of.emplace(type, forward_.size());
-    row_[device] = entry->second;
-    speed_[device] = rate_[device] * most_speedup(*workload_, *own);
+    on_[device].row = entry->second;
+    speed_[device] = on_[device].rate * most_speedup(*workload_, *own);
     if (!is_new) continue;
     add_prefix_sums(forward_, *own, &LayerWork::forward);
     add_prefix_sums(backward_, *own, &LayerWork::backward);
@@ -69,12 +70,12 @@ void CostModel::add_types()
 
 Seconds CostModel::weight_time(std::size_t device, std::size_t layer) const
 {
-  return work_of(*workload_, layer, cluster_->devices[device].type).backward_weight / rate_[device];
+  return work_of(*workload_, layer, cluster_->devices[device].type).backward_weight / on_[device].rate;
 }
 
 Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const
 {
-  return sum_of(update_, device, first, last) / rate_[device];
+  return sum_of(update_, device, first, last) / on_[device].rate;
 }
 
 namespace {

@@ -34,21 +34,21 @@ class CostModel {
   const Workload& workload() const { return *workload_; }
   const Cluster& cluster() const { return *cluster_; }
   std::size_t layers() const { return cuts_ - 1; }
-  std::size_t devices() const { return rate_.size(); }
+  std::size_t devices() const { return on_.size(); }
 
   /// Forward and backward time of layers first..last on `device` for one micro-batch.
   Seconds forward_time(std::size_t device, std::size_t first, std::size_t last) const
   {
-    return sum_of(forward_, device, first, last) / rate_[device];
+    return sum_of(forward_, device, first, last) / on_[device].rate;
   }
   Seconds backward_time(std::size_t device, std::size_t first, std::size_t last) const
   {
-    return sum_of(backward_, device, first, last) / rate_[device];
+    return sum_of(backward_, device, first, last) / on_[device].rate;
   }
   /// f_i + b_i.
   Seconds compute_time(std::size_t device, std::size_t first, std::size_t last) const
   {
-    return (sum_of(forward_, device, first, last) + sum_of(backward_, device, first, last)) / rate_[device];
+    return (sum_of(forward_, device, first, last) + sum_of(backward_, device, first, last)) / on_[device].rate;
   }
   /// Of `backward_time`, what the gradients of parameters take.
   Seconds weight_time(std::size_t device, std::size_t layer) const;
@@ -65,15 +65,15 @@ class CostModel {
   }
   std::size_t work_kinds() const { return forward_.size() / cuts_; }
   /// The kind of work that a device computes, at its `rate` in the workload's dtype.
-  std::size_t work_kind(std::size_t device) const { return row_[device] / cuts_; }
-  FlopsPerSecond rate(std::size_t device) const { return rate_[device]; }
+  std::size_t work_kind(std::size_t device) const { return on_[device].row / cuts_; }
+  FlopsPerSecond rate(std::size_t device) const { return on_[device].rate; }
   /// The largest rate at which a device computes a pass of a layer, for bounds: its `rate`, if it has no work of its
   /// own.
   FlopsPerSecond speed(std::size_t device) const { return speed_[device]; }
   /// Whether two devices take the same for each layer.
   bool computes_like(std::size_t device, std::size_t other) const
   {
-    return rate_[device] == rate_[other] && row_[device] == row_[other];
+    return on_[device].rate == on_[other].rate && on_[device].row == on_[other].row;
   }
   /// Time of the optimizer's update of layers first..last on `device`, once per step.
   Seconds update_time(std::size_t device, std::size_t first, std::size_t last) const;
@@ -121,19 +121,24 @@ class CostModel {
   Evaluation evaluate(const std::vector<StagePlacement>& stages, const Goal& goal) const;
 
  private:
+  struct OnDevice {
+    FlopsPerSecond rate;
+    std::size_t row = 0;  // where the prefix sums of its work begin
+  };
+
   void add_types();
   Flops sum_of(const std::vector<double>& sums, std::size_t device, std::size_t first, std::size_t last) const
   {
-    return Flops(sums[row_[device] + last + 1] - sums[row_[device] + first]);
+    const double* const own = sums.data() + on_[device].row;
+    return Flops(own[last + 1] - own[first]);
   }
 
   const Workload* workload_;
   const Cluster* cluster_;
   std::vector<std::uint64_t> held_;
   std::size_t cuts_;                   // before and after layers
-  std::vector<FlopsPerSecond> rate_;   // by device
-  std::vector<FlopsPerSecond> speed_;  // likewise
-  std::vector<std::size_t> row_;       // likewise: where the prefix sums of its work begin
+  std::vector<OnDevice> on_;           // by device
+  std::vector<FlopsPerSecond> speed_;  // by device
   std::vector<double> forward_;        // prefix sums, FLOP, of the layers; then of each type's own work
   std::vector<double> backward_;       // likewise
   std::vector<double> update_;         // likewise
