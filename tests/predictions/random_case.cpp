@@ -9,12 +9,12 @@
 #include "core/plan/transfer_rules.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
-#include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/every_algorithm.hpp"
 #include "tests/support/full_mesh.hpp"
 #include "tests/support/instances.hpp"
+#include "tests/support/random_orders.hpp"
 #include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
 #include "tests/support/simulated.hpp"
@@ -71,7 +71,7 @@ class Maker {
       made.plan.stages.push_back(stage_on(device, layers * i / stages, layers * (i + 1) / stages - 1));
     }
     auto& choice = made.plan.goal.schedule;
-    if (chosen.takes_orders) choice.orders = random_orders(order, made.plan.goal.microbatches);
+    if (chosen.takes_orders) choice.orders = random_orders(random_, order, made.plan.goal.microbatches);
     if (chosen.takes("warm_up") && coin()) {
       std::vector<std::uint64_t> warm_up(devices);
       for (auto& forwards : warm_up) forwards = below(made.plan.goal.microbatches + 1);
@@ -247,27 +247,6 @@ class Maker {
     made.plan.data_server = made.on.cluster.data_server;
     made.plan.recompute = made.workload.recompute;
     return made;
-  }
-
-  /// Irregular orders, made for the times of some other pipeline.
-  std::map<std::string, Order> random_orders(const std::vector<std::string>& devices, std::uint64_t microbatches)
-  {
-    const auto seconds = [this] { return Seconds(std::uniform_real_distribution<double>(0.1, 2)(random_)); };
-    schedules::PipelineTimes times;
-    times.microbatches = microbatches;
-    times.splits_backward = coin();
-    for (std::size_t i = 0; i < devices.size(); ++i) {
-      times.devices.push_back({.forward = seconds(),
-                               .backward_input = seconds(),
-                               .backward_weight = seconds(),
-                               .output = seconds(),
-                               .gradient = seconds(),
-                               .slots = microbatches});
-    }
-    const auto listed = schedules::list_schedule(times);
-    std::map<std::string, Order> orders;
-    for (std::size_t i = 0; i < devices.size(); ++i) orders[devices[i]] = listed.orders.at(i);
-    return orders;
   }
 
   /// How replicas add up gradients, and what they divide, as far as their stages allow.

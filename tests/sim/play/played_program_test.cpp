@@ -8,10 +8,10 @@
 #include "core/program/walk.hpp"
 #include "core/steps/planned_step.hpp"
 #include "schedules/lowering/schedule.hpp"
-#include "schedules/orders/list_scheduler.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "sim/play/simulation.hpp"
 #include "tests/support/full_mesh.hpp"
+#include "tests/support/random_orders.hpp"
 #include "tests/support/shard_grids.hpp"
 #include "tests/support/shards.hpp"
 #include "tests/support/shared_nodes.hpp"
@@ -142,28 +142,6 @@ void add_network(PlatformFile& file, std::mt19937_64& random, std::size_t device
 
 // --- schedules ---------------------------------------------------------------------------------------------------
 
-/// Irregular orders, made for the times of some other pipeline.
-std::map<std::string, Order> random_orders(std::mt19937_64& random, const std::vector<std::string>& devices,
-                                           std::uint64_t microbatches)
-{
-  const auto seconds = [&random] { return Seconds(std::uniform_real_distribution<double>(0.1, 2)(random)); };
-  schedules::PipelineTimes times;
-  times.microbatches = microbatches;
-  times.splits_backward = random() % 2 == 0;
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    times.devices.push_back({.forward = seconds(),
-                             .backward_input = seconds(),
-                             .backward_weight = seconds(),
-                             .output = seconds(),
-                             .gradient = seconds(),
-                             .slots = microbatches});
-  }
-  const auto listed = schedules::list_schedule(times);
-  std::map<std::string, Order> orders;
-  for (std::size_t i = 0; i < devices.size(); ++i) orders[devices[i]] = listed.orders.at(i);
-  return orders;
-}
-
 /// A random chain under a schedule. Every other seed has a data server, every other pair of seeds gradient clipping,
 /// and every other four of them the schedule's numbers.
 Comparison compare_chain(const schedules::Schedule& schedule, unsigned seed, Links links)
@@ -195,7 +173,8 @@ Comparison compare_chain(const schedules::Schedule& schedule, unsigned seed, Lin
     const std::string& device = order[schedules::rank_of_stage(folding, i, devices)];
     plan.stages.push_back(stage_on(device, layers * i / stages, layers * (i + 1) / stages - 1));
   }
-  if (schedule.takes_orders) plan.goal.schedule.orders = random_orders(random, order, plan.goal.microbatches);
+  if (schedule.takes_orders)
+    plan.goal.schedule.orders = testing_support::random_orders(random, order, plan.goal.microbatches);
   if (schedule.takes("warm_up") && seed / 4 % 2 == 0) {
     std::vector<std::uint64_t> warm_up(devices);
     for (auto& forwards : warm_up) forwards = random() % (plan.goal.microbatches + 1);
