@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -99,8 +100,8 @@ class MappingReader {
   std::uint64_t required_count(const std::string& key, std::uint64_t lowest = 0, std::uint64_t highest = max_count);
   std::optional<std::uint64_t> optional_count(const std::string& key, std::uint64_t lowest = 0,
                                               std::uint64_t highest = max_count);
-  /// A finite number without unit (for JSON keys that name their unit), not below `lowest`.
-  double required_number(const std::string& key, double lowest = 0);
+  /// A finite number without unit (for JSON keys that name their unit), from `lowest` to `highest`.
+  double required_number(const std::string& key, double lowest = 0, double highest = max_number);
   /// A number or null.
   std::optional<double> optional_number(const std::string& key, double lowest = 0);
   std::optional<bool> optional_boolean(const std::string& key);
@@ -122,6 +123,7 @@ class MappingReader {
   std::string path_of(const std::string& key) const { return path_ + key; }
 
   static constexpr std::uint64_t max_count = 9'007'199'254'740'992;  // 2^53: exact as a double
+  static constexpr double max_number = std::numeric_limits<double>::max();
 
  private:
   enum class Presence { Required, Optional };
@@ -131,7 +133,7 @@ class MappingReader {
       -> std::optional<decltype(read(std::declval<const DocumentNode&>()))>;
   std::optional<std::uint64_t> read_count(Presence presence, const std::string& key, std::uint64_t lowest,
                                           std::uint64_t highest);
-  std::optional<double> read_number(Presence presence, const std::string& key, double lowest);
+  std::optional<double> read_number(Presence presence, const std::string& key, double lowest, double highest);
   std::optional<Bytes> read_bytes(Presence presence, const std::string& key);
   std::optional<std::string> read_text(Presence presence, const std::string& key);
   std::optional<Flops> read_flops(Presence presence, const std::string& key);

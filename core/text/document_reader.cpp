@@ -24,6 +24,13 @@ std::string describe_count(std::uint64_t lowest, std::uint64_t highest)
                                              : fmt::format("a whole number from {} to {}", lowest, highest);
 }
 
+/// "a number from 1 to 9", or "a number, 1 or more" if the limit is max_number.
+std::string describe_number(double lowest, double highest)
+{
+  return highest == MappingReader::max_number ? fmt::format("a number, {} or more", lowest)
+                                              : fmt::format("a number from {} to {}", lowest, highest);
+}
+
 /// Bytes of a fault that are shown; a value may be as long as the file.
 constexpr std::size_t longest_fault = 500;
 
@@ -192,9 +199,11 @@ std::optional<std::uint64_t> MappingReader::optional_count(const std::string& ke
   return read_count(Presence::Optional, key, lowest, highest);
 }
 
-std::optional<double> MappingReader::read_number(Presence presence, const std::string& key, double lowest)
+std::optional<double> MappingReader::read_number(Presence presence, const std::string& key, double lowest,
+                                                 double highest)
 {
-  return read_scalar(presence, key, fmt::format("a number, {} or more", lowest), [&](const DocumentNode& node) {
+  const std::string expected = describe_number(lowest, highest);
+  return read_scalar(presence, key, expected, [&](const DocumentNode& node) {
     const std::string_view text = node.scalar;
     const std::string_view magnitude = text.substr(text.starts_with('-') ? 1 : 0);
     double number = 0;
@@ -202,27 +211,26 @@ std::optional<double> MappingReader::read_number(Presence presence, const std::s
     // from_chars also reads "inf" and "nan".
     const bool is_number = !magnitude.empty() && is_digit(magnitude.front()) && end == text.data() + text.size();
     if (!is_number || node.quoted) {
-      throw std::invalid_argument(fmt::format("{} is not a number; write a number, {} or more{}", in_quotes(text),
-                                              lowest, is_number ? ", without quotes" : ""));
+      throw std::invalid_argument(fmt::format("{} is not a number; write {}{}", in_quotes(text), expected,
+                                              is_number ? ", without quotes" : ""));
     }
-    if (status != std::errc{} || !std::isfinite(number) || number < lowest) {
-      throw std::invalid_argument(
-          fmt::format("{} is out of range; write a number, {} or more", in_quotes(text), lowest));
+    if (status != std::errc{} || !std::isfinite(number) || number < lowest || number > highest) {
+      throw std::invalid_argument(fmt::format("{} is out of range; write {}", in_quotes(text), expected));
     }
     return number;
   });
 }
 
-double MappingReader::required_number(const std::string& key, double lowest)
+double MappingReader::required_number(const std::string& key, double lowest, double highest)
 {
-  return read_number(Presence::Required, key, lowest).value_or(lowest);
+  return read_number(Presence::Required, key, lowest, highest).value_or(lowest);
 }
 
 std::optional<double> MappingReader::optional_number(const std::string& key, double lowest)
 {
   const DocumentNode* node = optional(key);
   if (node && node->kind == DocumentNode::Kind::Null) return std::nullopt;
-  return read_number(Presence::Optional, key, lowest);
+  return read_number(Presence::Optional, key, lowest, max_number);
 }
 
 std::optional<bool> MappingReader::optional_boolean(const std::string& key)

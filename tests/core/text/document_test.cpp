@@ -344,6 +344,11 @@ TEST(MappingReader, RefusesInvalidNumbers)
     EXPECT_EQ(reader_fault("a: " + text, [](auto& reader) { reader.required_number("a"); }),
               "x.yaml:1: a: \"" + text + "\" is out of range; write a number, 0 or more");
   }
+  const auto fault_from_1_to_9 = [](const std::string& text) {
+    return reader_fault("a: " + text, [](auto& reader) { reader.required_number("a", 1, 9); });
+  };
+  EXPECT_EQ(fault_from_1_to_9("9.1"), "x.yaml:1: a: \"9.1\" is out of range; write a number from 1 to 9");
+  EXPECT_EQ(fault_from_1_to_9("x"), "x.yaml:1: a: \"x\" is not a number; write a number from 1 to 9");
 }
 
 TEST(MappingReader, RefusesQuantitiesWithoutAUnit)
