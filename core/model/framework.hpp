@@ -79,10 +79,21 @@ struct Framework {
   std::string source;  ///< where the constants come from
 };
 
-/// The key of a flag, as files spell it.
+/// What a number may be: in seconds of times, in bytes of sizes.
+struct FlagRange {
+  double lowest = 0;
+  double highest = 0;
+};
+inline constexpr FlagRange host_times = {0, 1000};
+inline constexpr FlagRange factors = {0.001, 1000};
+inline constexpr FlagRange moved_bytes = {0, 10'000};  ///< per logit or parameter
+inline constexpr FlagRange repeated_collectives = {0, 64};
+inline constexpr FlagRange flag_sizes = {0, 1e18};
+
+/// The key of a flag, as files spell it, and the range of those that are numbers.
 struct FlagKey {
   std::string_view text;
-  bool is_factor = false;  ///< a number above 0
+  FlagRange range = {};
 };
 
 /// Calls visit(FlagKey, flag of each of `of`) for the rules that a plan has in its `transfers` and `sync`.
@@ -91,7 +102,7 @@ void visit_rules(Visit&& visit, Of&... of)
 {
   visit(FlagKey{"overlap_gradient_sums"}, of.overlaps_gradient_sums...);
   visit(FlagKey{"overlap_gradient_sums_in_pipelines"}, of.overlaps_in_pipelines...);
-  visit(FlagKey{"gradient_bucket"}, of.gradient_bucket...);
+  visit(FlagKey{"gradient_bucket", flag_sizes}, of.gradient_bucket...);
   visit(FlagKey{"blocking_transfers"}, of.blocking_transfers...);
   visit(FlagKey{"sliced_transfers"}, of.sliced_transfers...);
   visit(FlagKey{"gradient_dtype"}, of.gradient_sums...);
@@ -103,34 +114,34 @@ void visit_rules(Visit&& visit, Of&... of)
 template <typename Visit, typename... Of>
 void visit_flags(Visit&& visit, Of&... of)
 {
-  visit(FlagKey{"host_forward"}, of.host_forward...);
-  visit(FlagKey{"host_backward"}, of.host_backward...);
-  visit(FlagKey{"host_shards"}, of.host_shards...);
-  visit(FlagKey{"host_pipeline"}, of.pipeline_host...);
+  visit(FlagKey{"host_forward", host_times}, of.host_forward...);
+  visit(FlagKey{"host_backward", host_times}, of.host_backward...);
+  visit(FlagKey{"host_shards", host_times}, of.host_shards...);
+  visit(FlagKey{"host_pipeline", host_times}, of.pipeline_host...);
   visit(FlagKey{"causal_softmax"}, of.has_causal_softmax...);
-  visit(FlagKey{"logit_bytes_forward"}, of.logit.forward...);
-  visit(FlagKey{"logit_bytes_backward"}, of.logit.backward...);
-  visit(FlagKey{"product_speed", true}, of.product_speed...);
-  visit(FlagKey{"attention_speed", true}, of.attention_speed...);
-  visit(FlagKey{"update_bytes"}, of.update...);
+  visit(FlagKey{"logit_bytes_forward", moved_bytes}, of.logit.forward...);
+  visit(FlagKey{"logit_bytes_backward", moved_bytes}, of.logit.backward...);
+  visit(FlagKey{"product_speed", factors}, of.product_speed...);
+  visit(FlagKey{"attention_speed", factors}, of.attention_speed...);
+  visit(FlagKey{"update_bytes", moved_bytes}, of.update...);
   visit(FlagKey{"pads_vocabulary"}, of.pads_vocabulary...);
-  visit(FlagKey{"recomputed_collectives"}, of.recomputed_collectives...);
+  visit(FlagKey{"recomputed_collectives", repeated_collectives}, of.recomputed_collectives...);
   visit(FlagKey{"stops_recomputation"}, of.stops_recomputation...);
   visit(FlagKey{"overlap_shard_sums"}, of.hides_shard_sums...);
   visit(FlagKey{"overlap_shard_collectives"}, of.hides_shard_collectives...);
   visit(FlagKey{"overlap_parameter_gathers"}, of.overlaps_gathers...);
   visit(FlagKey{"serial_receives"}, of.serial_transfers...);
   visit(FlagKey{"most_divided"}, of.most_divided...);
-  visit(FlagKey{"memory_parameter_bytes_16bit"}, of.memory.state16.parameters...);
-  visit(FlagKey{"memory_gradient_bytes_16bit"}, of.memory.state16.gradients...);
-  visit(FlagKey{"memory_optimizer_bytes_16bit"}, of.memory.state16.optimizer...);
-  visit(FlagKey{"memory_parameter_bytes_32bit"}, of.memory.state32.parameters...);
-  visit(FlagKey{"memory_gradient_bytes_32bit"}, of.memory.state32.gradients...);
-  visit(FlagKey{"memory_optimizer_bytes_32bit"}, of.memory.state32.optimizer...);
-  visit(FlagKey{"memory_logit_bytes"}, of.memory.logit...);
-  visit(FlagKey{"memory_activations", true}, of.memory.activations...);
-  visit(FlagKey{"memory_reserve", true}, of.memory.reserved...);
-  visit(FlagKey{"memory_context"}, of.memory.context...);
+  visit(FlagKey{"memory_parameter_bytes_16bit", moved_bytes}, of.memory.state16.parameters...);
+  visit(FlagKey{"memory_gradient_bytes_16bit", moved_bytes}, of.memory.state16.gradients...);
+  visit(FlagKey{"memory_optimizer_bytes_16bit", moved_bytes}, of.memory.state16.optimizer...);
+  visit(FlagKey{"memory_parameter_bytes_32bit", moved_bytes}, of.memory.state32.parameters...);
+  visit(FlagKey{"memory_gradient_bytes_32bit", moved_bytes}, of.memory.state32.gradients...);
+  visit(FlagKey{"memory_optimizer_bytes_32bit", moved_bytes}, of.memory.state32.optimizer...);
+  visit(FlagKey{"memory_logit_bytes", moved_bytes}, of.memory.logit...);
+  visit(FlagKey{"memory_activations", factors}, of.memory.activations...);
+  visit(FlagKey{"memory_reserve", factors}, of.memory.reserved...);
+  visit(FlagKey{"memory_context", flag_sizes}, of.memory.context...);
   visit_rules(visit, of...);
 }
 

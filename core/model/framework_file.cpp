@@ -41,32 +41,37 @@ class FlagReader {
 
   void read(const std::string& key, const FlagKey& flag, double& value)
   {
-    value = reader_.required_number(key);
-    if (flag.is_factor && value == 0) reader_.add_fault(key, "is 0; write a positive number");
+    value = reader_.required_number(key, flag.range.lowest, flag.range.highest);
   }
 
-  void read(const std::string& key, const FlagKey&, unsigned& value)
+  void read(const std::string& key, const FlagKey& flag, unsigned& value)
   {
-    constexpr std::uint64_t most = 64;
-    value = static_cast<unsigned>(reader_.required_count(key, 0, most));
+    value = static_cast<unsigned>(reader_.required_count(key, 0, static_cast<std::uint64_t>(flag.range.highest)));
   }
 
-  void read(const std::string& key, const FlagKey&, Seconds& value)
+  void read(const std::string& key, const FlagKey& flag, Seconds& value)
   {
     if (spelling_ == FlagSpelling::Json) {
-      value = Seconds(reader_.required_number(key));
+      value = Seconds(reader_.required_number(key, flag.range.lowest, flag.range.highest));
       return;
     }
+    const auto text = reader_.optional_text(key);
+    if (!text) return;
     try {
-      value = seconds_from_text(reader_.required_text(key));
+      value = seconds_from_text(*text);
     } catch (const std::invalid_argument& fault) {
       reader_.add_fault(key, fault.what());
+      return;
     }
+    if (value.value <= flag.range.highest) return;
+    reader_.add_fault(key, fmt::format("{} is out of range; write a time from {:g} s to {:g} s", in_quotes(*text),
+                                       flag.range.lowest, flag.range.highest));
   }
 
-  void read(const std::string& key, const FlagKey&, Bytes& value)
+  void read(const std::string& key, const FlagKey& flag, Bytes& value)
   {
-    value = spelling_ == FlagSpelling::Json ? Bytes(reader_.required_number(key)) : reader_.required_bytes(key);
+    value = spelling_ == FlagSpelling::Json ? Bytes(reader_.required_number(key, flag.range.lowest, flag.range.highest))
+                                            : reader_.required_bytes(key);  // no more than the largest size of files
   }
 
   void read(const std::string& key, const FlagKey&, DType& value)

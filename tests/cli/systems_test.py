@@ -213,7 +213,12 @@ class TrainingSystems(CommandTest):
                  "--set: framework.overlap_shard_sum: unknown key; did you mean overlap_shard_sums?"),
                 ("framework.host_forward=5", '--set: framework.host_forward: "5" is not a time; write a number and a unit, '
                  'such as "20 ms"'),
-                ("framework.product_speed=0", "--set: framework.product_speed: is 0; write a positive number"),
+                ("framework.host_forward=1001 s", '--set: framework.host_forward: "1001 s" is out of range; write a time '
+                 "from 0 s to 1000 s"),
+                ("framework.product_speed=1e-320", '--set: framework.product_speed: "1e-320" is out of range; write a '
+                 "number from 0.001 to 1000"),
+                ("framework.update_bytes=1e308", '--set: framework.update_bytes: "1e308" is out of range; write a number '
+                 "from 0 to 10000"),
                 ("framework.gradient_dtype=fp8", "--set: framework.gradient_dtype: \"fp8\" is not one of "
                  "float32, bf16, fp16")):
             with self.subTest(setting):

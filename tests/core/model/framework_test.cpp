@@ -4,16 +4,19 @@
 #include "core/errors.hpp"
 #include "tests/support/thrown_message.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <map>
 #include <regex>
 #include <set>
 #include <sstream>
 #include <string>
+#include <type_traits>
 
 namespace isobar::framework_test {
 namespace {
@@ -81,6 +84,35 @@ TEST(Frameworks, UnknownOnesAreRefused)
             "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
 }
 
+TEST(FlagsOfFrameworks, HaveTheRangesThatTheirTableStates)
+{
+  std::map<std::string, std::string> values;  // by flag, as docs/fidelity.md has them
+  std::istringstream lines(read_file(source_file("docs/fidelity.md")));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t begin = line.find(" | ");
+    const std::size_t end = line.find(" | ", begin + 1);
+    if (!line.starts_with("| `") || end == std::string::npos) continue;
+    for (std::size_t name = line.find('`'); name < begin; name = line.find('`', line.find('`', name + 1) + 1)) {
+      values.emplace(line.substr(name + 1, line.find('`', name + 1) - name - 1),
+                     line.substr(begin + 3, end - begin - 3));
+    }
+  }
+  const auto check = [&](const FlagKey& key, const auto& flag) {
+    using Flag = std::remove_cvref_t<decltype(flag)>;
+    const auto [lowest, highest] = key.range;
+    const std::string stated = values[std::string(key.text)];
+    const auto quantity = [&](const char* kind, const char* unit) {
+      return fmt::format("{}, {:g} {} to {:g} {}", kind, lowest, unit, highest, unit);
+    };
+    if constexpr (std::is_same_v<Flag, double>) EXPECT_EQ(stated, fmt::format("number, {:g} to {:g}", lowest, highest));
+    if constexpr (std::is_same_v<Flag, unsigned>) EXPECT_EQ(stated, fmt::format("{:g} to {:g}", lowest, highest));
+    if constexpr (std::is_same_v<Flag, Seconds>) EXPECT_EQ(stated, quantity("time", "s"));
+    if constexpr (std::is_same_v<Flag, Bytes>) EXPECT_EQ(stated, quantity("size", "B"));
+    if constexpr (std::is_same_v<Flag, bool>) EXPECT_EQ(stated, "true, false");
+  };
+  visit_flags(check, *find_framework("megatron-lm-2021"));
+}
+
 TEST(FileOfFrameworks, HasASourceBesideEachFlagOfEachSystem)
 {
   const auto keys = flag_keys();
@@ -124,8 +156,9 @@ TEST(FileOfFrameworks, NeedsAllFlagsOfASystemThatIsLikeNoOtherOne)
       message("host_forward: 1.4 ms", "host_forward: 1.4"),
       "InputError s.yaml:LINE: systems[0].host_forward: \"1.4\" is not a time; write a number and a unit, such as "
       "\"20 ms\"");
-  EXPECT_EQ(message("memory_reserve: 1.05", "memory_reserve: 0"),
-            "InputError s.yaml:LINE: systems[0].memory_reserve: is 0; write a positive number");
+  EXPECT_EQ(
+      message("memory_reserve: 1.05", "memory_reserve: 0"),
+      "InputError s.yaml:LINE: systems[0].memory_reserve: \"0\" is out of range; write a number from 0.001 to 1000");
   EXPECT_EQ(
       message("most_divided: none", "most_divided: all"),
       "InputError s.yaml:LINE: systems[0].most_divided: \"all\" is not one of none, optimizer, gradients, parameters");

@@ -319,7 +319,7 @@ TEST(PlanFile2, RefusesWrongFlagsOfASystem)
   EXPECT_EQ(fault_of(R"({"name": "megatron-lm-2021", "overlap_shard_sums": "yes"})"),
             "system.overlap_shard_sums: \"yes\" is not a boolean; write true or false without quotes");
   EXPECT_EQ(fault_of(R"({"name": "megatron-lm-2021", "memory_reserve": 0})"),
-            "system.memory_reserve: is 0; write a positive number");
+            "system.memory_reserve: \"0\" is out of range; write a number from 0.001 to 1000");
   EXPECT_EQ(fault_of(R"({"name": "l2l", "product_speed": 2})"),
             "system.name: \"l2l\" is no training software with flags; write one of aceso-2024, composer-fsdp-2023, "
             "megatron-core-0.8, megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
