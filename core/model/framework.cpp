@@ -1,6 +1,7 @@
 #include "core/model/framework.hpp"
 
 #include "core/errors.hpp"
+#include "core/text/digits.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -23,11 +24,40 @@ const FrameworkFile& built_in()
   return file;
 }
 
-/// True if the name contains the word where a word begins.
-bool has_word(const std::string& name, std::string_view word)
+constexpr std::string_view separators = "-/_ ";
+
+bool is_letter(char c)
 {
-  const auto at = name.find(word);
-  return at == 0 || (at != std::string::npos && std::string_view("-/_ ").find(name[at - 1]) != std::string_view::npos);
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+/// True for words and perhaps a version of digits and dots: "aceso/megatron", "megatron-core-0.12".
+bool is_name(std::string_view name)
+{
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t end = std::min(name.find_first_of(separators, begin), name.size());
+    const std::string_view piece = name.substr(begin, end - begin);
+    const bool is_last = end == name.size();
+    const bool may_be_version = is_last && begin > 0;
+    const bool is_word = !piece.empty() && is_letter(piece.front());
+    const bool is_right = !piece.empty() && (is_word || may_be_version) && std::ranges::all_of(piece, [&](char c) {
+      return is_digit(c) || c == '.' || (is_word && is_letter(c));
+    });
+    if (!is_right || is_last) return is_right;
+    begin = end + 1;
+  }
+}
+
+/// True if words of the name are this one.
+bool has_word(std::string_view name, std::string_view word)
+{
+  const auto is_bound = [&](std::size_t at) { return separators.find(name[at]) != std::string_view::npos; };
+  for (auto at = name.find(word); at != std::string_view::npos; at = name.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || is_bound(at - 1)) && (end == name.size() || is_bound(end))) return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -68,6 +98,7 @@ const Framework* find_framework(const std::string& name)
 const Framework* standing_for(const std::string& name)
 {
   if (const auto* known = find_framework(name)) return known;
+  if (!is_name(name)) return nullptr;
   const auto& frameworks = built_in().frameworks;
   for (const auto& [word, family] : built_in().words) {
     if (!has_word(name, word)) continue;
@@ -80,13 +111,15 @@ const Framework* standing_for(const std::string& name)
 FrameworkChoice framework_named(const std::string& name)
 {
   const Framework* const found = standing_for(name);
-  if (found == nullptr) {
-    throw InputError("framework " + name,
-                     fmt::format("is unknown; write one of {}", fmt::join(framework_names(), ", ")));
-  }
+  if (found == nullptr) throw InputError("framework", unknown_framework(name));
   if (found->name == name) return {found, ""};
   return {found, fmt::format("framework {} has no constants of its own; those of {} stand for them", shown(name),
                              found->name)};
+}
+
+std::string unknown_framework(const std::string& name)
+{
+  return fmt::format("{} is unknown; write one of {}", in_quotes(name), fmt::join(framework_names(), ", "));
 }
 
 std::vector<std::string> framework_names()

@@ -174,9 +174,11 @@ struct FrameworkChoice {
 /// The constants that stand for a name; null: it is unknown.
 const Framework* standing_for(const std::string& name);
 /// Finds the constants by name. An unknown year or version takes its family's latest, and a name that contains a
-/// family, or a system that trains with one, that family's.
-/// @throws InputError "framework NAME: is unknown; …" that lists the known names.
+/// family, or a system that trains with one, that family's. A name is words and perhaps a version.
+/// @throws InputError "framework: "NAME" is unknown; …" that lists the known names.
 FrameworkChoice framework_named(const std::string& name);
+/// Describes a name for which no constants stand: "\"NAME\" is unknown; write one of …".
+std::string unknown_framework(const std::string& name);
 /// The constants of exactly this name; null: it has none of its own.
 const Framework* find_framework(const std::string& name);
 /// All names with constants of their own, ascending.
@@ -193,9 +195,10 @@ struct TrainingSystem {
 /// The flags of a system, which live as long as it; null: it is no training software, but only measured on a platform.
 const Framework* framework_of(const TrainingSystem& system);
 
-/// Reads a member that names a training system: a text, or a mapping of `name`, `version` (the rest of the name) and
-/// flags. `changed` then has all flags of the system, even if none differs. A system of a plan file, which is JSON, is
-/// known by its exact name; others as framework_named finds them. None without the member.
+/// Reads a member that names a training system: a text, or a mapping of `name`, `version` (the rest of the name, if it
+/// does not end with it) and flags. `changed` then has all flags of the system, even if none differs. A plan file,
+/// which is JSON, knows training software by its exact name, and may name a system that is only measured on a platform.
+/// Elsewhere a name is that of software, as framework_named finds it. None without the member, or if it is wrong.
 std::optional<TrainingSystem> read_training_system(MappingReader& file, const std::string& key, FlagSpelling spelling,
                                                    FaultList& faults);
 

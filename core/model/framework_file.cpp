@@ -134,21 +134,40 @@ void read_flags(MappingReader& reader, FlagSpelling spelling, bool needs_all, Fr
 std::optional<TrainingSystem> read_training_system(MappingReader& file, const std::string& key, FlagSpelling spelling,
                                                    FaultList& faults)
 {
+  using Kind = DocumentNode::Kind;
+  const bool is_plan = spelling == FlagSpelling::Json;
   const DocumentNode* const node = file.optional(key);
   if (node == nullptr) return std::nullopt;
-  if (node->kind != DocumentNode::Kind::Mapping) return TrainingSystem{file.required_text(key)};
+  if (node->kind == Kind::Null || node->kind == Kind::Sequence) {
+    file.add_fault(key, fmt::format("{}; write a name, or an object of name and flags",
+                                    node->kind == Kind::Null ? "has no value" : "is a list"));
+    return std::nullopt;
+  }
+  if (node->kind == Kind::Scalar) {
+    const auto name = file.optional_text(key);
+    if (!name) return std::nullopt;
+    if (is_plan ? name->empty() : standing_for(*name) == nullptr) file.add_fault(key, unknown_framework(*name));
+    return TrainingSystem{*name};
+  }
   MappingReader reader(*node, file.path_of(key) + ".", faults);
-  TrainingSystem system{reader.required_text("name")};
-  if (const auto version = reader.optional_text("version")) system.name += "-" + *version;
-  const Framework* const named =
-      spelling == FlagSpelling::Json ? find_framework(system.name) : standing_for(system.name);
+  if (!reader.has("name")) {
+    reader.add_fault("name", fmt::format("missing; write one of {}", fmt::join(framework_names(), ", ")));
+  }
+  const auto name = reader.optional_text("name");
+  const auto version = reader.optional_text("version");
+  TrainingSystem system{name.value_or("")};
+  if (version && !system.name.ends_with("-" + *version)) system.name += "-" + *version;
+  const Framework* const named = is_plan ? find_framework(system.name) : standing_for(system.name);
   Framework flags = named != nullptr ? *named : Framework{};
   read_flags(reader, spelling, false, flags);
   reader.refuse_unknown();
-  const std::size_t about_name = reader.has("version") ? 2 : 1;
+  const bool has_flags = reader.keys().size() > (reader.has("version") ? 2U : 1U);
+  const bool is_readable = name && version.has_value() == reader.has("version");
   if (named != nullptr) {
     system.changed = flags;
-  } else if (!system.name.empty() && reader.keys().size() > about_name) {
+  } else if (is_readable && (!is_plan || name->empty())) {
+    reader.add_fault("name", unknown_framework(system.name));
+  } else if (is_readable && has_flags) {
     reader.add_fault("name", fmt::format("{} is no training software with flags; write one of {}",
                                          in_quotes(system.name), fmt::join(framework_names(), ", ")));
   }

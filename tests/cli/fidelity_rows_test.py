@@ -424,5 +424,5 @@ class Reasons(Rows):
             ({"global_batch": 2, "dp": 4}, "global_batch: 2 samples for 4 replicas"),
             ({"recompute": "plan"}, "recompute: is plan; name one in the column plan"))
         software, device = self.answers({"framework": "pax"}, {"platform": unknown}, expect=4)
-        self.assertTrue(software["reason"].startswith("framework pax: is unknown; write one of aceso-2024, "))
+        self.assertTrue(software["reason"].startswith('framework: "pax" is unknown; write one of aceso-2024, '))
         self.assertTrue(device["reason"].startswith(f'{unknown}:3: device: "Z9" is not a device type; the types are '))

@@ -185,14 +185,17 @@ TEST(Pricing, LeavesWorkloadsOfRatesAsTheyAre)
 TEST(Pricing, RefusesWhatHasNoConstants)
 {
   const auto fault_of = [](const std::string& more, const std::vector<std::string>& types) {
-    Workload workload = gpt(more);
-    return message_of([&] { speeds_of(workload, types); });
+    return message_of([&] {
+      Workload workload = gpt(more);
+      speeds_of(workload, types);
+    });
   };
   EXPECT_THAT(
       fault_of("compute: operators\n", {reference}),
-      StartsWith("InputError framework: is missing; compute: operators takes the constants of one: aceso-2024, "));
+      StartsWith(
+          "InputError framework: is missing; compute: operators takes the constants of one: aceso-2024, "));
   EXPECT_THAT(fault_of("compute: operators\nframework: pax\n", {reference}),
-              StartsWith("InputError framework pax: is unknown; write one of aceso-2024, "));
+              StartsWith("InputError gpt.yaml:12: framework: \"pax\" is unknown; write one of aceso-2024, "));
   EXPECT_THAT(
       fault_of("compute: operators\nframework: megatron-lm-2022\n", {reference, "A100-SXM-80GB"}),
       StartsWith(

@@ -79,9 +79,19 @@ TEST(Frameworks, DifferInHowTheyTransferActivationsAndSumGradients)
 
 TEST(Frameworks, UnknownOnesAreRefused)
 {
-  EXPECT_EQ(message_of([] { framework_named("example"); }),
-            "InputError framework example: is unknown; write one of aceso-2024, composer-fsdp-2023, megatron-core-0.8, "
-            "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
+  EXPECT_EQ(
+      message_of([] { framework_named("example"); }),
+      "InputError framework: \"example\" is unknown; write one of aceso-2024, composer-fsdp-2023, megatron-core-0.8, "
+      "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
+}
+
+TEST(Frameworks, OfNamesThatAreNotWordsAndAVersionAreUnknown)
+{
+  for (const char* name : {"megatron-lm-2021x", "megatron-lm-", "-megatron-lm", "megatron-lm-2021-2022", "megatronlm",
+                           "2021", "megatron-lm-2021\n", "x\n-megatron-lm", "megatron-lm--2021", ""}) {
+    EXPECT_EQ(standing_for(name), nullptr) << name;
+  }
+  EXPECT_EQ(standing_for("fork.of/megatron-lm-2021.5")->name, "megatron-lm-2022");
 }
 
 TEST(FlagsOfFrameworks, HaveTheRangesThatTheirTableStates)
