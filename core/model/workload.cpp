@@ -7,7 +7,6 @@
 #include "core/text/json_text.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -86,10 +85,6 @@ std::vector<std::string> compute_model_names()
 const Framework& framework_of(const Workload& workload)
 {
   if (workload.changed_framework) return *workload.changed_framework;
-  if (workload.framework.empty()) {
-    throw InputError("framework", fmt::format("is missing; compute: operators takes the constants of one: {}",
-                                              fmt::join(framework_names(), ", ")));
-  }
   return *framework_named(workload.framework).framework;
 }
 

@@ -433,6 +433,7 @@ std::string names_with_operators()
 struct FaultPlace {
   std::string file;
   std::string path;
+  bool needs_framework = true;  ///< with compute: operators; otherwise an override gives it
 };
 
 Workload workload_from_document(const DocumentNode& document, const std::string& name, const FaultPlace& place)
@@ -457,18 +458,21 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
                      fmt::format("tf32 is for float32, not for {}; leave it out", name_of(workload.dtype)));
     }
   }
-  if (const auto compute = file.optional_choice("compute", compute_model_names())) {
-    workload.compute = *compute_model_from_name(*compute);
-  }
-  if (auto framework = read_training_system(file, "framework", FlagSpelling::Yaml, faults)) {
-    workload.framework = std::move(framework->name);
-    workload.changed_framework = std::move(framework->changed);
-  }
+  const auto compute = file.optional_choice("compute", compute_model_names());
+  if (compute) workload.compute = *compute_model_from_name(*compute);
+  const bool has_framework = file.optional("framework") != nullptr;
   if (workload.compute == ComputeModel::Operators && !kind.has_operators) {
     file.add_fault("compute",
                    fmt::format("operators is for {}, not for {}; write rate", names_with_operators(), kind.name));
-  } else if (workload.compute == ComputeModel::Rate && !workload.framework.empty()) {
-    file.add_fault("framework", "goes with compute: operators; leave it out, or write that");
+  } else if (workload.compute == ComputeModel::Rate && has_framework) {
+    const bool is_said = compute || !file.has("compute");  // a wrong value is a fault by itself
+    if (is_said) file.add_fault("framework", "goes with compute: operators; leave it out, or write that");
+  } else if (auto framework = read_training_system(file, "framework", FlagSpelling::Yaml, faults)) {
+    workload.framework = std::move(framework->name);
+    workload.changed_framework = std::move(framework->changed);
+  } else if (workload.compute == ComputeModel::Operators && place.needs_framework && !has_framework) {
+    file.add_fault("framework", fmt::format("missing; compute: operators takes the constants of one: {}",
+                                            fmt::join(framework_names(), ", ")));
   }
   if (const auto optimizer = file.optional_choice("optimizer", optimizer_names())) {
     workload.optimizer = *optimizer_from_name(*optimizer);
@@ -512,10 +516,17 @@ DocumentNode& member_of(DocumentNode& mapping, const std::string& key)
   return added;
 }
 
+constexpr std::string_view of_framework = "framework.";
+
+/// Whether a key is `framework`, or a flag of it.
+bool is_of_framework(const std::string& key)
+{
+  return key == "framework" || key.starts_with(of_framework);
+}
+
 /// Replaces or adds a member of a file. "framework.FLAG" is a flag of the software that `framework` names.
 void set_override(DocumentNode& document, const DocumentNode::Member& override)
 {
-  constexpr std::string_view of_framework = "framework.";
   if (!override.key.starts_with(of_framework)) {
     member_of(document, override.key) = override.value;
     return;
@@ -538,8 +549,9 @@ DocumentNode parse(const std::string& text, const std::string& name)
 }
 
 /// Parses the value of a setting, which has no lines.
-DocumentNode parse_setting(const std::string& value, const std::string& place)
+DocumentNode parse_setting(const std::string& key, const std::string& value, const std::string& file)
 {
+  const std::string place = file + ": " + key;
   DocumentNode node;
   try {
     node = parse_yaml(value, "");
@@ -548,7 +560,8 @@ DocumentNode parse_setting(const std::string& value, const std::string& place)
     throw InputError(place, text.substr(text.find(' ') + 1));
   }
   if (node.kind == DocumentNode::Kind::Mapping) {
-    throw InputError(place, "is a mapping; write one value, or a list such as [1, 2]");
+    throw InputError(place, key == "framework" ? "is a mapping; write a name, and each flag as framework.FLAG=VALUE"
+                                               : "is a mapping; write one value, or a list such as [1, 2]");
   }
   node.line = 0;
   return node;
@@ -564,7 +577,10 @@ Workload workload_from_text(const std::string& text, const std::string& name)
 Workload workload_from_text(const std::string& text, const std::string& name, const WorkloadOverrides& overrides)
 {
   DocumentNode document = parse(text, name);
-  Workload workload = workload_from_document(document, name, {name, ""});
+  const bool gives_framework = std::ranges::any_of(overrides.members, [](const auto& override) {
+    return is_of_framework(override.key) || override.key == "compute";
+  });
+  Workload workload = workload_from_document(document, name, {name, "", !gives_framework});
   if (overrides.members.empty()) return workload;
   // The file is right on its own, so any fault from here on comes from the overrides.
   document.line = overrides.line;
@@ -578,7 +594,7 @@ Workload workload_from_text(const std::string& text, const std::string& name, co
 {
   WorkloadOverrides overrides{place, "", 0, {}};
   for (const auto& [key, value] : settings) {
-    overrides.members.push_back({key, parse_setting(value, place + ": " + key)});
+    overrides.members.push_back({key, parse_setting(key, value, place)});
   }
   return workload_from_text(text, name, overrides);
 }

@@ -80,7 +80,7 @@ class PlansByOperators(CommandTest):
 
     def test_names_what_operators_need(self):
         without = self.write("without.yaml", GPT.replace("framework: megatron-lm-2021\n", ""))
-        self.assertIn("framework: is missing; compute: operators takes the constants of one:",
+        self.assertIn("1: framework: missing; compute: operators takes the constants of one:",
                       self.fault_of("plan", self.platform, without, "--allocator", "even"))
         unknown = self.write("unknown.yaml", GPT.replace("megatron-lm-2021", "tensorflow"))
         self.assertIn("is unknown; write one of", self.fault_of("plan", self.platform, unknown, "--allocator", "even"))

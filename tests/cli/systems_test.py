@@ -219,9 +219,40 @@ class TrainingSystems(CommandTest):
                  "number from 0.001 to 1000"),
                 ("framework.update_bytes=1e308", '--set: framework.update_bytes: "1e308" is out of range; write a number '
                  "from 0 to 10000"),
+                ("framework={name: aceso-2024}", "--set: framework: is a mapping; write a name, and each flag as "
+                 "framework.FLAG=VALUE"),
+                ("framework=megatron-lm-2021x", '--set: framework: "megatron-lm-2021x" is unknown; write one of aceso-2024, '),
+                ("framework.version=2022", '--set: framework.name: "megatron-lm-2021-2022" is unknown; write one of '),
                 ("framework.gradient_dtype=fp8", "--set: framework.gradient_dtype: \"fp8\" is not one of "
                  "float32, bf16, fp16")):
             with self.subTest(setting):
                 printed = self.fault_of("plan", self.platform, model, "--allocator", "even", "--set", setting)
                 self.assertIn(fault, printed)
                 self.assertEqual(len(printed.strip().splitlines()), 1, printed)
+
+    def test_workloads_without_known_software_have_one_line_with_its_place(self):
+        model = self.workload(MEGATRON)
+        text = pathlib.Path(model).read_text()
+        known = ("aceso-2024, composer-fsdp-2023, megatron-core-0.8, megatron-deepspeed-2023, megatron-deepspeed-2024, "
+                 "megatron-lm-2021, megatron-lm-2022")
+        for value, fault in (
+                ("pax", f'13: framework: "pax" is unknown; write one of {known}'),
+                ('""', f'13: framework: "" is unknown; write one of {known}'),
+                ("[x]", "13: framework: is a list; write a name, or an object of name and flags"),
+                ('{name: "megatron-lm-2021\\nx"}', f'13: framework.name: "megatron-lm-2021\\x0ax" is unknown; write one of '
+                                                   f"{known}"),
+                ("{host_forward: 1 ms}", f"13: framework.name: missing; write one of {known}"),
+                (None, f"1: framework: missing; compute: operators takes the constants of one: {known}")):
+            with self.subTest(value):
+                line = "" if value is None else f"framework: {value}"
+                file = self.write("other.yaml", text.replace(f"framework: {MEGATRON}", line))
+                self.assertEqual(self.fault_of("plan", self.platform, file, "--allocator", "even"), f"{file}:{fault}")
+        file = self.write("none.yaml", text.replace(f"framework: {MEGATRON}", ""))
+        self.run_isobar("plan", self.platform, file, "--allocator", "even", "--set", f"framework={MEGATRON}")
+
+    def test_a_version_may_be_said_twice(self):
+        file = self.workload(f'{{name: {MEGATRON}, version: "2021"}}')
+        plan = self.folder / "plan.json"
+        result = self.run_isobar("plan", self.platform, file, "--allocator", "even", "-o", plan)
+        self.assertNotIn("stand for", result.stderr)
+        self.assertEqual(json.loads(plan.read_text())["system"], MEGATRON)

@@ -193,7 +193,7 @@ TEST(Pricing, RefusesWhatHasNoConstants)
   EXPECT_THAT(
       fault_of("compute: operators\n", {reference}),
       StartsWith(
-          "InputError framework: is missing; compute: operators takes the constants of one: aceso-2024, "));
+          "InputError gpt.yaml:1: framework: missing; compute: operators takes the constants of one: aceso-2024, "));
   EXPECT_THAT(fault_of("compute: operators\nframework: pax\n", {reference}),
               StartsWith("InputError gpt.yaml:12: framework: \"pax\" is unknown; write one of aceso-2024, "));
   EXPECT_THAT(
