@@ -13,19 +13,39 @@ namespace isobar {
 
 namespace {
 
-/// Whether the object `key` of a file has the member `name`.
-bool has_member(MappingReader& file, const char* key, const std::string& name)
+/// The member `name` of the object `key` of a file; null: it has none.
+const DocumentNode* member_of(MappingReader& file, const char* key, const std::string& name)
 {
   const DocumentNode* const object = file.optional(key);
-  return object != nullptr && std::any_of(object->members.begin(), object->members.end(),
-                                          [&](const auto& member) { return member.key == name; });
+  if (object == nullptr) return nullptr;
+  const auto found =
+      std::ranges::find_if(object->members, [&](const DocumentNode::Member& member) { return member.key == name; });
+  return found == object->members.end() ? nullptr : &found->value;
+}
+
+std::string in_file(bool rule)
+{
+  return fmt::to_string(rule);
+}
+
+std::string in_file(Bytes rule)
+{
+  return fmt::to_string(rule.value);
+}
+
+std::string in_file(DType rule)
+{
+  return std::string(name_of(rule));
 }
 
 /// Gives rules of transfers and sums that the key `system` states to the plan.
 class StatedRules {
  public:
-  StatedRules(MappingReader& file, Plan plan, const Framework& framework) : file_(file), ruled_(std::move(plan))
+  StatedRules(MappingReader& file, Plan plan, const Framework& framework, FaultList& faults)
+      : file_(file), ruled_(std::move(plan)), faults_(faults)
   {
+    // A bucket that the system states is no larger one that `sync` states.
+    if (member_of(file_, "system", "gradient_bucket_bytes") != nullptr) ruled_.sync.bucket = {};
     take_rules(framework, DType::BFloat16, ruled_);  // a type that a file states counts for any model
   }
 
@@ -45,16 +65,20 @@ class StatedRules {
   template <typename Rule>
   void take(const char* flag, const char* object, const char* key, const Rule& by_flag, Rule& rule)
   {
-    if (!has_member(file_, "system", flag)) return;
-    if (has_member(file_, object, key) && rule != by_flag) {
-      file_.add_fault(std::string("system.") + flag,
-                      fmt::format("is otherwise than {}.{}; leave one of them out", object, key));
+    const DocumentNode* const stated = member_of(file_, "system", flag);
+    if (stated == nullptr) return;
+    const DocumentNode* const other = member_of(file_, object, key);
+    if (other != nullptr && other->kind == DocumentNode::Kind::Scalar && rule != by_flag) {
+      faults_.add(stated->line, file_.path_of(std::string("system.") + flag),
+                  fmt::format("{} makes {}.{} {}, and it is {}; leave one of them out", shown(stated->scalar), object,
+                              key, in_file(by_flag), shown(other->scalar)));
     }
     rule = by_flag;
   }
 
   MappingReader& file_;
   Plan ruled_;
+  FaultList& faults_;
 };
 
 }  // namespace
@@ -104,7 +128,7 @@ void read_system(MappingReader& file, Plan& plan, FaultList& faults)
   plan.system = read_training_system(file, "system", FlagSpelling::Json, faults);
   if (!plan.system || !plan.system->changed || plan.stages.empty() || !faults.empty()) return;
   const Framework own = *plan.system->changed;
-  StatedRules(file, plan, own).apply(plan);
+  StatedRules(file, plan, own, faults).apply(plan);
   plan.system = system_beside_rules(own);
 }
 

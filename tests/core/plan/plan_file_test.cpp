@@ -8,11 +8,14 @@
 #include "tests/support/bad_files.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/temporary_folder.hpp"
+#include "tests/support/thrown_message.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -288,11 +291,11 @@ TEST(PlanFile2, KeepsTheFlagsOfASystemThatDiffer)
 
   const auto named = plan_from_json(with_system(R"({"name": "megatron-lm-2021", "product_speed": 1})"), "plan.json");
   EXPECT_EQ(named.system, TrainingSystem{"megatron-lm-2021"}) << "no flag differs";
+  const auto twice = plan_from_json(with_system(R"({"name": "megatron-lm-2021", "version": "2021"})"), "plan.json");
+  EXPECT_EQ(twice.system, named.system) << "the version is said twice";
   EXPECT_EQ(plan_from_json(with_system(R"({"name": "l2l"})"), "plan.json").system, TrainingSystem{"l2l"});
 }
 
-  const auto twice = plan_from_json(with_system(R"({"name": "megatron-lm-2021", "version": "2021"})"), "plan.json");
-  EXPECT_EQ(twice.system, named.system) << "the version is said twice";
 TEST(PlanFile2, HasRulesOfItsSystemInTransfersAlone)
 {
   const auto plan =
@@ -331,7 +334,38 @@ TEST(PlanFile2, RefusesWrongFlagsOfASystem)
   EXPECT_THAT(fault_of(R"("")"), testing::StartsWith("system: \"\" is unknown; write one of aceso-2024, "));
   EXPECT_EQ(
       fault_of(R"({"name": "megatron-lm-2021", "blocking_transfers": true})", R"(, "transfers": {"blocking": false})"),
-      "system.blocking_transfers: is otherwise than transfers.blocking; leave one of them out");
+      "system.blocking_transfers: true makes transfers.blocking true, and it is false; leave one of them out");
+}
+
+TEST(PlanFile2, RefusesABucketOtherThanTheOneThatItsSystemStates)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"gpipe"};
+  plan.goal.microbatches = 2;
+  const std::vector<Replica> replicas = {{1, {Shard{"d0"}}}, {1, {Shard{"d1"}}}};
+  plan.stages = {{0, 0, replicas}, {1, 2, replicas}};
+  plan.sync.bucket = Bytes(5e7);
+  plan.system = TrainingSystem{"SYSTEM"};
+  const auto with = [&](const std::string& flags) {
+    std::string json = plan_to_json(plan);
+    const std::string system = "\"SYSTEM\"";
+    return json.replace(json.find(system), system.size(), R"({"name": "megatron-lm-2021", )" + flags + "}");
+  };
+  for (const char* flags : {R"("gradient_bucket_bytes": 5e7)", R"("overlap_gradient_sums": true)"}) {
+    EXPECT_EQ(plan_from_json(with(flags), "plan.json").sync.bucket, Bytes(5e7)) << flags;
+  }
+  const auto fault_of = [&](const std::string& flags) {
+    const std::string json = with(flags);
+    const auto line =
+        1 + std::count(json.begin(), json.begin() + static_cast<std::ptrdiff_t>(json.find("\"system\"")), '\n');
+    const std::string text = message_of([&] { plan_from_json(json, "plan.json"); });
+    const std::string place = fmt::format("InputError plan.json:{}: system.", line);
+    return text.starts_with(place) ? text.substr(place.size()) : text;
+  };
+  EXPECT_EQ(fault_of(R"("gradient_bucket_bytes": 1e6)"),
+            "gradient_bucket_bytes: 1e6 makes sync.bucket_bytes 1000000, and it is 50000000.0; leave one of them out");
+  EXPECT_EQ(fault_of(R"("overlap_gradient_sums": false)"),
+            "overlap_gradient_sums: false makes sync.bucket_bytes 1e+18, and it is 50000000.0; leave one of them out");
 }
 
 TEST(PlanFile2, HasAChainWithRulesOfTransfers)
