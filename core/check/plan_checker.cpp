@@ -16,11 +16,13 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/plan/system_rules.hpp"
 #include "core/program/player.hpp"
 #include "core/steps/step_player.hpp"
 #include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -189,7 +191,22 @@ class Checker {
     if (plan_.routing && plan_.routing != routing_of(workload_)) {
       fault("routing: not that of the given workload");
     }
+    check_system();
     check_data_server();
+  }
+
+  void check_system()
+  {
+    const std::uint64_t most = plan_.goal.microbatches * workload_.micro_batch;
+    if (plan_.samples && *plan_.samples > most) {
+      fault("samples: {}; the step has {} of {}, so at most {}", *plan_.samples,
+            counted(plan_.goal.microbatches, "micro-batch", "es"), workload_.micro_batch, most);
+    }
+    if (!plan_.system || framework_of(plan_) != nullptr || cluster_.systems.contains(plan_.system->name)) return;
+    std::vector<std::string> known = framework_names();
+    for (const auto& [name, measured] : cluster_.systems) known.push_back(shown(name));
+    fault("system: {} is unknown; write one of {}, or leave it out", in_quotes(plan_.system->name),
+          fmt::join(known, ", "));
   }
 
   /// Checks the replicas of a stage without the cluster; false if nothing else can be checked.
@@ -638,7 +655,7 @@ std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, c
 
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)
 {
-  Cluster named;  // the devices and data server that the plan names, in a machine that has a disk
+  Cluster named;  // the devices, data server and system that the plan names, in a machine that has a disk
   named.machines.emplace_back().disk.emplace();
   for (const auto& name : devices_of(plan)) {
     Device& device = named.devices.emplace_back();
@@ -646,6 +663,7 @@ std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& w
     device.machine.emplace();
   }
   named.data_server = plan.data_server;
+  if (plan.system) named.systems.try_emplace(plan.system->name);
   return placement_faults_of(plan, workload, named);
 }
 

@@ -23,8 +23,8 @@ namespace isobar {
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
 /// Checks only the placement: every layer exactly once and in order, each device once under a schedule of chains, at
-/// least one micro-batch, and the schedule's numbers. Without a cluster, any device may exist, in a machine with a
-/// disk.
+/// least one micro-batch, the schedule's numbers, and the system. Without a cluster, any device may exist, in a machine
+/// with a disk, and any system.
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload);
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

@@ -256,3 +256,14 @@ class TrainingSystems(CommandTest):
         result = self.run_isobar("plan", self.platform, file, "--allocator", "even", "-o", plan)
         self.assertNotIn("stand for", result.stderr)
         self.assertEqual(json.loads(plan.read_text())["system"], MEGATRON)
+
+    def test_plans_of_unknown_systems_and_of_too_many_samples_are_refused(self):
+        plan, file, workload = self.plan(MEGATRON, "replicas", {})
+        for changes, fault in (({"system": "foo"}, 'system: "foo" is unknown; write one of aceso-2024, '),
+                               ({"samples": 17}, "samples: 17; the step has 4 micro-batches of 4, so at most 16\n")):
+            with self.subTest(changes):
+                file.write_text(json.dumps(plan | changes))
+                result = self.run_isobar("verify", self.platform, workload, file, expect=5)
+                self.assertEqual(len(result.stdout.strip().splitlines()), 1, result.stdout)
+                self.assertIn(f"{file}: {fault}", result.stdout)
+                self.assertIn(fault.strip(), self.fault_of("simulate", self.platform, workload, "--plan", file))

@@ -223,6 +223,36 @@ TEST(FaultsOf, NamesAnotherDataServer)
   EXPECT_THAT(sound.faults(), ElementsAre("data_server: claims none; it is data on platform cluster"));
 }
 
+TEST(FaultsOf, NamesASystemThatIsNeitherSoftwareNorMeasured)
+{
+  Sound sound;
+  const auto faults_of_placement = [&] { return placement_faults_of(sound.plan, sound.workload, sound.devices); };
+  sound.plan.goal = Goal::with_defaults(Objective::Step);
+  sound.devices.systems["l2l"] = {};
+  for (const char* known : {"l2l", "megatron-lm-2021"}) {
+    sound.plan.system = TrainingSystem{known};
+    EXPECT_THAT(faults_of_placement(), IsEmpty()) << known;
+  }
+  sound.plan.system = TrainingSystem{"foo"};
+  EXPECT_THAT(
+      faults_of_placement(),
+      ElementsAre("system: \"foo\" is unknown; write one of aceso-2024, composer-fsdp-2023, megatron-core-0.8, "
+                  "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022, l2l, or "
+                  "leave it out"));
+  EXPECT_THAT(placement_faults_of(sound.plan, sound.workload), IsEmpty()) << "no platform, which may have measured it";
+}
+
+TEST(FaultsOf, RefusesMoreSamplesThanAStepHas)
+{
+  Sound sound;
+  sound.plan.goal.microbatches = 3;
+  sound.plan.samples = 3;
+  EXPECT_THAT(placement_faults_of(sound.plan, sound.workload, sound.devices), IsEmpty());
+  sound.plan.samples = 4;
+  EXPECT_THAT(placement_faults_of(sound.plan, sound.workload, sound.devices),
+              ElementsAre("samples: 4; the step has 3 micro-batches of 1, so at most 3"));
+}
+
 TEST(FaultsOf, NamesShardsThatCannotDivideTheirLayers)
 {
   Sound sound;
