@@ -109,9 +109,10 @@ void add_stages(Plan& plan, const Workload& workload, const results::DevicesOfSt
   const std::size_t shards = places.front().size();
   for (std::size_t layer = first; shards > 1 && layer <= last; ++layer) {
     const auto& split = workload.layers[layer].split;
-    if (split && split->units >= shards) continue;
-    throw Unsupported(fmt::format("tp: {} shards of layer {}, which has {} {}", shards, workload.layers[layer].name,
-                                  split ? split->units : 0, split ? units_in_words(workload, *split) : "parts"));
+    if (split && split->units % shards == 0) continue;
+    throw Unsupported(fmt::format("tp: {} shards of layer {}, which has {} {}; software divides them evenly", shards,
+                                  workload.layers[layer].name, split ? split->units : 0,
+                                  split ? units_in_words(workload, *split) : "parts"));
   }
   Stage made;
   for (const auto& own : places) {

@@ -198,6 +198,15 @@ MeasuredRow row_of(const RowCells& cells, const std::string& file, int line)
   row.platform_overrides = cells.settings("platform_overrides");
   row.workload = cells.path(cells.text("workload"));
   row.overrides = cells.settings("overrides");
+  for (const auto& [key, value] : row.overrides) {
+    const bool has_column = key == "framework" || key == "micro_batch";
+    if (has_column)
+      cells.fault("overrides", fmt::format("{} has a column of its own; write {} there", key, shown(value)));
+    if (key == "compute" || key == "unit") {
+      cells.fault("overrides",
+                  fmt::format("{} is {} in every row; leave it out", key, key == "unit" ? "operator" : "operators"));
+    }
+  }
   row.framework = cells.text("framework");
   row.pipeline_degree = cells.count("pp", 1, most_devices).value_or(1);
   row.tensor_degrees = cells.degrees("tp", row.pipeline_degree);

@@ -190,6 +190,8 @@ class Fidelity(CommandTest):
                 ({"measured_s": "0"}, "t.csv:2: measured_s: is below 1e-9; write seconds"),
                 ({"measured_memory_bytes": "0"}, "t.csv:2: measured_memory_bytes: is 0; write a size above it"),
                 ({"overrides": "layers=8;layers=9"}, 't.csv:2: overrides: "layers" is set twice; leave one out'),
+                ({"overrides": "framework=x"}, "t.csv:2: overrides: framework has a column of its own; write x there"),
+                ({"overrides": "unit=layer"}, "t.csv:2: overrides: unit is operator in every row; leave it out"),
                 ({"memory_kind": ""}, "t.csv:2: memory_kind: is empty; name the memory that was measured: allocated, "
                                       "reserved, device")):
             with self.subTest(cells=cells):
