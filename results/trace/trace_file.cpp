@@ -29,6 +29,10 @@ constexpr std::uint64_t most_lanes = 65'536;
 constexpr std::uint64_t most_periods = 65'536;
 constexpr std::uint64_t any = std::uint64_t{1} << 53;
 constexpr std::size_t most_waits = 4;
+// The largest times and sizes of other files.
+constexpr double longest_s = 1e18;
+constexpr double longest_us = 1e24;
+constexpr double largest_bytes = 1e18;
 
 std::uint64_t count_of(const SortedJson& object, const char* key, std::uint64_t most)
 {
@@ -37,6 +41,41 @@ std::uint64_t count_of(const SortedJson& object, const char* key, std::uint64_t 
     throw InputError(fmt::format("{}: {}: not a whole number below {}", key, shown(value.dump()), most));
   }
   return value.get<std::uint64_t>();
+}
+
+double number_of(const SortedJson& object, const char* key, double lowest, double highest)
+{
+  const auto& value = object.at(key);
+  if (!value.is_number() || value.get<double>() < lowest || value.get<double>() > highest) {
+    throw InputError(fmt::format("{}: {}: not a number from {:g} to {:g}", key, shown(value.dump()), lowest, highest));
+  }
+  return value.get<double>();
+}
+
+std::string string_of(const SortedJson& object, const char* key)
+{
+  const auto& value = object.at(key);
+  if (!value.is_string()) throw InputError(fmt::format("{}: {}: not a text", key, shown(value.dump())));
+  return value.get<std::string>();
+}
+
+const SortedJson& object_of(const SortedJson& object, const char* key)
+{
+  const auto& value = object.at(key);
+  if (!value.is_object()) throw InputError(fmt::format("{}: {}: not an object", key, shown(value.dump())));
+  return value;
+}
+
+/// Checks what any event may have: instructions, names, counters and arrows.
+void check_event(const SortedJson& event)
+{
+  if (!event.is_object()) throw InputError(shown(event.dump()) + ": not an object");
+  string_of(event, "ph");
+  count_of(event, "pid", most_ranks);
+  if (event.contains("name")) string_of(event, "name");
+  if (event.contains("ts")) number_of(event, "ts", -longest_us, longest_us);
+  if (event.contains("id")) count_of(event, "id", any);
+  if (event.contains("args")) object_of(event, "args");
 }
 
 Opcode opcode_of(const std::string& name)
@@ -53,12 +92,10 @@ TraceEvent event_of(const SortedJson& json, std::uint64_t most_tracks)
   Instruction& instruction = event.instruction;
   event.rank = count_of(json, "pid", most_ranks);
   instruction.lane = static_cast<LaneId>(count_of(json, "tid", most_tracks));
-  instruction.opcode = opcode_of(json.at("cat"));
-  event.begin = Seconds(1e-6 * json.at("ts").get<double>());
-  const Seconds duration(1e-6 * json.at("dur").get<double>());
-  if (duration < Seconds(0)) throw InputError("dur: less than 0");
-  event.end = event.begin + duration;
-  const SortedJson& details = json.at("args");
+  instruction.opcode = opcode_of(string_of(json, "cat"));
+  event.begin = Seconds(1e-6 * number_of(json, "ts", -longest_us, longest_us));
+  event.end = event.begin + Seconds(1e-6 * number_of(json, "dur", 0, longest_us));
+  const SortedJson& details = object_of(json, "args");
   event.step = count_of(details, "step", most_steps);
   instruction.stage = static_cast<std::uint32_t>(count_of(details, "stage", most_ranks));
   instruction.microbatch = count_of(details, "microbatch", any);
@@ -69,8 +106,8 @@ TraceEvent event_of(const SortedJson& json, std::uint64_t most_tracks)
 
 void read_time(TraceEvent& event, const SortedJson& details)
 {
-  event.instruction.time = Seconds(details.value("alone_s", 0.0));
-  event.memory = Bytes(details.at("memory_bytes").get<double>());
+  if (details.contains("alone_s")) event.instruction.time = Seconds(number_of(details, "alone_s", 0, longest_s));
+  event.memory = Bytes(number_of(details, "memory_bytes", -largest_bytes, largest_bytes));
 }
 
 EventOfSchema1 event_of_schema_1(const SortedJson& json)
@@ -86,7 +123,7 @@ EventOfSchema1 event_of_schema_1(const SortedJson& json)
   if (is_transfer(instruction.opcode)) {
     result.peer = count_of(details, "peer", most_ranks);
     result.peer_position = count_of(details, "peer_position", any);
-    instruction.size = Bytes(details.at("bytes").get<double>());
+    instruction.size = Bytes(number_of(details, "bytes", 0, largest_bytes));
   } else {
     if (instruction.opcode == Opcode::AllReduce) result.peer = count_of(details, "peer", most_ranks);
     read_time(result.event, details);
@@ -106,7 +143,7 @@ std::vector<std::string> device_names(const SortedJson& events)
   for (const auto& event : events) {
     if (event.at("ph") != "M") continue;
     if (event.at("name") == "process_name") {
-      names[count_of(event, "pid", most_ranks)] = event.at("args").at("name").get<std::string>();
+      names[count_of(event, "pid", most_ranks)] = string_of(object_of(event, "args"), "name");
     } else if (event.at("name") == "thread_name") {
       ranks.insert(count_of(event, "pid", most_ranks));
     }
@@ -126,7 +163,7 @@ std::vector<std::vector<Lane>> lanes_of(const SortedJson& events, std::size_t ra
   for (const auto& event : events) {
     if (event.at("ph") != "M" || event.at("name") != "thread_name") continue;
     auto& of_rank = names[count_of(event, "pid", most_ranks)];
-    of_rank[count_of(event, "tid", most_lanes)] = event.at("args").at("name").get<std::string>();
+    of_rank[count_of(event, "tid", most_lanes)] = string_of(object_of(event, "args"), "name");
   }
   std::vector<std::vector<Lane>> lanes(ranks);
   for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -173,12 +210,12 @@ class Schema2Reader {
       read_time(event, details);
     } else {
       if (use.kind == Kind::Copy) {
-        instruction.pass = opcode_of(details.at("pass"));
+        instruction.pass = opcode_of(string_of(details, "pass"));
       } else {
         use.channel = count_of(details, "channel", most_ranks);
       }
-      instruction.payload = payload_of(details.at("payload"));
-      instruction.size = Bytes(details.at("bytes").get<double>());
+      instruction.payload = payload_of(string_of(details, "payload"));
+      instruction.size = Bytes(number_of(details, "bytes", 0, largest_bytes));
     }
     if (is_transfer(instruction.opcode)) use.peer = count_of(details, "peer", most_ranks);
     note(event, use);
@@ -313,15 +350,25 @@ class Schema2Reader {
   std::vector<std::vector<std::optional<Use>>> uses_;  // by rank and lane
 };
 
-/// Calls `add` for each instruction. `number` counts events, to name the one that cannot be read.
-template <typename Add>
-void for_each_instruction(const SortedJson& events, std::optional<std::size_t>& number, Add add)
+/// Calls `take` for each event. `number` counts them meanwhile, to name the one that cannot be read.
+template <typename Take>
+void for_each_event(const SortedJson& events, std::optional<std::size_t>& number, Take take)
 {
   number = 0;
   for (const auto& event : events) {
-    if (event.at("ph") == "X") add(event);
+    take(event);
     ++*number;
   }
+  number.reset();
+}
+
+/// The same for each instruction.
+template <typename Add>
+void for_each_instruction(const SortedJson& events, std::optional<std::size_t>& number, Add add)
+{
+  for_each_event(events, number, [&add](const SortedJson& event) {
+    if (event.at("ph") == "X") add(event);
+  });
 }
 
 }  // namespace
@@ -366,14 +413,17 @@ TraceFile read_trace(const std::filesystem::path& file)
         "or isobar run (isobar trace stats also reads those of torch.profiler)");
   }
   std::optional<std::size_t> event_number;
+  const auto place = [&] { return event_number ? fmt::format("traceEvents[{}]: ", *event_number) : ""; };
   try {
     const SortedJson json = SortedJson::parse(text);
-    const std::string schema = json.is_object() ? json.value("/otherData/schema"_json_pointer, "") : "";
+    const SortedJson schema = json.is_object() ? json.value("/otherData/schema"_json_pointer, SortedJson()) : json;
     if (schema != "isobar-trace/1" && schema != "isobar-trace/2") {
       throw InputError(
           "otherData.schema: not isobar-trace/1 or isobar-trace/2; pass a trace of isobar simulate or isobar run");
     }
     const SortedJson& events = json.at("traceEvents");
+    if (!events.is_array()) throw InputError("traceEvents: not a list");
+    for_each_event(events, event_number, check_event);
     trace.devices = device_names(events);
     if (schema == "isobar-trace/1") {
       std::vector<EventOfSchema1> instructions;
@@ -390,10 +440,9 @@ TraceFile read_trace(const std::filesystem::path& file)
   } catch (const SortedJson::parse_error& error) {
     throw fault_of_trace_text(trace.name, text, error.byte, error.what());
   } catch (const SortedJson::exception& error) {
-    const std::string what = json_fault_message(error.what());
-    throw InputError(trace.name, event_number ? fmt::format("traceEvents[{}]: {}", *event_number, what) : what);
+    throw InputError(trace.name, place() + json_fault_message(error.what()));
   } catch (const InputError& fault) {
-    throw InputError(trace.name, fault.what());
+    throw InputError(trace.name, place() + fault.what());
   }
   if (trace.events.empty()) throw InputError(trace.name, "traceEvents: holds no instructions");
   return trace;

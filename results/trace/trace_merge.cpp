@@ -1,8 +1,8 @@
 #include "results/trace/trace_merge.hpp"
 
-#include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/text/json_text.hpp"
+#include "results/trace/gzip.hpp"
 #include "results/trace/recorded_program.hpp"
 #include "results/trace/timeline.hpp"
 #include "results/trace/trace_file.hpp"
@@ -59,10 +59,11 @@ Json merged(Json event, std::size_t which, const Side& side)
   event["pid"] = 2 * event["pid"].get<std::uint64_t>() + which;
   if (event.contains("ts")) event["ts"] = microseconds(event["ts"].get<double>() + 1e6 * side.shift.value);
   if (event.contains("id")) event["id"] = 2 * event["id"].get<std::uint64_t>() + which;
-  if (event["name"] == "process_name") {
+  const std::string name = event.value("name", "");
+  if (name == "process_name") {
     event["args"]["name"] = fmt::format("{} ({})", event["args"]["name"].get<std::string>(), side.name);
   }
-  if (event["name"] == "process_sort_index") event["args"]["sort_index"] = event["pid"];
+  if (name == "process_sort_index") event["args"]["sort_index"] = event["pid"];
   return event;
 }
 
@@ -86,7 +87,7 @@ std::string merged_trace(const std::filesystem::path& predicted, const std::file
   std::string text = R"({"displayTimeUnit":"ms","otherData":{"schema":"isobar-merged-trace/1"},"traceEvents":[)";
   const char* separator = "\n";
   for (std::size_t which = 0; which < sides.size(); ++which) {
-    const Json trace = Json::parse(read_file(sides[which].trace.name));
+    const Json trace = Json::parse(read_unpacked(sides[which].trace.name));
     for (const auto& event : trace.at("traceEvents")) {
       text += separator + json_line(merged(event, which, sides[which]));
       separator = ",\n";

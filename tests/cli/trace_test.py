@@ -162,7 +162,7 @@ class Trace(CommandTest):
         events["traceEvents"][number]["ts"] = "soon"
         wrong = self.write("wrong.json", json.dumps(events))
         self.assertEqual(self.fault_of("trace", "stats", wrong),
-                         f"{wrong}: traceEvents[{number}]: type must be number, but is string")
+                         f'{wrong}: traceEvents[{number}]: ts: "soon": not a number from -1e+24 to 1e+24')
         self.assertIn("is an input", self.fault_of("trace", "merge", trace, trace, "-o", trace))
         empty = self.write("empty.json", "{}")
         self.assertEqual(self.fault_of("trace", "stats", empty), f"{empty}: otherData.schema: not isobar-trace/1 or "

@@ -107,9 +107,12 @@ TEST(TraceFile, RefusesOtherFiles)
   expect_fault("\n[\n{\"ph\": \"M\"},\n", list);  // Horovod leaves the list open
   expect_fault("2", no_trace);
   expect_fault(R"({"otherData": {"schema": "isobar-trace/3"}})", no_trace);
+  expect_fault(R"({"otherData": {"schema": 1}})", no_trace);
   for (const int schema : {1, 2}) {
     const std::string head = fmt::format(R"({{"otherData": {{"schema": "isobar-trace/{}"}}, "traceEvents": [)", schema);
     expect_fault(head + "]}", "traceEvents: holds no instructions");
+    expect_fault(head.substr(0, head.size() - 1) + "5}", "traceEvents: not a list");
+    expect_fault(head + "5]}", "traceEvents[0]: 5: not an object");
     expect_fault(head + R"({"ph": "M", "name": "thread_name", "pid": 1, "tid": 0, "args": {"name": "compute"}}]})",
                  "process 0 is missing");
   }
@@ -123,11 +126,11 @@ TEST(TraceFile, RefusesTracksWithoutAName)
     EXPECT_EQ(fault_of(file), file.name().string() + ": " + fault) << content;
   };
   expect_fault(trace_2({{"compute"}}, {event_text("1", 0, "Forward", work_2(0))}),
-               "an event of process 1, which has no name");
+               "traceEvents[2]: an event of process 1, which has no name");
   expect_fault(trace_2({{"compute"}}, {event_text("0", 5, "Forward", work_2(0))}),
-               "an event on track 5 of process 0, which has no name");
+               "traceEvents[2]: an event on track 5 of process 0, which has no name");
   expect_fault(trace_2({{"compute"}}, {event_text("0", 70'000, "Forward", work_2(0))}),
-               "tid: 70000: not a whole number below 65536");
+               "traceEvents[2]: tid: 70000: not a whole number below 65536");
   expect_fault(trace_2({{"compute", "copy", "copy"}}, {event_text("0", 0, "Forward", work_2(0))}),
                "process 0: tracks 1 and 2 are both named copy");
   expect_fault(R"({"otherData": {"schema": "isobar-trace/2"}, "traceEvents": [
@@ -147,14 +150,15 @@ TEST(TraceFile, RefusesInstructionsThatContradictEachOther)
   const auto send = event_text("0", 1, "Send", transfer_2(0, 0, 1));
   const auto receive = event_text("1", 1, "Recv", transfer_2(0, 0, 0));
   const std::string one_of_each = "; it needs one that sends and one that receives, or collectives only";
-  expect_fault({event_text("\"a\"", 0, "Forward", work_2(0))}, "pid: \"a\": not a whole number below 1000000");
-  expect_fault({event_text("0", 0, "Jump", work_2(0))}, "cat: Jump: not an instruction");
+  expect_fault({event_text("\"a\"", 0, "Forward", work_2(0))},
+               "traceEvents[6]: pid: \"a\": not a whole number below 1000000");
+  expect_fault({event_text("0", 0, "Jump", work_2(0))}, "traceEvents[6]: cat: Jump: not an instruction");
   expect_fault({send, event_text("0", 1, "Forward", work_2(1))},
-               "Forward 0 of rank 0, on track send, is of another kind than those before it");
+               "traceEvents[7]: Forward 0 of rank 0, on track send, is of another kind than those before it");
   expect_fault({send, event_text("0", 1, "Send", transfer_2(1, 2, 1))},
-               "Send 0 of rank 0, on track send, has channel 2, and those before it channel 0");
+               "traceEvents[7]: Send 0 of rank 0, on track send, has channel 2, and those before it channel 0");
   expect_fault({send, event_text("0", 1, "Send", transfer_2(1, 0, 0))},
-               "Send 0 of rank 0, on track send, has peer 0, and those before it peer 1");
+               "traceEvents[7]: Send 0 of rank 0, on track send, has peer 0, and those before it peer 1");
   expect_fault({send}, "channel 0: 1 tracks send, 0 receive and 0 have collectives" + one_of_each);
   expect_fault({send, receive, event_text("1", 0, "Recv", transfer_2(0, 0, 0))},
                "channel 0: 1 tracks send, 2 receive and 0 have collectives" + one_of_each);
@@ -162,12 +166,40 @@ TEST(TraceFile, RefusesInstructionsThatContradictEachOther)
                "channel 0: 1 tracks send, 0 receive and 1 have collectives" + one_of_each);
   expect_fault({send, event_text("1", 1, "Recv", transfer_2(0, 0, 7))},
                "process 1, track receive: peer 7; channel 0 leads to process 0");
-  expect_fault({event_text("0", 0, "Forward", work_2(0) + waits_2(2, 1))}, "tid: 2: not a whole number below 2");
-  expect_fault({event_text("0", 0, "Forward", work_2(0) + R"(, "waits": {})")}, "waits: {}: not a list of at most 4");
+  expect_fault({event_text("0", 0, "Forward", work_2(0) + waits_2(2, 1))},
+               "traceEvents[6]: tid: 2: not a whole number below 2");
+  expect_fault({event_text("0", 0, "Forward", work_2(0) + R"(, "waits": {})")},
+               "traceEvents[6]: waits: {}: not a list of at most 4");
   expect_fault({event_text("0", 0, "Forward", work_2(0) + R"(, "waits": [1, 2, 3, 4, 5])")},
-               "waits: [1,2,3,4,5]: not a list of at most 4");
+               "traceEvents[6]: waits: [1,2,3,4,5]: not a list of at most 4");
   expect_fault({event_text("0", 1, "Send", R"("position": 0, "channel": 0, "payload": "tea", "bytes": 1, "peer": 1)")},
-               "payload: tea: not a payload");
+               "traceEvents[6]: payload: tea: not a payload");
+}
+
+TEST(TraceFile, RefusesMembersOfAnotherTypeOrRange)
+{
+  const WrittenTrace file;
+  const auto expect_fault = [&](const std::string& opcode, const std::string& key, const std::string& value,
+                                const std::string& what) {
+    const bool is_send = opcode == "Send";
+    auto json = nlohmann::json::parse(trace_2(
+        {{"compute", "send"}}, {event_text("0", is_send ? 1 : 0, opcode, is_send ? transfer_2(0, 0, 1) : work_2(0))}));
+    auto& event = json["traceEvents"].back();
+    auto& object = event["args"].contains(key) ? event["args"] : event;
+    object[key] = nlohmann::json::parse(value);
+    file.write(json.dump());
+    EXPECT_EQ(fault_of(file),
+              fmt::format("{}: traceEvents[3]: {}: {}: not {}", file.name().string(), key, object[key].dump(), what));
+  };
+  expect_fault("Forward", "alone_s", "-1", "a number from 0 to 1e+18");
+  expect_fault("Forward", "alone_s", "1e300", "a number from 0 to 1e+18");
+  expect_fault("Forward", "memory_bytes", "null", "a number from -1e+18 to 1e+18");
+  expect_fault("Forward", "dur", "-1", "a number from 0 to 1e+24");
+  expect_fault("Forward", "ts", "\"1\"", "a number from -1e+24 to 1e+24");
+  expect_fault("Forward", "cat", "5", "a text");
+  expect_fault("Forward", "args", "[]", "an object");
+  expect_fault("Send", "payload", "[]", "a text");
+  expect_fault("Send", "bytes", "{}", "a number from 0 to 1e+18");
 }
 
 TEST(TraceFile, NamesTheEventThatCannotBeRead)

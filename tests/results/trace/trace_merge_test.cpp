@@ -2,14 +2,19 @@
 
 #include "core/errors.hpp"
 #include "tests/results/trace/two_stages.hpp"
+#include "tests/support/thrown_message.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <cstddef>
 #include <fstream>
 #include <map>
 #include <string>
+#include <utility>
 
 namespace isobar::results::trace_merge_test {
 namespace {
@@ -94,6 +99,36 @@ TEST_F(TraceMerge, AcceptsTracksInAnotherOrder)
   other.write(json.dump());
   const auto trace = nlohmann::json::parse(merged_trace(predicted_.name(), other.name(), {}));
   EXPECT_EQ(begins_of(trace, 1), begins_of(merged(), 1));
+}
+
+TEST_F(TraceMerge, RefusesCountersAndArrowsWithWrongMembers)
+{
+  std::ifstream in(measured_.name());
+  auto right = nlohmann::json::parse(in);
+  auto& events = right["traceEvents"];
+  events.push_back({{"ph", "C"}, {"name", "memory"}, {"pid", 0}, {"ts", 1}, {"args", {{"bytes", 1}}}});
+  const WrittenTrace other;
+  for (const char* phase : {"C", "s", "f", "M", "X"}) {
+    const auto event =
+        std::find_if(events.begin(), events.end(), [&](const auto& each) { return each["ph"] == phase; });
+    ASSERT_NE(event, events.end()) << phase;
+    const auto index = static_cast<std::size_t>(event - events.begin());
+    for (const auto& [key, what] : {std::pair("pid", "a whole number below 1000000"),
+                                    {"id", "a whole number below 9007199254740992"},
+                                    {"ts", "a number from -1e+24 to 1e+24"},
+                                    {"name", "a text"},
+                                    {"args", "an object"}}) {
+      if (!event->contains(key)) continue;
+      for (const char* value : {"null", "[]"}) {
+        auto wrong = right;
+        wrong["traceEvents"][index][key] = nlohmann::json::parse(value);
+        other.write(wrong.dump());
+        EXPECT_EQ(message_of([&] { merged_trace(predicted_.name(), other.name(), {}); }),
+                  fmt::format("InputError {}: traceEvents[{}]: {}: {}: not {}", other.name().string(), index, key,
+                              value, what));
+      }
+    }
+  }
 }
 
 TEST_F(TraceMerge, RefusesTracesOfOtherDevices)

@@ -152,11 +152,13 @@ void expect_fault(std::size_t processes, const std::vector<std::string>& events,
 
 TEST_F(TraceSchema1, RefusesInstructionsOnOtherTracks)
 {
-  expect_fault(1, {event_text("\"a\"", 0, "Forward", work_1)}, "pid: \"a\": not a whole number below 1000000");
+  expect_fault(1, {event_text("\"a\"", 0, "Forward", work_1)},
+               "traceEvents[2]: pid: \"a\": not a whole number below 1000000");
   expect_fault(1, {event_text("1", 0, "Forward", work_1)}, "an event of process 1, which has no name");
-  expect_fault(1, {event_text("0", 5, "Forward", work_1)}, "tid: 5: not a whole number below 5");
-  expect_fault(1, {event_text("0", 0, "Jump", work_1)}, "cat: Jump: not an instruction");
-  expect_fault(1, {event_text("0", 0, "AllGather", work_1)}, "cat: AllGather: not an instruction of isobar-trace/1");
+  expect_fault(1, {event_text("0", 5, "Forward", work_1)}, "traceEvents[2]: tid: 5: not a whole number below 5");
+  expect_fault(1, {event_text("0", 0, "Jump", work_1)}, "traceEvents[2]: cat: Jump: not an instruction");
+  expect_fault(1, {event_text("0", 0, "AllGather", work_1)},
+               "traceEvents[2]: cat: AllGather: not an instruction of isobar-trace/1");
   expect_fault(1, {event_text("0", 1, "Forward", work_1)}, "a Forward on track send activation");
   expect_fault(1, {event_text("0", 1, "Recv", transfer_1("0", 0))}, "a Recv on track send activation");
 }
