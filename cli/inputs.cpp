@@ -109,7 +109,8 @@ void add_profiles(const std::vector<std::string>& files, const DeviceProfile& fi
       add_profile(profile, file, type, inputs.workload);
       inputs.platform.set_speed(type, profile.speed);
     }
-    if (!is_used) throw InputError(file, of_no_device(profile.device, types));
+    const bool is_proportion = i == 0 && types.contains("");  // of devices whose type is not known
+    if (!is_used && !is_proportion) throw InputError(file, of_no_device(profile.device, types));
   }
 }
 
@@ -149,7 +150,7 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
   const DeviceProfile profile = read_profile(profiles.front());
   apply_profile(profile, profiles.front(), inputs.workload);
   take_speeds(profile, profiles.front(), inputs);
-  if (profiles.size() == 1) return inputs;
+  if (profiles.size() == 1 && !profile.has_layers()) return inputs;  // rates of operators, by type
   add_profiles(profiles, profile, inputs);
   inputs.profile_fingerprint = fingerprint_of(profiles);
   return inputs;

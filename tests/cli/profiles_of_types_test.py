@@ -107,6 +107,7 @@ class ProfilesOfTypes(CommandTest):
         other = self.profile("other.json", "Third 3", times(False))
         self.assertEqual(self.refusal(first, other), f'{other}: device: measured on "Third 3"; the platform has devices '
                                                      '"First 1", "Second 2"; write one of them')
+        self.assertEqual(self.refusal(other), self.refusal(first, other))
         in_us = self.profile("us.json", "Second 2", [1e-9] + times(False)[1:])
         self.assertRegex(self.refusal(first, in_us), r"us\.json: layers\[0\]\.forward_s: 1e-09 s is under a millionth of "
                                                      r"the 0\.0\d+ s that the profiles' speed_flops and the other profile "
