@@ -78,6 +78,7 @@ class ProfilesOfTypes(CommandTest):
             with self.subTest(allocator):
                 _, one = self.plan_of(allocator, "--profile", first, "--profile", second)
                 _, other = self.plan_of(allocator, "--profile", second, "--profile", first)
+                del one["wall"], other["wall"]
                 self.assertEqual(one, other)
 
     def test_passes_without_time_leave_bounds_below_their_plans(self):
