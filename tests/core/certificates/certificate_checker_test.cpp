@@ -314,8 +314,8 @@ TEST(FractionalCertificate, RefutesAnObjectiveBelowWhatItProves)
   plan.objective = Seconds(proven * 0.75);
   EXPECT_THAT(
       faults_of_certificate(plan, problem.workload, problem.devices),
-      ElementsAre(fmt::format("objective_s: claims {:.6g}; the certificate fractional proves that none is below "
-                              "{:.6g}",
+      ElementsAre(fmt::format("objective_s: claims {:.9g}; the certificate fractional proves that none is below "
+                              "{:.9g}",
                               proven * 0.75, proven)));
 }
 
