@@ -252,7 +252,8 @@ void add_fidelity_command(CLI::App& app, Action& action)
                           "worst figures of sets (YAML or JSON); exit with 5 if a figure is beyond its limit");
   add_file(
       *command, "--export", options->folder,
-      "folder for the rows as platform.xml, workload.yaml and plan.json, in SET/ROW, which verify and simulate take");
+      "folder for the rows as platform.xml, workload.yaml and plan.json, in SET/ROW, which verify and simulate take, "
+      "with a --profile for each of the row's");
   auto* csv = add_output(*command, "--csv", options->csv, "write a line for each row, with its parts (CSV)");
   auto* markdown = add_output(*command, "--markdown", options->markdown, "write the tables in Markdown");
   command

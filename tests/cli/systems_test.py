@@ -139,6 +139,17 @@ class TrainingSystems(CommandTest):
         self.assertEqual({each["device"]: each["peak_memory_bytes"] for each in result["stages"]},
                          plan["predicted"]["peak_memory_bytes"])
 
+    def test_verify_proves_the_bound_of_a_plan_and_no_more(self):
+        workload = self.workload(CORE)
+        flags = ("--set", "framework.overlap_shard_collectives=true")
+        file = self.make_plan(self.platform, workload, *flags, "--microbatches", 8, allocator="grid")
+        plan = json.loads(pathlib.Path(file).read_text())
+        proven = self.json_of("verify", self.platform, workload, file)["proven_bound_s"]
+        self.assertAlmostEqual(proven / plan["objective_bound_s"], 1, delta=1e-6)
+        plan["objective_bound_s"] *= 1.01
+        more = self.write("more.json", json.dumps(plan))
+        self.assertIn("objective_bound_s: claims", self.run_isobar("verify", self.platform, workload, more, expect=5).stdout)
+
     def compare(self, flag, system, shape, value, change, others=None, stated=None):
         what, sign = change
         figure = (lambda plan: plan["predicted"]["step_time_s"] if what == "step"
