@@ -19,10 +19,12 @@ import fit_collectives
 
 # Memory-bound operators: the least bytes per element of a 16-bit tensor, and the fraction of the nominal bandwidth that
 # they reach (fit_operators.py), both forward and backward. See core/compute/layer_time.cpp.
-NORM = ((4, 6), (0.53, 0.24))
+NORM_SPEED = 2  # of normalization and dropout in the kernels of training software, times that of the tables
+STARTS = (28 * 12e-6, 40 * 12e-6)  # between the kernels of a block
+NORM = ((4, 6), (1, 0.24 * NORM_SPEED))  # no more than the nominal bandwidth
 ACTIVATION = ((4, 6), (0.76, 0.60))
 RESIDUAL = ((6, 6), (0.8, 0.8))
-DROPOUT_RESIDUAL = ((7, 5), (0.36, 0.46))
+DROPOUT_RESIDUAL = ((7, 5), (0.36 * NORM_SPEED, 0.46 * NORM_SPEED))
 COPY = 0.8
 SOFTMAX = (3, 4)  # of Megatron's causal kernel
 DROPOUT = (5, 5)
@@ -47,7 +49,7 @@ NIC_FRACTION = 0.9
 NIC_OF_GH200 = 22.5e9  # attained
 INTERFERENCE = 0.2  # of the shorter of computation and gather, beside the longer
 NAMES = ("efficiency", "size_loss", "fused_attention", "core_bandwidth", "product_speed")
-START = {"efficiency": 0.79, "size_loss": 108, "fused_attention": 0.25, "core_bandwidth": 0.8, "product_speed": 1}
+BEGIN = {"efficiency": 0.79, "size_loss": 108, "fused_attention": 0.25, "core_bandwidth": 0.8, "product_speed": 1}
 
 
 class Run:
@@ -105,8 +107,10 @@ class Run:
                                   + (SOFTMAX[i] + DROPOUT[i]) / reached) for i in (0, 1)]
             collective = 0 if t == 1 else (4 * m * h * (t - 1) / t / self.device["inside"] + self.device["start"]
                                            + 2 * (t - 1) * self.device["step"])
-            forward = products + core[0] + memory[0] + 2 * collective
-            backward = 2 * products + core[1] + memory[1] + 2 * collective
+            forward = products + core[0] + memory[0] + STARTS[0] + 2 * collective
+            backward = 2 * products + core[1] + memory[1] + STARTS[1] + 2 * collective
+            if self.divides_sequence:  # the inputs of products are gathered again
+                backward += collective
             if self.hides_sums:  # beside the products of the weights' gradients of queries, keys, values and of the first linear
                 weights = product(m, 3 * h / t, h) + product(m, 4 * h / t, h)
                 backward -= (1 - INTERFERENCE) * min(2 * collective, weights)
@@ -169,7 +173,7 @@ def error(run, constants):
 def fit(runs, free, rounds=40):
     """Constants with the least sum of 2 s² (√(1 + (e/s)²) − 1), s = 0.05, over log errors: outliers weigh less. Sets of the
     two kinds of software weigh the same. Gauss-Newton with reweighting, in the logarithms of the constants."""
-    constants = dict(START)
+    constants = dict(BEGIN)
     kinds = {kind: sum(run.is_mpt == kind for run in runs) for kind in (True, False)}
     for _ in range(rounds):
         errors = [error(run, constants) for run in runs]

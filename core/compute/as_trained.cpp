@@ -97,7 +97,7 @@ class Training {
     own_.memory_model = MemoryModel::System;
     own_.state = state_of(framework_, own_.dtype);
     own_.state->gathered = size_of(plan_.sync.gathered) * framework_.memory.reserved;
-    own_.workspace = framework_.memory.context;
+    own_.workspace = framework_.memory.context + block_gradients() * framework_.memory.reserved;
     own_.prices = nullptr;
     return parts;
   }
@@ -201,14 +201,18 @@ class Training {
       cost.parts.products += fill_ * pass->products;
       cost.parts.attention += fill_ * pass->attention;
       cost.parts.memory_bound += fill_ * pass->memory_bound;
-      cost.parts.launch += fill_ * pass->launch;
+      cost.parts.launch += fill_ * (pass->starts + pass->launch);
     }
     // Collectives are played after the passes that hide them.
     cost.forward = std::max(cost.forward - time.hidden_forward, Seconds(0));
     cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
     cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
     if (is_recomputed(given_, layer)) add_repeated_collectives(collectives.forward, cost);
-    cost.update = update_time(parameters_of_shard(given_, layer, division.shards, framework_), device, framework_);
+    const double parameters = parameters_of_shard(given_, layer, division.shards, framework_);
+    // Replicas that divide updates zero and clip all gradients nevertheless.
+    const std::size_t replicas = plan_.sync.sharded == Sharding::None ? 1 : plan_.stages[stage].replicas.size();
+    cost.update = update_time(parameters, device, framework_) +
+                  static_cast<double>(replicas) * gradient_time(parameters, device, framework_);
     return cost;
   }
 
@@ -288,6 +292,25 @@ class Training {
       layer.parameters = all / layer.split->units * layer.split->units;  // equal parts
       layer.split->parameters = layer.parameters;
     }
+  }
+
+  /// MemoryConstants::keeps_block_gradients, of the largest block on a shard.
+  Bytes block_gradients() const
+  {
+    if (!framework_.memory.keeps_block_gradients) return {};
+    double most = 0;
+    for (const Stage& stage : plan_.stages) {
+      for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+        const auto [first, last] = block_of(given_, layer);
+        double parameters = 0;
+        for (std::size_t each = first; first < last && each <= last; ++each) {
+          parameters += parameters_of_shard(given_, each, division_of(stage).shards, framework_);
+        }
+        most = std::max(most, parameters);
+      }
+    }
+    constexpr double bytes_of_16_bits = 2;
+    return Bytes(most * bytes_of_16_bits);
   }
 
   /// Shards have equal parts of what one of them needs, as often as there are shards.

@@ -21,68 +21,76 @@ constexpr ProductConstants scalar_products = {0.9, 78};
 struct Row {
   std::string_view type;
   ProductConstants products;
+  bool are_products_alone;
   double fused_attention;
   double core_bandwidth;
   std::string_view source;
 };
 
 // Fitted by tools/fit_operators.py on results/fidelity/operators and by tools/fit_compute.py on calibration rows.
-constexpr ProductConstants ampere = {0.788, 172};
-constexpr ProductConstants hopper = {0.574, 152};
+constexpr ProductConstants ampere = {0.780, 178};
+constexpr ProductConstants hopper = {0.570, 104};
 constexpr ProductConstants volta = {0.701, 78};
 constexpr ProductConstants slim_ampere = {1.024, 187};
-constexpr double flash_ampere = 0.313;
-constexpr double flash_hopper = 0.184;
-constexpr double core_ampere = 0.604;
+constexpr double flash_ampere = 0.315;
+constexpr double flash_hopper = 0.183;
+constexpr double core_ampere = 0.583;
 
 constexpr Row rows[] = {
-    {"A100-SXM4-80GB", ampere, flash_ampere, core_ampere,
+    {"A100-SXM4-80GB", ampere, false, flash_ampere, core_ampere,
      "fitted on calibration rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together"},
     {"A100-SXM4-40GB",
-     {0.883, 302},
+     {ampere.efficiency, ampere.size_loss * 2039 / 1555},
+     false,
      flash_ampere,
      0.63,
-     "fitted on operators/products.csv and attention_core.csv (Aceso); fused attention of A100-SXM4-80GB"},
+     "of A100-SXM4-80GB, the same chip, with a loss by size in proportion of the bandwidths; attention_core.csv "
+     "(Aceso)"},
     {"A100-PCIE-80GB",
      {0.779, 130},
+     true,
      flash_ampere,
      core_ampere,
      "fitted on operators/products.csv (SimuMax); attention of A100-SXM4-80GB; in 16 bits products and fused attention "
      "as measured (operators/products.csv, operators/attention.csv)"},
-    {"H100-SXM-80GB", hopper, flash_hopper, core_ampere,
+    {"H100-SXM-80GB", hopper, false, flash_hopper, core_ampere,
      "fitted on calibration rows of mpt_h100; unfused attention of A100-SXM4-80GB"},
-    {"H200-SXM-141GB", hopper, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip"},
-    {"GH200-96GB", hopper, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip"},
+    {"H200-SXM-141GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip"},
+    {"GH200-96GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip"},
     {"B200-SXM-180GB",
      {0.504, 41},
+     true,
      flash_hopper,
      core_ampere,
      "fitted on operators/products.csv (SimuMax); fused attention of H100-SXM-80GB, unfused of A100-SXM4-80GB; in 16 "
      "bits products and fused attention as measured (operators/products.csv, operators/attention.csv)"},
-    {"V100-SXM2-32GB", volta, flash_ampere, 0.61,
+    {"V100-SXM2-32GB", volta, true, flash_ampere, 0.61,
      "fitted on operators/products.csv and attention_core.csv (Aceso); fused attention of A100-SXM4-80GB"},
-    {"V100-SXM2-16GB", volta, flash_ampere, 0.61, "of V100-SXM2-32GB, the same chip"},
+    {"V100-SXM2-16GB", volta, true, flash_ampere, 0.61, "of V100-SXM2-32GB, the same chip"},
     {"T4",
      {0.37, 0},
+     false,
      flash_ampere,
      0.74,
      "products: 24 TFLOP/s at the power limit of 70 W (forums.developer.nvidia.com/t/264462); unfused attention of L4; "
      "fused of A100-SXM4-80GB"},
     {"L4",
      {0.414, 0},
+     true,
      flash_ampere,
      0.74,
      "fitted on operators/products.csv and attention_core.csv (Aceso); fused attention of A100-SXM4-80GB"},
-    {"A10G", slim_ampere, flash_ampere, 0.71,
+    {"A10G", slim_ampere, true, flash_ampere, 0.71,
      "fitted on operators/products.csv and attention_core.csv (Aceso); fused attention of A100-SXM4-80GB"},
     {"A40",
      {0.789, 66},
+     true,
      flash_ampere,
      0.71,
      "fitted on operators/products.csv (Vidur); unfused attention of A10G, fused of A100-SXM4-80GB"},
-    {"RTX-3090", slim_ampere, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too"},
-    {"RTX-2080", slim_ampere, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too"},
-    {"Titan-RTX", volta, flash_ampere, 0.61, "of V100-SXM2-32GB"},
+    {"RTX-3090", slim_ampere, true, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too"},
+    {"RTX-2080", slim_ampere, true, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too"},
+    {"Titan-RTX", volta, true, flash_ampere, 0.61, "of V100-SXM2-32GB"},
 };
 
 DeviceConstants constants_of_row(const Row& row)
@@ -96,6 +104,7 @@ DeviceConstants constants_of_row(const Row& row)
   device.fp32 = sheet.float32;
   device.memory_bandwidth = sheet.memory_bandwidth;
   device.products = row.products;
+  device.are_products_alone = row.are_products_alone;
   device.fused_attention = row.fused_attention;
   device.core_bandwidth = row.core_bandwidth;
   device.source = row.source;

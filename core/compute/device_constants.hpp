@@ -32,10 +32,11 @@ struct DeviceConstants {
   FlopsPerSecond fp32;                 ///< without tensor cores
   BytesPerSecond memory_bandwidth;
   // Measured, as fractions.
-  ProductConstants products;   ///< on tensor cores
-  double fused_attention = 0;  ///< of the peak, over the FLOPs of causal attention, with kernels of 2023
-  double core_bandwidth = 0;   ///< of the bandwidth, of operators on the scores of unfused attention
-  std::string source;          ///< where the measured constants come from
+  ProductConstants products;        ///< on tensor cores
+  bool are_products_alone = false;  ///< measured without training around them
+  double fused_attention = 0;       ///< of the peak, over the FLOPs of causal attention, with kernels of 2023
+  double core_bandwidth = 0;        ///< of the bandwidth, of operators on the scores of unfused attention
+  std::string source;               ///< where the measured constants come from
 
   /// Dense peak of products of numbers of this type. `rounds`: products of float32 numbers round them to TF32.
   FlopsPerSecond peak(DType dtype, bool rounds) const;

@@ -20,11 +20,12 @@ struct PassTime {
   Seconds products;      ///< with parameters
   Seconds attention;     ///< fused, or the batched products and operators on scores of unfused attention
   Seconds memory_bound;  ///< all other operators
+  Seconds starts;        ///< between kernels
   /// What the host adds where it takes longer to issue the kernels of a block, forward and backward, than the device
   /// does to run them: it issues those of one pass while the device runs the one before.
   Seconds launch;
 
-  Seconds device() const { return products + attention + memory_bound; }
+  Seconds device() const { return products + attention + memory_bound + starts; }
   Seconds total() const { return device() + launch; }
 };
 struct LayerTime {
@@ -54,8 +55,10 @@ LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceCo
                      const Framework& framework, const LayerDivision& division = {},
                      const OperatorTable* table = nullptr);
 
-/// Time of the optimizer's update of the parameters that a device holds and updates.
+/// Time of the optimizer's update of the parameters that a device updates.
 Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework);
+/// Time in which a device zeroes and clips the gradients that it holds, once a step.
+Seconds gradient_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework);
 
 /// Least bytes that an operator moves per number of 16 bits, and in proportion of wider ones, as the workload has it:
 /// with dropout, of a gated feed-forward network, and of scores with mask and softmax in kernels of their own. The

@@ -35,7 +35,9 @@ struct MemoryConstants {
   double logit = 0;         ///< bytes per logit at the peak of the head: logits, a float32 copy, its gradient
   double activations = 1;   ///< allocated bytes per byte of activations that formulas give
   double reserved = 1;      ///< bytes that the allocator holds per allocated byte
-  Bytes context = {};       ///< the device reports so much more: context, communication buffers, kernels, workspaces
+  /// The device keeps a 16-bit gradient of each weight of one block, which fused accumulation does not use.
+  bool keeps_block_gradients = false;
+  Bytes context = {};  ///< the device reports so much more: context, communication buffers, kernels, workspaces
 };
 
 /// The flags of training software: its constants, and its rules of transfers, sums, recomputation and memory. Named
@@ -52,8 +54,11 @@ struct Framework {
   BytesPerElement logit;             ///< of a logit: casts, loss and its gradient
   double product_speed = 1;          ///< products run so much faster than device constants say
   double attention_speed = 1;        ///< fused attention runs so much faster than device constants say
+  double norm_speed = 1;             ///< normalization and dropout run so much faster than PyTorch's kernels
+  Seconds kernel_start;              ///< between two kernels of a block on the device
   bool stops_recomputation = false;  ///< recomputation of a block ends before its last product, which no gradient needs
-  double update = 0;                 ///< bytes that an update moves per parameter of the device
+  double update = 0;                 ///< bytes that an update moves per parameter that the device updates
+  double gradients = 0;              ///< bytes that zeroing and clipping move per gradient of the device
   bool pads_vocabulary = false;
   // Communication.
   unsigned recomputed_collectives = 0;   ///< collectives among shards that recomputation of a block repeats
@@ -123,7 +128,10 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"logit_bytes_backward", moved_bytes}, of.logit.backward...);
   visit(FlagKey{"product_speed", factors}, of.product_speed...);
   visit(FlagKey{"attention_speed", factors}, of.attention_speed...);
+  visit(FlagKey{"norm_speed", factors}, of.norm_speed...);
+  visit(FlagKey{"kernel_start", host_times}, of.kernel_start...);
   visit(FlagKey{"update_bytes", moved_bytes}, of.update...);
+  visit(FlagKey{"gradient_bytes", moved_bytes}, of.gradients...);
   visit(FlagKey{"pads_vocabulary"}, of.pads_vocabulary...);
   visit(FlagKey{"recomputed_collectives", repeated_collectives}, of.recomputed_collectives...);
   visit(FlagKey{"stops_recomputation"}, of.stops_recomputation...);
@@ -141,6 +149,7 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"memory_logit_bytes", moved_bytes}, of.memory.logit...);
   visit(FlagKey{"memory_activations", factors}, of.memory.activations...);
   visit(FlagKey{"memory_reserve", factors}, of.memory.reserved...);
+  visit(FlagKey{"memory_block_gradients"}, of.memory.keeps_block_gradients...);
   visit(FlagKey{"memory_context", flag_sizes}, of.memory.context...);
   visit_rules(visit, of...);
 }

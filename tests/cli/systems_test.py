@@ -74,7 +74,10 @@ FLAGS = {
     "logit_bytes_backward": (MEGATRON, "one", 40, LONGER),
     "product_speed": (MEGATRON, "one", 2, SHORTER),
     "attention_speed": (CORE, "one", 8, SHORTER, {"attention": "fused"}),
+    "norm_speed": (MEGATRON, "one", 0.1, LONGER),
+    "kernel_start_s": (MEGATRON, "one", 1e-3, LONGER),
     "update_bytes": (MEGATRON, "one", 360, LONGER),
+    "gradient_bytes": (MEGATRON, "one", 360, LONGER),
     "pads_vocabulary": (MEGATRON, "one", False, SHORTER),
     "recomputed_collectives": (MEGATRON, "shards", 0, SHORTER, {"recompute": "inner"}),
     "stops_recomputation": (MEGATRON, "one", True, SHORTER, {"recompute": "inner"}),
@@ -91,6 +94,7 @@ FLAGS = {
     "memory_logit_bytes": (MEGATRON, "one", 100, MORE),
     "memory_activations": (MEGATRON, "one", 2, MORE),
     "memory_reserve": (MEGATRON, "one", 2, MORE),
+    "memory_block_gradients": (MEGATRON, "one", True, MORE),
     "memory_context_bytes": (MEGATRON, "one", 20e9, MORE),
 }
 # The same of rules, which become keys of `sync` and `transfers`. The base states the other value.

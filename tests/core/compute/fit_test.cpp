@@ -33,11 +33,21 @@ std::string output_of(const std::string& command)
 TEST(FittedConstants, OfProductsAreThoseOfTheTablesOfOperators)
 {
   const std::string printed = output_of(fmt::format("python3 {}", (source / "tools/fit_operators.py").string()));
-  for (const auto* type : {"A100-SXM4-40GB", "A100-PCIE-80GB", "B200-SXM", "V100-SXM2-32GB", "L4", "A10G", "A40"}) {
+  for (const auto* type : {"A100-PCIE-80GB", "B200-SXM", "V100-SXM2-32GB", "L4", "A10G", "A40"}) {
+    EXPECT_TRUE(device_constants(type).are_products_alone) << type;
     const auto& [efficiency, size_loss] = device_constants(type).products;
     EXPECT_THAT(printed,
                 HasSubstr(fmt::format("{}: efficiency {:.3f}, size_loss {:.0f} (", type, efficiency, size_loss)));
   }
+}
+
+TEST(FittedConstants, OfOneChipDifferByTheBandwidthOfItsMemory)
+{
+  const auto& large = device_constants("A100-SXM4-80GB");
+  const auto& small = device_constants("A100-SXM4-40GB");
+  EXPECT_EQ(small.products.efficiency, large.products.efficiency);
+  EXPECT_NEAR(small.products.size_loss / large.products.size_loss, large.memory_bandwidth / small.memory_bandwidth,
+              1e-3);
 }
 
 TEST(FittedConstants, OfUnfusedAttentionAreThoseOfTheTablesOfOperators)

@@ -41,10 +41,12 @@ DeviceConstants ideal_device()
   return device;
 }
 
+/// Without times of the host and between kernels, and with PyTorch's norms.
 Framework no_host()
 {
   Framework framework = *framework_named("megatron-lm-2021").framework;
-  framework.host_forward = framework.host_backward = framework.host_shards = Seconds(0);
+  framework.host_forward = framework.host_backward = framework.host_shards = framework.kernel_start = Seconds(0);
+  framework.norm_speed = 1;
   return framework;
 }
 
@@ -105,6 +107,42 @@ TEST(LayerTime, OfMemoryBoundOperatorsIsTheirBytesOverTheBandwidthThatTheyReach)
   const double backward = tokens * hidden * (2 * 6 / 0.24 + 2 * 6 / 0.8 + 4 * 6 / 0.60) / 2039e9;
   EXPECT_NEAR(time.forward.memory_bound.value, forward, 1e-9);
   EXPECT_NEAR(time.backward.memory_bound.value, backward, 1e-9);
+}
+
+TEST(LayerTime, OfNormsFollowsTheKernelsOfTheSoftware)
+{
+  Framework framework = no_host();
+  framework.norm_speed = 2;
+  const auto time = layer_time(gpt(), block, ideal_device(), framework);
+  const double forward = tokens * hidden * (2 * 4 / 1.0 + 2 * 6 / 0.8 + 4 * 4 / 0.76) / 2039e9;  // no more than all
+  const double backward = tokens * hidden * (2 * 6 / 0.48 + 2 * 6 / 0.8 + 4 * 6 / 0.60) / 2039e9;
+  EXPECT_NEAR(time.forward.memory_bound.value, forward, 1e-9);
+  EXPECT_NEAR(time.backward.memory_bound.value, backward, 1e-9);
+  const auto dropped = layer_time(gpt("dropout: 0.1\n"), block, ideal_device(), framework);
+  EXPECT_NEAR((dropped.backward.memory_bound - time.backward.memory_bound).value,
+              tokens * hidden * (2 * 5 / 0.92 - 2 * 6 / 0.8) / 2039e9, 1e-9);
+}
+
+TEST(LayerTime, HasTheStartsOfTheKernelsOfABlock)
+{
+  Framework framework = no_host();
+  const auto without = layer_time(gpt(), block, ideal_device(), framework);
+  framework.kernel_start = Seconds(1e-5);
+  const auto time = layer_time(gpt(), block, ideal_device(), framework);
+  EXPECT_NEAR((time.forward.total() - without.forward.total()).value, 28e-5, 1e-12);
+  EXPECT_NEAR((time.backward.total() - without.backward.total()).value, 40e-5, 1e-12);
+  const auto repeated = layer_time(with_recomputation(gpt(), {block}), block, ideal_device(), framework);
+  EXPECT_NEAR(repeated.backward.starts.value, 68e-5, 1e-12);
+}
+
+TEST(LayerTime, OfProductsThatWereMeasuredAloneIsLongerInTraining)
+{
+  const auto& device = device_constants("L4");
+  DeviceConstants in_training = device;
+  in_training.are_products_alone = false;
+  const auto time = [](const DeviceConstants& of) { return layer_time(gpt(), block, of, no_host()).forward.products; };
+  EXPECT_NEAR(time(in_training) / time(device), 0.94, 1e-12);
+  EXPECT_FALSE(device_constants("A100-SXM4-80GB").are_products_alone);
 }
 
 TEST(LayerTime, OfABlockIsThatOfItsTwoOperators)
@@ -309,8 +347,8 @@ TEST(LayerTime, TakesMeasuredOperatorsInPlaceOfConstants)
   const auto& device = device_constants("A100-SXM4-80GB");
   const auto time = layer_time(workload, block, device, no_host(), {}, &table);
   const double products = 24 * tokens * hidden * hidden / 100e12;
-  EXPECT_NEAR(time.forward.products.value, products, 1e-9 * products);
-  EXPECT_NEAR(time.forward.attention.value, 2e-3, 1e-12);  // twice the samples
+  EXPECT_NEAR(time.forward.products.value, products / 0.94, 1e-9 * products);  // in training
+  EXPECT_NEAR(time.forward.attention.value, 2e-3, 1e-12);                      // twice the samples
   EXPECT_NEAR(time.backward.attention.value, 6e-3, 1e-12);
   EXPECT_GT(time.forward.memory_bound, Seconds(2 * 4 * tokens * hidden / 1e9));
   table.attention.push_back({2, 16, 2048, 128, Seconds(1e-2), Seconds(3e-2)});
@@ -341,6 +379,13 @@ TEST(LayerTime, RefusesLayersWithoutKnownOperators)
 TEST(UpdateTime, IsTheBytesOfTheOptimizerOverTheBandwidth)
 {
   EXPECT_NEAR(update_time(1e9, ideal_device(), no_host()).value, 36e9 / (2039e9 * 0.8), 1e-12);
+}
+
+TEST(GradientTime, IsTheBytesOfZeroingAndClippingOverTheBandwidth)
+{
+  EXPECT_EQ(gradient_time(1e9, ideal_device(), no_host()), Seconds(0));
+  const auto& core = *framework_named("megatron-core-0.8").framework;
+  EXPECT_NEAR(gradient_time(1e9, ideal_device(), core).value, 12e9 / (2039e9 * 0.8), 1e-12);
 }
 
 }  // namespace
