@@ -278,7 +278,7 @@ std::vector<std::string> notes_of_constants(const Workload& workload, const Clus
         constants.type == device.type ? "the device" : fmt::format("{}, which stands for it", constants.type);
     notes.push_back(fmt::format(
         "{} under {}: no constant is fitted to training runs of this pair; published runs of such pairs have "
-        "median errors of 5 to 18 % by set, and those of small models up to 50 % (docs/fidelity.md); "
+        "median errors of 2 to 18 % by set, and those of small models up to 50 % (docs/fidelity.md); "
         "constants of {}: {}",
         shown(device.type), framework->name, of, constants.source));
   }

@@ -236,7 +236,7 @@ TEST(ConstantsOfOperators, AreNotedWhereNoTrainingRunOfDeviceAndSoftwareWasFitte
   EXPECT_THAT(notes("composer-fsdp-2023", {"A100-SXM4-80GB", "H100-SXM-80GB"}), IsEmpty());
   const std::string errors =
       " under megatron-lm-2022: no constant is fitted to training runs of this pair; published runs of such pairs have "
-      "median errors of 5 to 18 % by set, and those of small models up to 50 % (docs/fidelity.md); constants of ";
+      "median errors of 2 to 18 % by set, and those of small models up to 50 % (docs/fidelity.md); constants of ";
   EXPECT_THAT(notes("megatron-lm-2022", {"Tesla V100-SXM2-32GB", "A100-SXM4-80GB", "Tesla V100-SXM2-32GB", "L4"}),
               ElementsAre("Tesla V100-SXM2-32GB" + errors +
                               "V100-SXM2-32GB, which stands for it: fitted on operators/products.csv and "
