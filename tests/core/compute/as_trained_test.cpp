@@ -121,8 +121,8 @@ TEST(AsTrained, GivesDevicesOfOneStageThePassesOfTheirOwnTypes)
 TEST(AsTrained, AddsTheHostAndSerialReceivesOfAPipeline)
 {
   Cluster cluster = cluster_of({"A100-SXM4-80GB", "A100-SXM4-80GB"});
-  const Workload workload = gpt("megatron-deepspeed-2023", cluster);
-  const Framework& framework = *framework_named("megatron-deepspeed-2023").framework;
+  const Workload workload = gpt("megatron-deepspeed-2024", cluster);
+  const Framework& framework = *framework_named("megatron-deepspeed-2024").framework;
   const Plan one = plan_of({stage_on("a", 0, 5)}, workload);
   const Plan two = plan_of({stage_on("a", 0, 2), stage_on("b", 3, 5)}, workload);
   const AsTrained alone(one, workload, cluster);
