@@ -114,11 +114,21 @@ TEST(FlagsOfFrameworks, HaveTheRangesThatTheirTableStates)
     const auto quantity = [&](const char* kind, const char* unit) {
       return fmt::format("{}, {:g} {} to {:g} {}", kind, lowest, unit, highest, unit);
     };
-    if constexpr (std::is_same_v<Flag, double>) EXPECT_EQ(stated, fmt::format("number, {:g} to {:g}", lowest, highest));
-    if constexpr (std::is_same_v<Flag, unsigned>) EXPECT_EQ(stated, fmt::format("{:g} to {:g}", lowest, highest));
-    if constexpr (std::is_same_v<Flag, Seconds>) EXPECT_EQ(stated, quantity("time", "s"));
-    if constexpr (std::is_same_v<Flag, Bytes>) EXPECT_EQ(stated, quantity("size", "B"));
-    if constexpr (std::is_same_v<Flag, bool>) EXPECT_EQ(stated, "true, false");
+    if constexpr (std::is_same_v<Flag, double>) {
+      EXPECT_EQ(stated, fmt::format("number, {:g} to {:g}", lowest, highest));
+    }
+    if constexpr (std::is_same_v<Flag, unsigned>) {
+      EXPECT_EQ(stated, fmt::format("{:g} to {:g}", lowest, highest));
+    }
+    if constexpr (std::is_same_v<Flag, Seconds>) {
+      EXPECT_EQ(stated, quantity("time", "s"));
+    }
+    if constexpr (std::is_same_v<Flag, Bytes>) {
+      EXPECT_EQ(stated, quantity("size", "B"));
+    }
+    if constexpr (std::is_same_v<Flag, bool>) {
+      EXPECT_EQ(stated, "true, false");
+    }
   };
   visit_flags(check, *find_framework("megatron-lm-2021"));
 }
