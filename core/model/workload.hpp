@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/model/block_operators.hpp"
 #include "core/model/dtype.hpp"
 #include "core/model/framework.hpp"
 #include "core/model/model_sizes.hpp"
@@ -166,6 +167,9 @@ struct Workload {
   /// Layers that recompute their activations in the backward pass (activation checkpointing), ascending; see
   /// with_recomputation.
   std::vector<std::size_t> recompute;
+  /// By block of a gpt or llama, the operators that run again in the backward pass, where not all of them do; empty:
+  /// none. With ComputeModel::Operators, whose times and memory count them.
+  std::vector<BlockOperators> recompute_operators = {};
   /// Each device whose stages live on it has it once: the largest of a layer, measured or recomputed. Under
   /// MemoryModel::System the largest of the device's own layers comes in addition.
   Bytes workspace;

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -58,6 +59,34 @@ Attention read_attention(MappingReader& model, Attention default_value, double d
     model.add_fault("attention", "fused kernels draw dropout that no seed repeats; write unfused, or dropout: 0");
   }
   return attention;
+}
+
+/// Reads the key recompute_operators of a model of `blocks`.
+std::vector<BlockOperators> read_recomputed_operators(MappingReader& model, const Workload& workload,
+                                                      std::uint64_t blocks, Attention attention)
+{
+  constexpr const char* key = "recompute_operators";
+  if (!model.has(key)) return {};
+  std::vector<BlockOperators> of_blocks(blocks);
+  for (const auto& text : model.required_sequence(key)) {
+    try {
+      add_block_operators(text.scalar, of_blocks);
+    } catch (const std::invalid_argument& fault) {
+      model.add_fault(key, fault.what());
+      return {};
+    }
+  }
+  BlockOperators core;  // all but Context are no operators of their own in fused attention
+  for (const auto which : {BlockOperator::Scores, BlockOperator::Softmax, BlockOperator::ScoreDropout}) core.add(which);
+  const auto has_core = [&](BlockOperators operators) { return (operators &= core).any(); };
+  if (workload.compute != ComputeModel::Operators) {
+    model.add_fault(key, "goes with compute: operators, whose times are of operators; leave it out, or write that");
+  } else if (attention == Attention::Recomputed) {
+    model.add_fault(key, "says more than attention: recomputed; leave one of them out");
+  } else if (attention == Attention::Fused && std::ranges::any_of(of_blocks, has_core)) {
+    model.add_fault(key, "fused attention is one operator, context; write that, or attention: unfused");
+  }
+  return of_blocks;
 }
 
 Unit read_unit(MappingReader& model, std::uint64_t layers)
@@ -131,14 +160,16 @@ Build read_gpt_keys(MappingReader& model, const Workload& workload, const FaultL
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
   }
-  return [sizes, tie](Workload& built) {
+  auto recomputed = read_recomputed_operators(model, workload, sizes.layers, sizes.attention);
+  return [sizes, tie, recomputed = std::move(recomputed)](Workload& built) {
     built.model = sizes;
     built.ties_apart = tie == Tie::Apart;
+    built.recompute_operators = recomputed;
     build_gpt(sizes, built);
   };
 }
 
-Build read_llama_keys(MappingReader& model, const FaultList& faults)
+Build read_llama_keys(MappingReader& model, const Workload& workload, const FaultList& faults)
 {
   LlamaSizes sizes;
   sizes.layers = model.required_count("layers", 1, most_blocks);
@@ -156,9 +187,11 @@ Build read_llama_keys(MappingReader& model, const FaultList& faults)
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);
   }
-  return [sizes, tie](Workload& built) {
+  auto recomputed = read_recomputed_operators(model, workload, sizes.layers, sizes.attention);
+  return [sizes, tie, recomputed = std::move(recomputed)](Workload& built) {
     built.model = sizes;
     built.ties_apart = tie == Tie::Apart;
+    built.recompute_operators = recomputed;
     build_llama(sizes, built);
   };
 }
@@ -388,10 +421,7 @@ const std::vector<ModelKind>& model_kinds()
        .has_dropout = true,
        .has_sky_memory = true},
       {.name = "gpt", .read = read_gpt_keys, .sequence = Need::Required, .has_operators = true, .has_dropout = true},
-      {.name = "llama",
-       .read = [](MappingReader& file, Workload&, FaultList& faults) { return read_llama_keys(file, faults); },
-       .sequence = Need::Required,
-       .has_operators = true},
+      {.name = "llama", .read = read_llama_keys, .sequence = Need::Required, .has_operators = true},
       {.name = "resnet", .read = [](MappingReader& file, Workload&, FaultList&) { return read_resnet_keys(file); }},
       {.name = "moe", .read = read_moe_keys, .has_dropout = true},
       {.name = "layers",

@@ -49,6 +49,9 @@ void require_executable(const Workload& workload)
   if (std::visit(recomputes, workload.model)) {
     refuse("attention: recomputed is only simulated; write unfused or fused to execute, or recompute whole layers");
   }
+  if (!workload.recompute_operators.empty()) {
+    refuse("recompute_operators: is only simulated; leave it out to execute, or recompute whole layers");
+  }
   if (workload.has_tf32_products) {
     refuse("matmul_dtype: tf32 is only simulated; leave it out to execute in float32");
   }
