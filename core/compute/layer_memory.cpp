@@ -3,6 +3,9 @@
 #include "core/compute/transformer.hpp"
 
 #include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
 
 namespace isobar::compute {
 
@@ -27,6 +30,128 @@ Bytes all_activations(const TransformerLayer& layer, const Workload& workload, c
   return Bytes(repeated / (division.divides_sequence ? shards : 1) + divided / shards);
 }
 
+/// What is made in a block, or comes into it, and who needs it. Operators are by number in the block.
+struct BlockTensor {
+  double bytes = 0;  ///< on a shard
+  std::optional<BlockOperator> maker = {};
+  std::vector<BlockOperator> savers = {};   ///< keep it for their backward pass
+  std::vector<BlockOperator> readers = {};  ///< need it to run again, beside the savers
+};
+
+/// Of a block of a gpt or llama. Those of its attention come first, as many as `of_attention`.
+struct BlockTensors {
+  std::vector<BlockTensor> all;
+  std::size_t of_attention = 0;
+};
+
+BlockTensors tensors_of(const TransformerLayer& attention, const TransformerLayer& feed_forward,
+                        const Workload& workload, const LayerDivision& division)
+{
+  using enum BlockOperator;
+  const double z = size_of(workload.dtype);
+  const auto shards = static_cast<double>(division.shards);
+  const double numbers = attention.tokens * attention.hidden / (division.divides_sequence ? shards : 1);
+  const double heads = attention.tokens * attention.hidden / shards * z;     // of queries, or of their sums
+  const double kept = attention.tokens * attention.kept_heads / shards * z;  // queries, keys, values and the sums
+  const double keys = (kept - 2 * heads) / 2;
+  const double inner = feed_forward.tokens * feed_forward.inner / shards * z;
+  const bool drops = workload.training.dropout > 0;
+  BlockTensors tensors;
+  auto& all = tensors.all;
+  all.push_back({numbers * z, {}, {Norm1}, {Dropout1}});
+  all.push_back({numbers * z, Norm1, {Qkv}});
+  if (attention.attention == Attention::Fused) {
+    constexpr double sum_of_exponentials = 4;
+    all.push_back({heads + 2 * keys, Qkv, {Context}});
+    all.push_back({heads, Context, {Context, Projection}});
+    all.push_back(
+        {sum_of_exponentials * attention.tokens * attention.hidden / attention.width / shards, Context, {Context}});
+  } else {
+    const double scores = attention.scores / shards;
+    all.push_back({heads + keys, Qkv, {Scores}});
+    all.push_back({keys, Qkv, {Context}});
+    all.push_back({scores * z, Scores, {}, {Softmax}});
+    all.push_back({scores * z, Softmax, drops ? std::vector{Softmax} : std::vector{Softmax, Context}, {ScoreDropout}});
+    if (drops) {
+      all.push_back({scores, ScoreDropout, {ScoreDropout}});
+      all.push_back({scores * z, ScoreDropout, {Context}});
+    }
+    all.push_back({heads, Context, {Projection}});
+  }
+  all.push_back({numbers * z, Projection, {}, {Dropout1}});
+  if (drops) all.push_back({numbers, Dropout1, {Dropout1}});
+  tensors.of_attention = all.size();
+  all.push_back({numbers * z, Dropout1, {Norm2}, {Dropout2}});
+  all.push_back({numbers * z, Norm2, {Up}});
+  all.push_back({(feed_forward.is_gated ? 2 : 1) * inner, Up, {Activation}});
+  all.push_back({inner, Activation, {Down}});
+  all.push_back({numbers * z, Down, {}, {Dropout2}});
+  if (drops) all.push_back({numbers, Dropout2, {Dropout2}});
+  return tensors;
+}
+
+/// Neighbouring operators that recompute are a segment: it keeps what comes into it, and what others save. Blocks begin
+/// segments (Aceso: runtime/megatron/model/base_model.py), and so do stages.
+class Segments {
+ public:
+  Segments(const BlockOperators& recomputed, bool is_cut)
+  {
+    std::size_t current = 0;
+    for (std::size_t which = 0; which < operators_of_block; ++which) {
+      if (!recomputed.has(which)) continue;
+      const bool continues = which > 0 && recomputed.has(which - 1) && !(is_cut && which == operators_of_attention);
+      if (!continues) ++current;
+      of_[which] = current;
+    }
+    count_ = current;
+  }
+
+  std::size_t count() const { return count_; }
+  /// From 1; 0: it does not recompute.
+  std::size_t of(BlockOperator which) const { return of_[static_cast<std::size_t>(which)]; }
+
+  bool keeps(const BlockTensor& tensor) const
+  {
+    const std::size_t made_in = tensor.maker ? of(*tensor.maker) : 0;
+    const auto comes_from_outside = [&](BlockOperator user) { return of(user) != 0 && of(user) != made_in; };
+    const auto saves = [&](BlockOperator saver) { return of(saver) == 0 || comes_from_outside(saver); };
+    return std::ranges::any_of(tensor.savers, saves) || std::ranges::any_of(tensor.readers, comes_from_outside);
+  }
+
+ private:
+  std::array<std::size_t, operators_of_block> of_ = {};
+  std::size_t count_ = 0;
+};
+
+/// Of a layer of whose block some operators recompute.
+LayerMemory partly_recomputed(const Workload& workload, std::size_t layer, const Framework& framework,
+                              const LayerDivision& division, bool begins_stage)
+{
+  const auto [first, last] = block_of(workload, layer);
+  const BlockOperators own = operators_of(workload, layer);
+  const bool is_cut = begins_stage && layer != first;
+  const Segments segments(recomputed_operators(workload, layer), is_cut);
+  const auto tensors = tensors_of(transformer_layer(workload, first, division.shards, framework),
+                                  transformer_layer(workload, last, division.shards, framework), workload, division);
+  LayerMemory memory;
+  std::vector<double> again(segments.count() + 1);  // by segment, what its operators save that is not kept
+  for (std::size_t i = 0; i < tensors.all.size(); ++i) {
+    const BlockTensor& tensor = tensors.all[i];
+    const bool is_own = own.has(i < tensors.of_attention ? BlockOperator::Norm1 : BlockOperator::Norm2);
+    if (segments.keeps(tensor)) {
+      if (is_own) memory.kept += Bytes(tensor.bytes);
+    } else if (!tensor.savers.empty()) {
+      again[segments.of(tensor.savers.front())] += tensor.bytes;
+    }
+  }
+  for (std::size_t which = 0; which < operators_of_block; ++which) {
+    if (!own.has(which)) continue;
+    const std::size_t segment = segments.of(static_cast<BlockOperator>(which));
+    if (segment != 0) memory.workspace = std::max(memory.workspace, Bytes(again[segment]));
+  }
+  return memory;
+}
+
 }  // namespace
 
 LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Framework& framework,
@@ -39,7 +164,9 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
   const auto of_layer = transformer_layer(workload, layer, division.shards, framework);
   const auto shards = static_cast<double>(division.shards);
   LayerMemory memory;
-  if (!is_recomputed(workload, layer)) {
+  if (sizes == nullptr && recomputed_operators(workload, layer).any()) {
+    memory = partly_recomputed(workload, layer, framework, division, begins_stage);
+  } else if (!is_recomputed(workload, layer)) {
     memory.kept = all_of(layer, of_layer);
   } else {
     const auto [first, last] = block_of(workload, layer);
@@ -68,8 +195,7 @@ ParameterBytes state_of(const Framework& framework, DType dtype)
 {
   const auto& memory = framework.memory;
   const StateBytes& state = dtype == DType::Float32 ? memory.state32 : memory.state16;
-  return {state.parameters * memory.reserved, state.gradients * memory.reserved, state.optimizer * memory.reserved,
-          size_of(framework.gathered) * memory.reserved};
+  return {state.parameters, state.gradients, state.optimizer, static_cast<double>(size_of(framework.gathered))};
 }
 
 }  // namespace isobar::compute

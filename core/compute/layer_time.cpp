@@ -48,6 +48,13 @@ constexpr double speed_in_training = 0.94;
 
 enum class Pass { Forward, Backward };
 
+/// By number.
+double part_of(BlockOperators operators, const BlockOperators& of_all)
+{
+  operators &= of_all;
+  return static_cast<double>(operators.count()) / static_cast<double>(of_all.count());
+}
+
 class Pricing {
  public:
   Pricing(const Workload& workload, const TransformerLayer& layer, const DeviceConstants& device,
@@ -86,7 +93,9 @@ class Pricing {
   Seconds attention(Pass pass) const
   {
     if (layer_.scores == 0) return {};
-    return layer_.attention == Attention::Fused ? fused(pass) : unfused(pass);
+    if (layer_.attention == Attention::Fused) return fused(pass);
+    const UnfusedTimes parts = unfused_times(pass);
+    return parts.products + parts.softmax + parts.dropout;
   }
 
   Seconds memory_bound(Pass pass) const
@@ -94,8 +103,8 @@ class Pricing {
     const double numbers = layer_.tokens * layer_.hidden;
     const double repeated = numbers / repeats_;
     Seconds total = layer_.norms * bound(norm_cost, repeated, pass);
-    total += layer_.residuals * bound(drops() ? dropout_residual_cost : residual_cost, repeated, pass);
-    total += bound(layer_.is_gated ? gated_cost : activation_cost, layer_.tokens * layer_.inner / shards_, pass);
+    total += layer_.residuals * bound(residual(), repeated, pass);
+    total += bound(activation(), layer_.tokens * layer_.inner / shards_, pass);
     total += bound(rotation_cost, layer_.tokens * layer_.rotated / shards_, pass);
     if (layer_.looked_up > 0) {
       total += bound(lookup_cost, repeated, pass);
@@ -104,6 +113,43 @@ class Pricing {
     const double logits = layer_.tokens * layer_.vocabulary / shards_;
     total += Bytes(logits * of(framework_.logit, pass)) / (device_.memory_bandwidth * copy_fraction);
     return total;
+  }
+
+  /// What some operators of the forward pass take, of the `of_all` that the layer has. Each is a kernel.
+  PassTime forward_of(const BlockOperators& operators, const BlockOperators& of_all) const
+  {
+    const auto has = [&](BlockOperator which) { return operators.has(which) && of_all.has(which); };
+    PassTime time;
+    for (const auto& linear : layer_.linears) {
+      const bool is_attention = of_all.has(BlockOperator::Qkv) && &linear < layer_.linears.data() + 2;
+      const auto which = is_attention ? (linear.divides_inputs ? BlockOperator::Projection : BlockOperator::Qkv)
+                                      : (linear.divides_inputs ? BlockOperator::Down : BlockOperator::Up);
+      if (has(which)) time.products += product(linear, ProductLayout::TN);
+    }
+    if (layer_.attention == Attention::Fused) {
+      if (has(BlockOperator::Context)) time.attention = attention(Pass::Forward);
+    } else if (of_all.has(BlockOperator::Scores)) {
+      const UnfusedTimes parts = unfused_times(Pass::Forward);
+      if (has(BlockOperator::Scores)) time.attention += 0.5 * parts.products;
+      if (has(BlockOperator::Softmax)) time.attention += parts.softmax;
+      if (has(BlockOperator::ScoreDropout)) time.attention += parts.dropout;
+      if (has(BlockOperator::Context)) time.attention += 0.5 * parts.products;
+    }
+    const double repeated = layer_.tokens * layer_.hidden / repeats_;
+    for (const auto which : {BlockOperator::Norm1, BlockOperator::Norm2}) {
+      if (has(which)) time.memory_bound += bound(norm_cost, repeated, Pass::Forward);
+    }
+    for (const auto which : {BlockOperator::Dropout1, BlockOperator::Dropout2}) {
+      if (has(which)) time.memory_bound += bound(residual(), repeated, Pass::Forward);
+    }
+    if (has(BlockOperator::Qkv)) {
+      time.memory_bound += bound(rotation_cost, layer_.tokens * layer_.rotated / shards_, Pass::Forward);
+    }
+    if (has(BlockOperator::Activation)) {
+      time.memory_bound += bound(activation(), layer_.tokens * layer_.inner / shards_, Pass::Forward);
+    }
+    time.starts = part_of(operators, of_all) * starts(Pass::Forward);
+    return time;
   }
 
   Seconds starts(Pass pass) const
@@ -149,7 +195,8 @@ class Pricing {
   Seconds product(double m, double n, double k, ProductLayout layout) const
   {
     if (table_ == nullptr) {
-      const Seconds time = device_.product_time(workload_.dtype, workload_.has_tf32_products, m, n, k);
+      const Seconds time =
+          device_.product_time(workload_.dtype, workload_.has_tf32_products, m, n, k, layout != ProductLayout::TN);
       return time / (framework_.product_speed * (device_.are_products_alone ? speed_in_training : 1));
     }
     const auto whole = [](double extent) { return static_cast<std::uint64_t>(std::max(1.0, std::round(extent))); };
@@ -167,6 +214,9 @@ class Pricing {
     const bool is_fused = which == BoundOperator::Norm || (which == BoundOperator::Residual && drops());
     return device_.memory_bandwidth * std::min(fraction * (is_fused ? framework_.norm_speed : 1), 1.0);
   }
+
+  const BoundCost& residual() const { return drops() ? dropout_residual_cost : residual_cost; }
+  const BoundCost& activation() const { return layer_.is_gated ? gated_cost : activation_cost; }
 
   bool drops() const { return workload_.training.dropout > 0; }
 
@@ -208,7 +258,12 @@ class Pricing {
 
   /// Two batched products forward and four backward, each by its work or the scores that it moves, and the operators on
   /// the scores.
-  Seconds unfused(Pass pass) const
+  struct UnfusedTimes {
+    Seconds products;
+    Seconds softmax;  ///< with the mask
+    Seconds dropout;
+  };
+  UnfusedTimes unfused_times(Pass pass) const
   {
     const double scores = layer_.scores / shards_;
     const double passes = pass == Pass::Forward ? 1 : 2;
@@ -217,9 +272,11 @@ class Pricing {
     const Seconds computed = Flops(4 * scores * layer_.width) / rate;
     const Seconds moved = Bytes(2 * size_of(workload_.dtype) * scores) / reached;
     const bool has_kernel = framework_.has_causal_softmax && layer_.is_causal && size_of(workload_.dtype) == 2;
-    double bytes = of(has_kernel ? causal_softmax : masked_softmax, pass);
-    if (drops()) bytes += of(score_dropout, pass);
-    return std::max(computed, moved) * passes + Bytes(bytes * scores * width_) / reached;
+    const auto over_scores = [&](const BytesPerElement& bytes) {
+      return Bytes(of(bytes, pass) * scores * width_) / reached;
+    };
+    return {std::max(computed, moved) * passes, over_scores(has_kernel ? causal_softmax : masked_softmax),
+            drops() ? over_scores(score_dropout) : Seconds(0)};
   }
 
   const Workload& workload_;
@@ -267,6 +324,14 @@ LayerResources resources_of(const Workload& workload, std::size_t layer, const D
     time.backward.memory_bound += time.forward.memory_bound;
     time.backward.starts += time.forward.starts;
     needs.backward_host += needs.forward_host;
+  } else if (const auto again = recomputed_operators(workload, layer); again.any()) {
+    const BlockOperators of_all = operators_of(workload, layer);
+    const PassTime repeated = price.forward_of(again, of_all);
+    time.backward.products += repeated.products;
+    time.backward.attention += repeated.attention;
+    time.backward.memory_bound += repeated.memory_bound;
+    time.backward.starts += repeated.starts;
+    needs.backward_host += part_of(again, of_all) * needs.forward_host;
   } else if (of_layer.attention == Attention::Recomputed) {
     time.backward.attention += time.forward.attention;
   }

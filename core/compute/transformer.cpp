@@ -222,6 +222,50 @@ BlockOfLayers block_of(const Workload& workload, std::size_t layer)
   return {layer, layer};
 }
 
+namespace {
+
+/// Calls visit(sizes, DecoderLayer) for a layer of a gpt or llama.
+template <typename Visit>
+void visit_decoder_layer(const Workload& workload, std::size_t layer, Visit visit)
+{
+  const auto of_decoder = [&](const auto& sizes) { visit(sizes, decoder_layer(layer, sizes.layers, sizes.unit)); };
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) of_decoder(*gpt);
+  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) of_decoder(*llama);
+}
+
+}  // namespace
+
+BlockOperators operators_of(const Workload& workload, std::size_t layer)
+{
+  using Kind = DecoderLayer::Kind;
+  BlockOperators operators;
+  visit_decoder_layer(workload, layer, [&](const auto&, const DecoderLayer& of_decoder) {
+    if (of_decoder.kind == Kind::Block) operators = BlockOperators::range(0, operators_of_block);
+    if (of_decoder.kind == Kind::Attention) operators = BlockOperators::range(0, operators_of_attention);
+    if (of_decoder.kind == Kind::FeedForward) {
+      operators = BlockOperators::range(operators_of_attention, operators_of_block);
+    }
+  });
+  return operators;
+}
+
+BlockOperators recomputed_operators(const Workload& workload, std::size_t layer)
+{
+  BlockOperators operators;
+  if (is_recomputed(workload, layer)) return operators;
+  visit_decoder_layer(workload, layer, [&](const auto& sizes, const DecoderLayer& of_decoder) {
+    if (!operators_of(workload, layer).any()) return;
+    if (sizes.attention == Attention::Recomputed) {
+      for (const auto which :
+           {BlockOperator::Scores, BlockOperator::Softmax, BlockOperator::ScoreDropout, BlockOperator::Context}) {
+        operators.add(which);
+      }
+    }
+    if (!workload.recompute_operators.empty()) operators |= workload.recompute_operators.at(of_decoder.block);
+  });
+  return operators;
+}
+
 bool is_recomputed(const Workload& workload, std::size_t layer)
 {
   return std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer);

@@ -57,4 +57,9 @@ BlockOfLayers block_of(const Workload& workload, std::size_t layer);
 /// Whether a layer computes its activations again in the backward pass.
 bool is_recomputed(const Workload& workload, std::size_t layer);
 
+/// Operators of a block that a layer computes; none outside of the blocks of a gpt or llama.
+BlockOperators operators_of(const Workload& workload, std::size_t layer);
+/// Those of the block of a layer that run again in the backward pass, where the layer itself is not recomputed.
+BlockOperators recomputed_operators(const Workload& workload, std::size_t layer);
+
 }  // namespace isobar::compute

@@ -78,6 +78,47 @@ TEST(LayerMemory, OfARecomputedBlockHasItsInputOnceAndAllOfItWhileItIsRecomputed
   EXPECT_NEAR(layer_memory(half, 2, megatron()).workspace.value, kept(in_halves, {}, 2), 1);
 }
 
+/// Of the two halves of the first block.
+double kept_with(const std::string& operators, const std::string& more = "dropout: 0.1\n", std::size_t shards = 1)
+{
+  const auto workload = gpt(more + "unit: operator\ncompute: operators\nframework: megatron-lm-2022\n" +
+                            (operators.empty() ? "" : "recompute_operators: [\"0: " + operators + "\"]\n"));
+  return kept(workload, {shards}, 1) + kept(workload, {shards}, 2);
+}
+
+TEST(LayerMemory, OfOperatorsThatRunAgainLacksWhatTheySave)
+{
+  const double scores = s * s * b * a;  // bytes of a mask
+  for (const std::size_t shards : {1, 8}) {
+    const auto t = static_cast<double>(shards);
+    const double all = kept_with("", "dropout: 0.1\n", shards);
+    const auto freed = [&](const std::string& operators) {
+      return all - kept_with(operators, "dropout: 0.1\n", shards);
+    };
+    EXPECT_NEAR(freed("scores softmax score_dropout context"), 5 * scores / t, 1) << "as attention: recomputed";
+    EXPECT_NEAR(freed("score_dropout context"), 3 * scores / t, 1) << "softmax keeps the probabilities";
+    EXPECT_NEAR(freed("context"), 0, 1) << "it keeps what it reads";
+    EXPECT_NEAR(freed("norm1"), 0, 1) << "the product after it keeps what it makes";
+    EXPECT_NEAR(freed("norm1 qkv"), 2 * sbh, 1) << "the normalized input";
+    EXPECT_NEAR(freed("norm2 up activation"), (2 + 8 / t) * sbh, 1) << "but the input of the last product";
+    EXPECT_NEAR(freed("dropout2"), sbh - 2 * sbh, 1) << "a mask, but it keeps what it reads";
+  }
+  EXPECT_NEAR(kept_with("norm1 qkv scores softmax score_dropout context projection dropout1 norm2 up activation down "
+                        "dropout2"),
+              2 * sbh, 1)
+      << "the input of the block alone";
+}
+
+TEST(LayerMemory, OfOperatorsThatRunAgainHasWhatASegmentSavesWhileItRuns)
+{
+  const auto workload =
+      gpt("dropout: 0.1\nunit: operator\ncompute: operators\nframework: megatron-lm-2022\n"
+          "recompute_operators: [\"0: scores softmax score_dropout context up activation\"]\n");
+  EXPECT_NEAR(layer_memory(workload, 1, megatron()).workspace.value, 5 * s * s * b * a, 1);
+  EXPECT_NEAR(layer_memory(workload, 2, megatron()).workspace.value, 8 * sbh, 1);
+  EXPECT_EQ(layer_memory(workload, 3, megatron()).workspace.value, 0) << "another block";
+}
+
 TEST(LayerMemory, OfAHeadHasTheLogitsOfOneMicroBatch)
 {
   const auto workload = gpt();
@@ -99,13 +140,13 @@ TEST(LayerMemory, TakesMeasuredSizes)
             "InputError s.json: has 5 layers, and the workload has 6");
 }
 
-TEST(StateOf, HasWhatTheAllocatorHoldsOfAParameter)
+TEST(StateOf, HasWhatIsAllocatedOfAParameterAndNoReserve)
 {
   Framework framework = megatron();
   framework.memory.reserved = 1.5;
-  EXPECT_EQ(state_of(framework, DType::Float16).all(), 1.5 * 18);
-  EXPECT_EQ(state_of(framework, DType::Float32).all(), 1.5 * 16);
-  EXPECT_EQ(state_of(framework, DType::Float16).gathered, 1.5 * 2);
+  EXPECT_EQ(state_of(framework, DType::Float16).all(), 18);
+  EXPECT_EQ(state_of(framework, DType::Float32).all(), 16);
+  EXPECT_EQ(state_of(framework, DType::Float16).gathered, 2);
 }
 
 }  // namespace

@@ -57,6 +57,36 @@ LayerTime time_of(const Workload& workload, std::size_t layer, LayerDivision div
 
 constexpr std::size_t block = 1;
 
+/// How much longer a backward pass of the first block takes with operators that run again.
+double repeated(const std::string& operators)
+{
+  const std::string more = "unit: operator\ncompute: operators\nframework: megatron-lm-2021\n";
+  const auto plain = gpt(more);
+  const auto again = gpt(more + "recompute_operators: [\"0: " + operators + "\"]\n");
+  double sum = 0;
+  for (const std::size_t layer : {1, 2}) {
+    sum += (time_of(again, layer).backward.total() - time_of(plain, layer).backward.total()).value;
+  }
+  return sum;
+}
+
+TEST(LayerTime, OfOperatorsThatRunAgainAddsWhatTheyTakeForward)
+{
+  const auto plain = gpt("unit: operator\n");
+  const double attention = time_of(plain, 1).forward.total().value;
+  const double feed_forward = time_of(plain, 2).forward.total().value;
+  const std::string of_attention = "norm1 qkv scores softmax score_dropout context projection dropout1";
+  EXPECT_NEAR(repeated(of_attention), attention, 1e-9 * attention);
+  EXPECT_NEAR(repeated("norm2 up activation down dropout2"), feed_forward, 1e-9 * feed_forward);
+  double sum = 0;
+  for (const auto* each : {"norm1", "qkv", "scores", "softmax", "score_dropout", "context", "projection", "dropout1"}) {
+    sum += repeated(each);
+  }
+  EXPECT_NEAR(sum, attention, 1e-9 * attention);
+  const double core = time_of(gpt("unit: operator\n"), 1).forward.attention.value;
+  EXPECT_NEAR(repeated("scores softmax score_dropout context"), core, 1e-9 * core) << "as attention: recomputed";
+}
+
 TEST(LayerTime, OfProductsIsTheirWorkOverTheRateThatTheyReach)
 {
   const auto time = layer_time(gpt(), block, ideal_device(), no_host());
