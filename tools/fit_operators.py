@@ -17,6 +17,7 @@ SHEETS = {name: device_types.sheet(name) for name in (
 # The least bytes per element, forward and backward.
 BYTES = {"norm": (4, 6), "activation": (4, 6), "dropout_residual": (7, 5)}
 CORE = (3 + 5, 4 + 5)  # bytes per score beside the batched products: causal softmax and dropout
+GRADIENTS = "aceso NN"  # products that are gradients of inputs, beside forward ones of the same device
 LEAST_ROWS = 512  # of products: smaller ones are of inference
 LEAST_ELEMENTS = 2**22  # of memory-bound operators: smaller ones measure launches
 
@@ -59,15 +60,23 @@ def core_bandwidth(cores, peak, bandwidth, efficiency):
     return statistics.median(fractions)
 
 
+def of_device(products, device, is_wanted):
+    return [(int(r["m"]), int(r["n"]), int(r["k"]), float(r["us"]) * 1e-6) for r in products
+            if r["device"] == device and is_wanted(r["source"]) and int(r["m"]) >= LEAST_ROWS]
+
+
 def main():
     folder = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else pathlib.Path(__file__).parent.parent / "results/fidelity/operators")
     products, bound, cores = (rows(folder / f"{name}.csv") for name in ("products", "memory_bound", "attention_core"))
     fractions = {}
     for device, (peak, bandwidth) in SHEETS.items():
-        some = [(int(r["m"]), int(r["n"]), int(r["k"]), float(r["us"]) * 1e-6) for r in products
-                if r["device"] == device and int(r["m"]) >= LEAST_ROWS]
+        some = of_device(products, device, lambda source: source != GRADIENTS)
         efficiency, loss, error = fit_products(some, peak)
         print(f"{device}: efficiency {efficiency:.3f}, size_loss {loss:.0f} ({len(some)} products, mean error {100 * error:.1f} %)", end="")
+        gradients = [2 * m * n * k / (peak * efficiency) * (1 + loss * (1 / m + 1 / n + 1 / k)) / time
+                     for m, n, k, time in of_device(products, device, lambda source: source == GRADIENTS)]
+        if gradients:
+            print(f", gradients x {statistics.median(gradients):.2f} ({len(gradients)} products)", end="")
         scores = [(float(r["scores"]), int(r["width"]), float(r["us"]) * 1e-6) for r in cores if r["device"] == device]
         if scores:
             print(f", core_bandwidth {core_bandwidth(scores, peak, bandwidth, efficiency):.2f}", end="")

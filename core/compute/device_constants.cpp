@@ -16,6 +16,9 @@ namespace {
 
 /// Products of float32 numbers without tensor cores: part of the peak (profiles/sailor/OPT-350_V100-16.json).
 constexpr ProductConstants scalar_products = {0.9, 78};
+/// The same of T4, whose clock falls at its power limit of 70 W: 3.2 and 3.9 TFLOP/s of 8.1 in the median, with all
+/// extents from 1024 (sitar-lab/NeuSight, scripts/asplos/data, Tesla T4; baidu-research/DeepBench, DeepBench_NV_T4).
+constexpr ProductConstants scalar_products_of_t4 = {0.44, 0};
 
 /// What was measured of a type of device, as fractions of its data sheet.
 struct Row {
@@ -25,12 +28,13 @@ struct Row {
   double fused_attention;
   double core_bandwidth;
   std::string_view source;
+  ProductConstants scalar = scalar_products;
 };
 
 // Fitted by tools/fit_operators.py on results/fidelity/operators and by tools/fit_compute.py on calibration rows.
 constexpr ProductConstants ampere = {0.780, 178};
 constexpr ProductConstants hopper = {0.570, 104};
-constexpr ProductConstants volta = {0.701, 78};
+constexpr ProductConstants volta = {0.701, 78, 1.16};
 constexpr ProductConstants slim_ampere = {1.024, 187};
 constexpr double flash_ampere = 0.315;
 constexpr double flash_hopper = 0.183;
@@ -73,9 +77,10 @@ constexpr Row rows[] = {
      flash_ampere,
      0.74,
      "products: 24 TFLOP/s at the power limit of 70 W (forums.developer.nvidia.com/t/264462); unfused attention of L4; "
-     "fused of A100-SXM4-80GB"},
+     "fused of A100-SXM4-80GB",
+     scalar_products_of_t4},
     {"L4",
-     {0.414, 0},
+     {0.414, 0, 1.43},
      true,
      flash_ampere,
      0.74,
@@ -104,6 +109,7 @@ DeviceConstants constants_of_row(const Row& row)
   device.fp32 = sheet.float32;
   device.memory_bandwidth = sheet.memory_bandwidth;
   device.products = row.products;
+  device.scalar = row.scalar;
   device.are_products_alone = row.are_products_alone;
   device.fused_attention = row.fused_attention;
   device.core_bandwidth = row.core_bandwidth;
@@ -142,14 +148,15 @@ FlopsPerSecond DeviceConstants::peak(DType dtype, bool rounds) const
   return dtype == DType::Float32 ? *tf32 : fp16;
 }
 
-Seconds DeviceConstants::product_time(DType dtype, bool rounds, double m, double n, double k) const
+Seconds DeviceConstants::product_time(DType dtype, bool rounds, double m, double n, double k, bool of_gradients) const
 {
   const auto time = [&](FlopsPerSecond peak, const ProductConstants& reached) {
-    return Flops(2 * m * n * k) / (peak * reached.efficiency) * (1 + reached.size_loss * (1 / m + 1 / n + 1 / k));
+    const double speed = reached.efficiency * (of_gradients ? reached.gradients : 1);
+    return Flops(2 * m * n * k) / (peak * speed) * (1 + reached.size_loss * (1 / m + 1 / n + 1 / k));
   };
-  if (!uses_tensor_cores(dtype, rounds)) return time(fp32, scalar_products);
+  if (!uses_tensor_cores(dtype, rounds)) return time(fp32, scalar);
   const Seconds on_tensor_cores = time(peak(dtype, rounds), products);
-  return dtype == DType::Float32 ? std::min(on_tensor_cores, time(fp32, scalar_products)) : on_tensor_cores;
+  return dtype == DType::Float32 ? std::min(on_tensor_cores, time(fp32, scalar)) : on_tensor_cores;
 }
 
 const DeviceConstants* find_device_constants(const std::string& type)
@@ -193,6 +200,7 @@ DeviceConstants constants_of(const OperatorTable& measured)
   device.tf32 = device.fp32 = device.fp16;
   device.memory_bandwidth = copies->second.forward / copy_fraction;
   device.products = {1, 0};
+  device.scalar = scalar_products;
   device.source = "operators measured on it; attention of A100-SXM4-80GB where they lack it";
   return device;
 }

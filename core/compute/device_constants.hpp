@@ -20,6 +20,7 @@ inline constexpr double copy_fraction = 0.8;
 struct ProductConstants {
   double efficiency = 1;  ///< part of the peak that large products reach
   double size_loss = 0;   ///< an extent of this size costs as much again
+  double gradients = 1;   ///< products of gradients run so much faster than those of forward passes
 };
 
 /// What is known of a type of device.
@@ -33,6 +34,7 @@ struct DeviceConstants {
   BytesPerSecond memory_bandwidth;
   // Measured, as fractions.
   ProductConstants products;        ///< on tensor cores
+  ProductConstants scalar;          ///< of float32 numbers without tensor cores
   bool are_products_alone = false;  ///< measured without training around them
   double fused_attention = 0;       ///< of the peak, over the FLOPs of causal attention, with kernels of 2023
   double core_bandwidth = 0;        ///< of the bandwidth, of operators on the scores of unfused attention
@@ -42,8 +44,8 @@ struct DeviceConstants {
   FlopsPerSecond peak(DType dtype, bool rounds) const;
   /// True if these products run on tensor cores.
   bool uses_tensor_cores(DType dtype, bool rounds) const;
-  /// Time of a product of an m x k and a k x n matrix.
-  Seconds product_time(DType dtype, bool rounds, double m, double n, double k) const;
+  /// Time of a product of an m x k and a k x n matrix, of a forward pass or of gradients.
+  Seconds product_time(DType dtype, bool rounds, double m, double n, double k, bool of_gradients) const;
 };
 
 /// Constants of a device type, by any of its names (core/cluster/device_types.hpp).

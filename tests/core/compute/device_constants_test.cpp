@@ -40,11 +40,12 @@ TEST(DeviceConstants, ComputeEachDtypeAtItsOwnPeak)
 TEST(DeviceConstants, PriceAProductByItsWorkAndItsExtents)
 {
   DeviceConstants device = device_constants("A100-SXM4-80GB");
-  device.products = {0.5, 100};
-  const Seconds large = device.product_time(DType::Float16, false, 1e9, 1e9, 1e9);
+  device.products = {0.5, 100, 1.25};
+  const Seconds large = device.product_time(DType::Float16, false, 1e9, 1e9, 1e9, false);
   EXPECT_NEAR(large.value, 2e27 / (312e12 * 0.5), 1e7);
+  EXPECT_NEAR((large / device.product_time(DType::Float16, false, 1e9, 1e9, 1e9, true)), 1.25, 1e-9) << "of gradients";
   // An extent as large as the loss costs as much again.
-  const Seconds small = device.product_time(DType::Float16, false, 100, 1e12, 1e12);
+  const Seconds small = device.product_time(DType::Float16, false, 100, 1e12, 1e12, false);
   EXPECT_NEAR(small.value / (2e26 / (312e12 * 0.5)), 2, 1e-6);
 }
 
