@@ -96,8 +96,8 @@ class Training {
     }
     own_.memory_model = MemoryModel::System;
     own_.state = state_of(framework_, own_.dtype);
-    own_.state->gathered = size_of(plan_.sync.gathered) * framework_.memory.reserved;
-    own_.workspace = framework_.memory.context + block_gradients() * framework_.memory.reserved;
+    own_.state->gathered = size_of(plan_.sync.gathered);
+    own_.workspace = framework_.memory.context + block_gradients();
     own_.prices = nullptr;
     return parts;
   }
@@ -130,7 +130,12 @@ class Training {
     const bool is_first = index == 0 || pipeline_stage_[index] != pipeline_stage_[index - 1];
     const bool is_last = index + 1 == stages.size() || pipeline_stage_[index] != pipeline_stage_[index + 1];
     const auto receive = [&](std::size_t other, Bytes size) {
-      return cluster_.path(first_device_of(other), first_device_of(index)).transfer_time(size);
+      const Path path = cluster_.path(first_device_of(other), first_device_of(index));
+      const std::size_t shards = stages[index].replicas.front().shards.size();
+      if (!plan_.transfers.sliced || shards != stages[other].replicas.front().shards.size()) {
+        return path.transfer_time(size);
+      }
+      return path.transfer_time(size / static_cast<double>(shards)) + rebuild_time(index, size);
     };
     if (is_first) {
       Seconds time = framework_.pipeline_host;
@@ -147,6 +152,15 @@ class Training {
       parts.pipeline += arrival;
       add_to(index, stages[index].last_layer, &ShardWork::backward, &Layer::backward, &LayerWork::backward, arrival);
     }
+  }
+
+  /// Of an activation that arrived in slices: a copy from the host, and a gather among the shards, which takes half of
+  /// an all-reduce.
+  Seconds rebuild_time(std::size_t stage, Bytes size) const
+  {
+    if (framework_.rebuild == 0) return {};
+    const auto sum = shard_collective_times(plan_, stage, plan_.stages[stage].last_layer, given_, cluster_).forward;
+    return Seconds(size.value / (1e9 * framework_.rebuild)) + 0.5 * sum;
   }
 
   /// Adds a time to a pass of a layer, on all devices of its stage.
@@ -177,6 +191,7 @@ class Training {
                   given.parameters,
                   given.gradient.value,
                   is_recomputed(given_, layer),
+                  recomputed_operators(given_, layer).bits(),
                   type};
     const auto found = costs_.find(key);
     return found != costs_.end() ? found->second : costs_.emplace(key, cost_of(stage, layer, type)).first->second;
@@ -207,13 +222,26 @@ class Training {
     cost.forward = std::max(cost.forward - time.hidden_forward, Seconds(0));
     cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
     cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
-    if (is_recomputed(given_, layer)) add_repeated_collectives(collectives.forward, cost);
+    add_repeated_collectives(repeated_part(layer, division) * collectives.forward, cost);
     const double parameters = parameters_of_shard(given_, layer, division.shards, framework_);
     // Replicas that divide updates zero and clip all gradients nevertheless.
     const std::size_t replicas = plan_.sync.sharded == Sharding::None ? 1 : plan_.stages[stage].replicas.size();
     cost.update = update_time(parameters, device, framework_) +
                   static_cast<double>(replicas) * gradient_time(parameters, device, framework_);
     return cost;
+  }
+
+  /// The part of the collectives of a layer's forward pass that recomputation repeats: a sum of its outputs with the
+  /// last product; where shards divide the sequence, half with the first and half with the last.
+  double repeated_part(std::size_t layer, const LayerDivision& division) const
+  {
+    if (is_recomputed(given_, layer)) return 1;
+    BlockOperators again = recomputed_operators(given_, layer);
+    again &= operators_of(given_, layer);
+    const bool has_first = again.has(BlockOperator::Qkv) || again.has(BlockOperator::Up);
+    const bool has_last = again.has(BlockOperator::Projection) || again.has(BlockOperator::Down);
+    if (division.divides_sequence) return 0.5 * (static_cast<int>(has_first) + static_cast<int>(has_last));
+    return has_last ? 1 : 0;
   }
 
   /// Recomputation repeats collectives of the forward pass, of which a block has two.
@@ -230,8 +258,10 @@ class Training {
     const auto run = in_training(profile, given_.micro_batch, division.shards, framework_);
     const SailorTimes measured = times_of_layer(profile, run, given_, layer);
     const std::size_t last = given_.layers.size() - 1;
-    if (layer > 0 && layer < last && attention_of(given_) == Attention::Recomputed) {
-      throw InputError(profile.name, "has times of whole blocks, and attention: recomputed repeats a part of them");
+    if (recomputed_operators(given_, layer).any()) {
+      throw InputError(profile.name,
+                       "has times of whole blocks, and attention: recomputed or recompute_operators repeats a part of "
+                       "them; leave it out");
     }
     LayerCost cost;
     const auto without = [](Seconds all, Seconds collectives) { return std::max(all - collectives, Seconds(0)); };
@@ -320,17 +350,18 @@ class Training {
     const bool begins_stage = plan_.stages[stage].first_layer == layer &&
                               (stage == 0 || pipeline_stage_[stage] != pipeline_stage_[stage - 1]);
     const auto memory = layer_memory(given_, layer, framework_, division, measurements_.sizes(), begins_stage);
-    const double factor = framework_.memory.reserved * static_cast<double>(division.shards);
+    const auto shards = static_cast<double>(division.shards);
     Layer& own = own_.layers[layer];
-    own.activations = memory.kept * factor;
-    own.workspace = memory.workspace * factor;
+    own.activations = memory.kept * shards;
+    own.workspace = memory.workspace * shards;
     if (!own.split) return;
     own.split->activations = own.activations;
     own.split->workspace = own.workspace;
   }
 
-  /// Device, shards, work of both passes, parameters, gradient, recomputes, device type.
-  using Key = std::tuple<std::size_t, std::size_t, double, double, std::uint64_t, double, bool, std::string>;
+  /// Device, shards, work of both passes, parameters, gradient, recomputes, operators recomputed, device type.
+  using Key =
+      std::tuple<std::size_t, std::size_t, double, double, std::uint64_t, double, bool, unsigned long, std::string>;
 
   const Plan& plan_;
   const Workload& given_;

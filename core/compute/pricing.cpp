@@ -159,14 +159,14 @@ class OperatorPrices : public LayerPrices {
   {
     Layer& layer = workload.layers[index];
     const LayerMemory whole = layer_memory(workload, index, framework_);
-    layer.activations = whole.kept * framework_.memory.reserved;
-    layer.workspace = whole.workspace * framework_.memory.reserved;
+    layer.activations = whole.kept;
+    layer.workspace = whole.workspace;
     workload.workspace = std::max(workload.workspace, layer.workspace);
     if (!layer.split) return;
     // Of a + b / n for n shards, b.
     const LayerMemory half = layer_memory(workload, index, framework_, {2});
-    layer.split->activations = (whole.kept - half.kept) * 2 * framework_.memory.reserved;
-    layer.split->workspace = (whole.workspace - half.workspace) * 2 * framework_.memory.reserved;
+    layer.split->activations = (whole.kept - half.kept) * 2;
+    layer.split->workspace = (whole.workspace - half.workspace) * 2;
   }
 
   Framework framework_;

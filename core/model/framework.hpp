@@ -34,7 +34,7 @@ struct MemoryConstants {
   StateBytes state32 = {};  ///< of models in float32
   double logit = 0;         ///< bytes per logit at the peak of the head: logits, a float32 copy, its gradient
   double activations = 1;   ///< allocated bytes per byte of activations that formulas give
-  double reserved = 1;      ///< bytes that the allocator holds per allocated byte
+  double reserved = 1;      ///< bytes that the allocator holds per allocated byte where there is room
   /// The device keeps a 16-bit gradient of each weight of one block, which fused accumulation does not use.
   bool keeps_block_gradients = false;
   Bytes context = {};  ///< the device reports so much more: context, communication buffers, kernels, workspaces
@@ -67,8 +67,11 @@ struct Framework {
   bool blocking_transfers = false;       ///< computation waits for transfers between stages
   /// A device receives nothing while it computes or sends, as if receiving were its work.
   bool serial_transfers = false;
-  Seconds pipeline_host = {};           ///< of the host for each micro-batch in a stage of a pipeline
-  bool sliced_transfers = false;        ///< each shard sends its part of an activation; otherwise all of it
+  Seconds pipeline_host = {};     ///< of the host for each micro-batch in a stage of a pipeline
+  bool sliced_transfers = false;  ///< each shard sends its part of an activation; otherwise all of it
+  /// GB/s at which a shard that receives a slice makes the whole activation anew, before it gathers the others; 0: in
+  /// no time, and gathering takes none.
+  double rebuild = 0;
   bool overlaps_gradient_sums = false;  ///< without a pipeline, replicas add up gradients beside backward passes
   bool overlaps_in_pipelines = false;   ///< with a pipeline, too
   /// What replicas gather travels beside the passes: parameters for the task after the next one, or those of an update
@@ -93,6 +96,7 @@ inline constexpr FlagRange host_times = {0, 1000};
 inline constexpr FlagRange factors = {0.001, 1000};
 inline constexpr FlagRange moved_bytes = {0, 10'000};  ///< per logit or parameter
 inline constexpr FlagRange repeated_collectives = {0, 64};
+inline constexpr FlagRange copy_speeds = {0, 100'000};  ///< GB/s
 inline constexpr FlagRange flag_sizes = {0, 1e18};
 
 /// The key of a flag, as files spell it, and the range of those that are numbers.
@@ -139,6 +143,7 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"overlap_shard_collectives"}, of.hides_shard_collectives...);
   visit(FlagKey{"overlap_parameter_gathers"}, of.overlaps_gathers...);
   visit(FlagKey{"serial_receives"}, of.serial_transfers...);
+  visit(FlagKey{"rebuild_gb_per_s", copy_speeds}, of.rebuild...);
   visit(FlagKey{"most_divided"}, of.most_divided...);
   visit(FlagKey{"memory_parameter_bytes_16bit", moved_bytes}, of.memory.state16.parameters...);
   visit(FlagKey{"memory_gradient_bytes_16bit", moved_bytes}, of.memory.state16.gradients...);

@@ -138,6 +138,33 @@ TEST(AsTrained, AddsTheHostAndSerialReceivesOfAPipeline)
   EXPECT_NEAR(apart.parts()[1].pipeline.value, arrival, 1e-12);
 }
 
+TEST(AsTrained, RebuildsActivationsThatArriveInSlices)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "A100-SXM4-80GB", "A100-SXM4-80GB", "A100-SXM4-80GB"});
+  const auto pipeline = [&](const std::string& more) {
+    const Workload workload = gpt("megatron-deepspeed-2024", cluster, more);
+    std::vector<Stage> stages;
+    for (std::size_t layer = 0; layer < 6; ++layer) {
+      Stage stage = stage_on("a", layer, layer);
+      const bool is_first = layer < 3;
+      stage.replicas = {
+          {4,
+           {Shard{.device = is_first ? "a" : "c", .share = 0.5}, Shard{.device = is_first ? "b" : "d", .share = 0.5}}}};
+      stages.push_back(std::move(stage));
+    }
+    const Plan plan = plan_of(std::move(stages), workload);
+    EXPECT_TRUE(plan.transfers.sliced);
+    return AsTrained(plan, workload, cluster).parts()[3].pipeline.value;
+  };
+  const Framework& framework = *framework_named("megatron-deepspeed-2024").framework;
+  const double bytes = 2.0 * 2 * 512 * 1024;
+  const double slices = cluster.path(0, 2).transfer_time(Bytes(bytes / 2)).value;
+  // A gather takes half of an all-reduce of two: half of the bytes each way.
+  const double gather = cluster.path(2, 3).transfer_time(Bytes(bytes / 2)).value;
+  EXPECT_NEAR(pipeline(""), slices + bytes / (1e9 * framework.rebuild) + gather, 1e-9);
+  EXPECT_EQ(framework.rebuild, 16.5);
+}
+
 TEST(AsTrained, CountsMemoryByTheSystemOnce)
 {
   Cluster cluster = cluster_of({"A100-SXM4-80GB"});
@@ -147,9 +174,9 @@ TEST(AsTrained, CountsMemoryByTheSystemOnce)
   const Framework& framework = *framework_named("megatron-lm-2022").framework;
   EXPECT_EQ(trained.workload().memory_model, MemoryModel::System);
   EXPECT_EQ(trained.workload().workspace, framework.memory.context);
-  EXPECT_EQ(bytes_per_parameter(trained.workload()), 18 * framework.memory.reserved);
+  EXPECT_EQ(bytes_per_parameter(trained.workload()), 18);
   const auto head = layer_memory(workload, 5, framework);
-  EXPECT_EQ(trained.workload().layers[5].workspace, head.workspace * framework.memory.reserved);
+  EXPECT_EQ(trained.workload().layers[5].workspace, head.workspace);
 }
 
 TEST(AsTrained, LeavesPlansWithoutASystemAsTheyAre)

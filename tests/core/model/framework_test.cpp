@@ -71,7 +71,9 @@ TEST(Frameworks, DifferInHowTheyTransferActivationsAndSumGradients)
   const auto& megatron = *framework_named("megatron-lm-2021").framework;
   const auto& deepspeed = *framework_named("megatron-deepspeed-2024").framework;
   EXPECT_TRUE(megatron.sliced_transfers);
-  EXPECT_FALSE(deepspeed.sliced_transfers);
+  EXPECT_TRUE(deepspeed.sliced_transfers);
+  EXPECT_EQ(megatron.rebuild, 0);
+  EXPECT_GT(deepspeed.rebuild, 0);
   EXPECT_TRUE(megatron.overlaps_gradient_sums);
   EXPECT_FALSE(deepspeed.overlaps_gradient_sums);
   EXPECT_EQ(framework_named("composer-fsdp-2023").framework->gathered, DType::BFloat16);
