@@ -114,12 +114,12 @@ RowCandidate best_of(const MeasuredRow& row, const Cluster& cluster, bool unfold
   return std::move(*best);
 }
 
-/// Of a device's peak, what the row measured.
-Bytes of_kind(Bytes device, results::MemoryKind kind, const MemoryConstants& memory)
+/// Of what a device needs, what the row measured. What the allocator holds beyond it gives way where room is lacking.
+Bytes of_kind(Bytes needed, results::MemoryKind kind, const MemoryConstants& memory)
 {
-  if (kind == results::MemoryKind::Device) return device;
-  const Bytes reserved = device - memory.context;
-  return kind == results::MemoryKind::Reserved ? reserved : reserved / memory.reserved;
+  if (kind == results::MemoryKind::Device) return needed;
+  const Bytes allocated = needed - memory.context;
+  return kind == results::MemoryKind::Reserved ? allocated * memory.reserved : allocated;
 }
 
 /// Model FLOPs of the slowest stage at the peak of its devices, with the bubble of the pipeline.

@@ -69,7 +69,9 @@ struct RowWorkload {
   Workload workload;
 };
 
-RowWorkload workload_of(const MeasuredRow& row, const RowChoice& choice, std::size_t most_shards)
+/// `recomputed` is by block; empty: as the choice says.
+RowWorkload workload_of(const MeasuredRow& row, const RowChoice& choice, std::size_t most_shards,
+                        const std::vector<BlockOperators>& recomputed = {})
 {
   RowWorkload made;
   made.text = read_file(row.workload);
@@ -84,6 +86,9 @@ RowWorkload workload_of(const MeasuredRow& row, const RowChoice& choice, std::si
     leave_out_dropout(made.text, settings);
   } else if (choice.recompute == Recomputation::Selective) {
     settings["attention"] = "recomputed";
+  }
+  if (const auto texts = text_of(recomputed); !texts.empty()) {
+    settings["recompute_operators"] = fmt::format("[\"{}\"]", fmt::join(texts, "\", \""));
   }
   const auto read = [&] { made.workload = workload_from_text(made.text, row.workload, settings, "overrides"); };
   read();
@@ -127,7 +132,7 @@ void add_stages(Plan& plan, const Workload& workload, const results::DevicesOfSt
   }
   if (row.sequence_parallel && shards > 1) made.grid = {ShardGrid::Form::Sequence, shards};
   // A layer of several shards is a stage, and so is a block whose parameters are gathered for it.
-  const bool gathers = row.zero_stage == 3 && places.size() > 1;
+  const bool gathers = row.zero_stage >= 2 && places.size() > 1;
   for (std::size_t begin = first; begin <= last; begin = made.last_layer + 1) {
     made.first_layer = begin;
     made.last_layer = shards > 1 ? begin : last;
@@ -268,7 +273,10 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   const double blocks = blocks_of(made.workload);
   const results::RowDegrees degrees = results::degrees_of(row, blocks, choice.virtual_stages);
   const std::size_t most_shards = *std::ranges::max_element(degrees.tensor);
-  if (most_shards > 1) made = workload_of(row, choice, most_shards);
+  const bool is_planned = choice.recompute == Recomputation::Planned;
+  if (most_shards > 1 || is_planned) {
+    made = workload_of(row, choice, most_shards, is_planned ? degrees.recomputed : std::vector<BlockOperators>());
+  }
   const std::size_t layers = made.workload.layers.size();
   const double placed = std::accumulate(degrees.blocks.begin(), degrees.blocks.end(), 0.0);
   if (std::abs(placed - blocks) > 0.05) {
@@ -309,10 +317,6 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
 
   if (choice.recompute == Recomputation::Full) {
     for (std::size_t layer = 1; layer + 1 < layers; ++layer) plan.recompute.push_back(layer);
-  } else if (choice.recompute == Recomputation::Planned) {
-    for (std::size_t half = 0; half < degrees.recomputes.size(); ++half) {
-      if (degrees.recomputes[half]) plan.recompute.push_back(half + 1);
-    }
   }
   plan.sync.algorithm = algorithm_of(plan, replicas > 1 && row.zero_stage > 0);
   if (replicas > 1) plan.sync.sharded = sharding_of(row.zero_stage);

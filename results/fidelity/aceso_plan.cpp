@@ -14,9 +14,6 @@ namespace isobar::results {
 
 namespace {
 
-constexpr std::size_t operators_of_block = 13;
-constexpr std::size_t operators_of_attention = 8;  // from the normalisation to the dropout after the last product
-
 /// The number that most of a list has.
 std::size_t most_frequent(const std::vector<std::size_t>& numbers)
 {
@@ -129,13 +126,10 @@ AcesoPlan read_aceso_plan(const std::string& file, double blocks)
     blocks_before = through;
   }
   for (std::size_t first = 1; first + operators_of_block <= 1 + of_blocks; first += operators_of_block) {
-    const auto recomputes = [&](std::size_t from, std::size_t to) {
-      std::size_t count = 0;
-      for (std::size_t i = from; i < to; ++i) count += is_recomputed[first + i] ? 1 : 0;
-      return 2 * count > to - from;
-    };
-    plan.recomputes.push_back(recomputes(0, operators_of_attention));
-    plan.recomputes.push_back(recomputes(operators_of_attention, operators_of_block));
+    BlockOperators& operators_again = plan.recomputed.emplace_back();
+    for (std::size_t which = 0; which < operators_of_block; ++which) {
+      if (is_recomputed[first + which]) operators_again.add(which);
+    }
   }
   return plan;
 }

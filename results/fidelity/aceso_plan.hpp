@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/model/block_operators.hpp"
+
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -12,12 +14,11 @@ struct AcesoPlan {
   std::vector<std::size_t> tensor;  ///< devices that divide most operators of a stage, by stage
   std::vector<std::size_t> data;    ///< replicas of most operators of a stage
   std::vector<double> blocks;       ///< of each stage; decimals where a block is cut
-  std::vector<bool> recomputes;     ///< by half of a block: attention, then the two products after it
+  std::vector<BlockOperators> recomputed;  ///< by block, the operators that run again in the backward pass
 };
 
 /// Reads a plan: `num_ops_in_each_stage`, `num_gpus`, `model_parallel_size_of_each_op`,
 /// `data_parallel_size_of_each_op` and `recompute_ops`, lists by stage, the last three of lists by operator.
-/// A half of a block is recomputed where most of its operators are.
 /// @throws InputError naming file and key of every fault, among them a plan for another number of blocks.
 AcesoPlan read_aceso_plan(const std::string& file, double blocks);
 

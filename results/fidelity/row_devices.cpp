@@ -105,7 +105,7 @@ RowDegrees degrees_of(const MeasuredRow& row, double blocks, std::size_t virtual
     degrees.tensor = std::move(plan.tensor);
     degrees.data = std::move(plan.data);
     degrees.blocks = std::move(plan.blocks);
-    degrees.recomputes = std::move(plan.recomputes);
+    degrees.recomputed = std::move(plan.recomputed);
     return degrees;
   }
   const std::size_t stages = row.pipeline_degree;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/model/block_operators.hpp"
 #include "results/fidelity/measured_row.hpp"
 
 #include <cstddef>
@@ -13,7 +14,8 @@ struct RowDegrees {
   std::vector<std::size_t> tensor;  ///< by stage
   std::vector<std::size_t> data;    ///< likewise
   std::vector<double> blocks;       ///< by stage, then of the next chunks
-  std::vector<bool> recomputes;     ///< halves of blocks, of a row with a plan; empty: as the row says
+  /// By block, of a row with a plan of Aceso; empty: as the row says.
+  std::vector<BlockOperators> recomputed;
 };
 
 /// Of a model of `blocks`. Without the column `layers`, the first chunks have one more where they do not divide evenly.
