@@ -28,6 +28,8 @@ struct Row {
   double fused_attention;
   double core_bandwidth;
   std::string_view source;
+  DeviceSource known_by = DeviceSource::Tables;
+  std::string_view fitted_as = {};
   ProductConstants scalar = scalar_products;
 };
 
@@ -42,14 +44,16 @@ constexpr double core_ampere = 0.583;
 
 constexpr Row rows[] = {
     {"A100-SXM4-80GB", ampere, false, flash_ampere, core_ampere,
-     "fitted on calibration rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together"},
+     "fitted on calibration rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together", DeviceSource::Runs},
     {"A100-SXM4-40GB",
      {ampere.efficiency, ampere.size_loss * 2039 / 1555},
      false,
      flash_ampere,
      0.63,
      "of A100-SXM4-80GB, the same chip, with a loss by size in proportion of the bandwidths; attention_core.csv "
-     "(Aceso)"},
+     "(Aceso)",
+     DeviceSource::SameChip,
+     "A100-SXM4-80GB"},
     {"A100-PCIE-80GB",
      {0.779, 130},
      true,
@@ -58,9 +62,11 @@ constexpr Row rows[] = {
      "fitted on operators/products.csv (SimuMax); attention of A100-SXM4-80GB; in 16 bits products and fused attention "
      "as measured (operators/products.csv, operators/attention.csv)"},
     {"H100-SXM-80GB", hopper, false, flash_hopper, core_ampere,
-     "fitted on calibration rows of mpt_h100; unfused attention of A100-SXM4-80GB"},
-    {"H200-SXM-141GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip"},
-    {"GH200-96GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip"},
+     "fitted on calibration rows of mpt_h100; unfused attention of A100-SXM4-80GB", DeviceSource::Runs},
+    {"H200-SXM-141GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip",
+     DeviceSource::SameChip, "H100-SXM-80GB"},
+    {"GH200-96GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip", DeviceSource::SameChip,
+     "H100-SXM-80GB"},
     {"B200-SXM-180GB",
      {0.504, 41},
      true,
@@ -78,6 +84,8 @@ constexpr Row rows[] = {
      0.74,
      "products: 24 TFLOP/s at the power limit of 70 W (forums.developer.nvidia.com/t/264462); unfused attention of L4; "
      "fused of A100-SXM4-80GB",
+     DeviceSource::StandIn,
+     {},
      scalar_products_of_t4},
     {"L4",
      {0.414, 0, 1.43},
@@ -93,9 +101,11 @@ constexpr Row rows[] = {
      flash_ampere,
      0.71,
      "fitted on operators/products.csv (Vidur); unfused attention of A10G, fused of A100-SXM4-80GB"},
-    {"RTX-3090", slim_ampere, true, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too"},
-    {"RTX-2080", slim_ampere, true, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too"},
-    {"Titan-RTX", volta, true, flash_ampere, 0.61, "of V100-SXM2-32GB"},
+    {"RTX-3090", slim_ampere, true, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too",
+     DeviceSource::StandIn},
+    {"RTX-2080", slim_ampere, true, flash_ampere, 0.71, "of A10G, whose tensor cores add in float32 at half rate, too",
+     DeviceSource::StandIn},
+    {"Titan-RTX", volta, true, flash_ampere, 0.61, "of V100-SXM2-32GB", DeviceSource::StandIn},
 };
 
 DeviceConstants constants_of_row(const Row& row)
@@ -114,6 +124,8 @@ DeviceConstants constants_of_row(const Row& row)
   device.fused_attention = row.fused_attention;
   device.core_bandwidth = row.core_bandwidth;
   device.source = row.source;
+  device.known_by = row.known_by;
+  device.fitted_as = row.fitted_as;
   return device;
 }
 
@@ -201,6 +213,8 @@ DeviceConstants constants_of(const OperatorTable& measured)
   device.memory_bandwidth = copies->second.forward / copy_fraction;
   device.products = {1, 0};
   device.scalar = scalar_products;
+  device.known_by = DeviceSource::Tables;
+  device.fitted_as = "";
   device.source = "operators measured on it; attention of A100-SXM4-80GB where they lack it";
   return device;
 }

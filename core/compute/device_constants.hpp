@@ -3,6 +3,7 @@
 #include "core/model/dtype.hpp"
 #include "core/units.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,16 @@ struct ProductConstants {
   double gradients = 1;   ///< products of gradients run so much faster than those of forward passes
 };
 
+/// How the times of a type of device are known, the best known first.
+enum class DeviceSource : std::uint8_t {
+  Runs,       ///< constants are fitted to training runs on it
+  Layers,     ///< its layers were measured in training
+  SameChip,   ///< constants are those of the same chip with another memory, which are fitted to training runs
+  Operators,  ///< its operators were measured
+  Tables,     ///< constants are fitted to its operators, of which some are those of other types
+  StandIn     ///< constants are those of another chip, or follow from data sheets
+};
+
 /// What is known of a type of device.
 struct DeviceConstants {
   std::string type;  ///< name of a DeviceType, such as "A100-SXM4-80GB"; else as in Device::type
@@ -39,6 +50,8 @@ struct DeviceConstants {
   double fused_attention = 0;       ///< of the peak, over the FLOPs of causal attention, with kernels of 2023
   double core_bandwidth = 0;        ///< of the bandwidth, of operators on the scores of unfused attention
   std::string source;               ///< where the measured constants come from
+  DeviceSource known_by = DeviceSource::Tables;
+  std::string fitted_as;  ///< the type with the same chip to whose runs its constants are fitted; "": none
 
   /// Dense peak of products of numbers of this type. `rounds`: products of float32 numbers round them to TF32.
   FlopsPerSecond peak(DType dtype, bool rounds) const;

@@ -2,6 +2,7 @@
 
 #include "core/cluster/device_types.hpp"
 #include "core/compute/device_constants.hpp"
+#include "core/compute/known_pairs.hpp"
 #include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
@@ -72,25 +73,6 @@ class TypeTimes {
   const SailorProfile* layers_;
   const OperatorTable* table_;
 };
-
-/// A type of device and training software, to whose runs constants were fitted (tools/fit_compute.py).
-struct FittedPair {
-  std::string_view device;
-  std::string_view framework;
-};
-
-constexpr FittedPair fitted_pairs[] = {
-    {"A100-SXM4-80GB", "composer-fsdp-2023"}, {"A100-SXM4-80GB", "megatron-lm-2021"},
-    {"A100-SXM4-80GB", "megatron-lm-2022"},   {"GH200-96GB", "megatron-deepspeed-2024"},
-    {"H100-SXM5-80GB", "composer-fsdp-2023"}, {"H100-SXM-80GB", "composer-fsdp-2023"},
-};
-
-bool is_fitted(const DeviceConstants& device, const Framework& framework)
-{
-  return std::any_of(std::begin(fitted_pairs), std::end(fitted_pairs), [&](const FittedPair& pair) {
-    return pair.device == device.type && pair.framework == framework.name;
-  });
-}
 
 /// Calls `visit` with each number of shards whose work is known: powers of two.
 template <typename Visit>
@@ -273,7 +255,7 @@ std::vector<std::string> notes_of_constants(const Workload& workload, const Clus
         measurements.table_of(device.type) != nullptr || measurements.layers_of(device.type) != nullptr;
     if (!is_new || is_measured) continue;
     const DeviceConstants& constants = device_constants(device.type);
-    if (is_fitted(constants, *framework)) continue;
+    if (source_of_pair(constants.type, *framework) == PairSource::Fitted) continue;
     const std::string of =
         constants.type == device.type ? "the device" : fmt::format("{}, which stands for it", constants.type);
     notes.push_back(fmt::format(
