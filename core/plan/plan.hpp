@@ -7,6 +7,7 @@
 #include "core/plan/certificate.hpp"
 #include "core/plan/shard_grid.hpp"
 #include "core/plan/sharding.hpp"
+#include "core/plan/step_interval.hpp"
 #include "core/program/program.hpp"
 #include "core/program/residence.hpp"
 #include "core/units.hpp"
@@ -186,6 +187,7 @@ struct Predicted {
   /// The formula of objective `pipeline` over the same s_i as `bottleneck`: neither a prediction nor a bound. None in
   /// plans of older versions, in which the latency of a transfer occupies its lane.
   std::optional<Seconds> pipeline = {};
+  std::optional<StepInterval> interval = {};  ///< of step_time; none where no training system is known
 };
 
 /// The simulation by which a plan was chosen among candidates.

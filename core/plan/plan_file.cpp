@@ -163,6 +163,10 @@ Json to_json(const Predicted& predicted)
                  {"bottleneck_s", predicted.bottleneck.value},
                  {"sequential_s", predicted.sequential.value}};
   if (predicted.pipeline) object["pipeline_s"] = predicted.pipeline->value;
+  if (predicted.interval) {
+    object["step_interval_s"] = {predicted.interval->low.value, predicted.interval->high.value};
+    object["interval_because"] = predicted.interval->because;
+  }
   object["peak_memory_bytes"] = to_json(predicted.peak_memory);
   return object;
 }
@@ -345,6 +349,7 @@ Predicted read_predicted(MappingReader& reader, bool is_1, Objective objective, 
   }
   predicted.bottleneck = Seconds(reader.required_number("bottleneck_s"));
   predicted.sequential = Seconds(reader.required_number("sequential_s"));
+  predicted.interval = read_step_interval(reader, faults);
   predicted.peak_memory = read_sizes(reader, "peak_memory_bytes", faults);
   return predicted;
 }
