@@ -5,6 +5,7 @@
 #include "cli/inputs.hpp"
 #include "core/base/files.hpp"
 #include "core/compute/as_trained.hpp"
+#include "core/compute/prediction_interval.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -240,6 +241,11 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
   Seconds begin;
   for (std::size_t i = 0; i < counted.before; ++i) begin += report.step_times[i];
   prediction.parts = parts_of(plan, stages, times.ranks(), begin, *prediction.step);
+  if (const auto basis = compute::basis_of(plan, *trained, row_plan.workload, platform.cluster(), *prediction.step)) {
+    prediction.interval = compute::interval_of(*basis, *prediction.step);
+    prediction.exposed = basis->exposed_fraction;
+    prediction.spans_nodes = basis->spans_nodes;
+  }
   prediction.at_peak = time_at_peak(stages, candidate, platform.cluster());
   prediction.device = fmt::format("{}", fmt::join(types, " + "));
 

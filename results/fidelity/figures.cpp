@@ -88,6 +88,10 @@ RowFigures figures_of(const Rows& rows)
   for (const auto* row : rows) {
     const MeasuredRow& measured = row->measured;
     if (row->prediction.step) ++figures.predicted;
+    if (const auto inside = row->is_inside()) {
+      ++figures.intervals;
+      if (*inside) ++figures.inside;
+    }
     if (measured.reference) referenced.push_back(row);
     if (!measured.measured_memory) continue;
     const double size = measured.measured_memory->value;
@@ -181,6 +185,12 @@ std::optional<double> PredictedRow::memory_error() const
   return *prediction.memory / *measured.measured_memory - 1;
 }
 
+std::optional<bool> PredictedRow::is_inside() const
+{
+  if (!prediction.interval || !measured.measured) return std::nullopt;
+  return *measured.measured >= prediction.interval->low && *measured.measured <= prediction.interval->high;
+}
+
 void add_floors(std::vector<PredictedRow>& rows)
 {
   const auto machine_of = [](const PredictedRow& row) {
@@ -204,6 +214,12 @@ std::optional<double> RowFigures::coverage() const
 {
   if (rows == 0) return std::nullopt;
   return static_cast<double>(predicted) / static_cast<double>(rows);
+}
+
+std::optional<double> RowFigures::inside_fraction() const
+{
+  if (intervals == 0) return std::nullopt;
+  return static_cast<double>(inside) / static_cast<double>(intervals);
 }
 
 FidelityFigures fidelity_figures(const std::vector<PredictedRow>& rows)

@@ -27,6 +27,8 @@ struct PredictedRow {
   /// Of the predicted step and memory, predicted / measured - 1; none where one of both is unknown.
   std::optional<double> error() const;
   std::optional<double> memory_error() const;
+  /// Whether the time was measured within the interval of the prediction; none where one of both is unknown.
+  std::optional<bool> is_inside() const;
 };
 
 /// Gives each row the prediction of a constant rate of its devices: its time at peak, times one factor for the devices'
@@ -49,10 +51,14 @@ struct RowFigures {
   TimeFigures floor;                   ///< of a constant rate
   TimeFigures reference;               ///< of the simulator whose predictions are in `reference_s`
   std::optional<ErrorFigures> reference_memory;
+  std::size_t intervals = 0;                     ///< rows that have a time and an interval
+  std::size_t inside = 0;                        ///< of them, measured within it
   std::optional<ErrorFigures> beside_reference;  ///< of our times, on the rows that have a `reference_s`
 
   /// The fraction of rows that are predicted; none without rows.
   std::optional<double> coverage() const;
+  /// The fraction of rows that are measured within their intervals; none without intervals.
+  std::optional<double> inside_fraction() const;
 };
 
 /// How the rows of a group are ranked.

@@ -24,6 +24,19 @@ std::optional<Quantity> quantity_in(const SortedJson& json)
   return json.is_null() ? std::nullopt : std::optional(Quantity(json.get<double>()));
 }
 
+SortedJson json_of_interval(const std::optional<StepInterval>& interval)
+{
+  if (!interval) return nullptr;
+  return {{"low", interval->low.value}, {"high", interval->high.value}, {"because", interval->because}};
+}
+
+std::optional<StepInterval> interval_in(const SortedJson& json)
+{
+  if (json.is_null()) return std::nullopt;
+  return StepInterval{Seconds(json.at("low").get<double>()), Seconds(json.at("high").get<double>()),
+                      json.at("because").get<std::vector<std::string>>()};
+}
+
 }  // namespace
 
 std::string prediction_to_json(const RowPrediction& prediction)
@@ -38,7 +51,10 @@ std::string prediction_to_json(const RowPrediction& prediction)
                            {"folded", prediction.folded},
                            {"fits", prediction.fits},
                            {"notes", prediction.notes},
-                           {"device", prediction.device}};
+                           {"device", prediction.device},
+                           {"exposed", prediction.exposed},
+                           {"spans_nodes", prediction.spans_nodes},
+                           {"interval", json_of_interval(prediction.interval)}};
   return json_line(json);
 }
 
@@ -57,6 +73,9 @@ RowPrediction prediction_from_json(const std::string& text)
   prediction.fits = json.at("fits").get<bool>();
   prediction.notes = json.at("notes").get<std::vector<std::string>>();
   prediction.device = json.at("device").get<std::string>();
+  prediction.exposed = json.at("exposed").get<double>();
+  prediction.spans_nodes = json.at("spans_nodes").get<bool>();
+  prediction.interval = interval_in(json.at("interval"));
   return prediction;
 }
 

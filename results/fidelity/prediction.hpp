@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/plan/step_interval.hpp"
 #include "core/units.hpp"
 
 #include <array>
@@ -40,9 +41,12 @@ inline constexpr std::array<RowPart, 9> row_parts = {{{"products", "products_s",
 
 /// What the models predict of a measured row.
 struct RowPrediction {
-  std::optional<Seconds> step;  ///< none: unsupported
-  std::string unsupported;      ///< why there is no step
-  std::optional<Bytes> memory;  ///< of the fullest device, of the kind that the row measured
+  std::optional<Seconds> step;                ///< none: unsupported
+  std::string unsupported;                    ///< why there is no step
+  std::optional<StepInterval> interval = {};  ///< where the step lies in 80 % of all cases
+  double exposed = 0;                         ///< part of the step: neither computation nor a wait for other stages'
+  bool spans_nodes = false;                   ///< the plan's devices are in several nodes
+  std::optional<Bytes> memory;                ///< of the fullest device, of the kind that the row measured
   RowParts parts;
   /// The step if every device worked at its peak rate: the model's operations, recomputation included, with the bubble.
   std::optional<Seconds> at_peak;

@@ -58,6 +58,22 @@ TEST(FidelityFigures, CountTheRowsThatNothingIsFittedOn)
   EXPECT_NEAR(set.by_role[1].second.times.errors->mean, 0.1, 1e-12);
 }
 
+TEST(FidelityFigures, CountTheRowsThatAreMeasuredWithinTheirIntervals)
+{
+  auto inside = row_of("a", RowRole::Development, 1.1, 1);
+  inside.prediction.interval = StepInterval{Seconds(1), Seconds(1.2)};
+  auto outside = row_of("b", RowRole::Development, 1.1, 1.3);
+  outside.prediction.interval = inside.prediction.interval;
+  const auto unknown = row_of("c", RowRole::Development, 1, 1);
+  const auto set = only_set({inside, outside, unknown});
+  EXPECT_EQ(inside.is_inside(), true);
+  EXPECT_EQ(outside.is_inside(), false);
+  EXPECT_EQ(unknown.is_inside(), std::nullopt);
+  EXPECT_EQ(set.figures.intervals, 2U);
+  EXPECT_EQ(set.figures.inside_fraction(), 0.5);
+  EXPECT_EQ(only_set({unknown}).figures.inside_fraction(), std::nullopt);
+}
+
 TEST(FidelityFigures, CountCalibrationRowsInASetWithoutOthers)
 {
   const auto set = only_set({row_of("a", RowRole::Calibration, 2, 1)});
@@ -165,6 +181,9 @@ TEST(RowPrediction, SurvivesItsText)
   prediction.fits = false;
   prediction.notes = {"machine: four nodes", "nothing else"};
   prediction.device = "H100";
+  prediction.interval = StepInterval{Seconds(0.3), Seconds(0.4), {"any run"}};
+  prediction.exposed = 1.0 / 7;
+  prediction.spans_nodes = true;
   const auto read = prediction_from_json(prediction_to_json(prediction));
   EXPECT_EQ(read.step, prediction.step);
   EXPECT_EQ(read.memory, prediction.memory);
@@ -174,6 +193,12 @@ TEST(RowPrediction, SurvivesItsText)
   EXPECT_FALSE(read.fits);
   EXPECT_EQ(read.notes, prediction.notes);
   EXPECT_EQ(read.device, "H100");
+  ASSERT_TRUE(read.interval);
+  EXPECT_EQ(read.interval->low, Seconds(0.3));
+  EXPECT_EQ(read.interval->high, Seconds(0.4));
+  EXPECT_THAT(read.interval->because, ElementsAre("any run"));
+  EXPECT_EQ(read.exposed, prediction.exposed);
+  EXPECT_TRUE(read.spans_nodes);
 
   RowPrediction none;
   none.unsupported = "no such schedule";
