@@ -27,6 +27,8 @@ SetLimits limits_of(const std::string& set, const DocumentNode& node, FaultList&
   limits.ordered_pairs = reader.optional_number("ordered_pairs_fraction");
   limits.regret = reader.optional_number("regret_fraction");
   limits.coverage = reader.optional_number("coverage_fraction");
+  limits.inside = reader.optional_number("inside_interval_fraction");
+  limits.most_inside = reader.optional_number("most_inside_interval_fraction");
   limits.rows = reader.optional_count("rows");
   reader.refuse_unknown();
   return limits;
@@ -111,6 +113,8 @@ std::vector<std::string> beyond_limits(const FidelityLimits& limits, const Fidel
     check.at_least("ordered_pairs_fraction", set.times.ranks.ordered_pairs, limit.ordered_pairs);
     check.at_most("regret_fraction", set.times.ranks.mean_regret, limit.regret);
     check.at_least("coverage_fraction", set.coverage(), limit.coverage);
+    check.at_least("inside_interval_fraction", set.inside_fraction(), limit.inside);
+    check.at_most("most_inside_interval_fraction", set.inside_fraction(), limit.most_inside);
     check.at_least("rows", static_cast<double>(set.rows),
                    limit.rows ? std::optional(static_cast<double>(*limit.rows)) : std::nullopt);
   }

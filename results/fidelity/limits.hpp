@@ -20,6 +20,8 @@ struct SetLimits {
   std::optional<double> ordered_pairs;      ///< at least
   std::optional<double> regret;             ///< mean over groups, at most
   std::optional<double> coverage;           ///< at least
+  std::optional<double> inside;             ///< of the intervals, at least
+  std::optional<double> most_inside;        ///< at most
   std::optional<std::uint64_t> rows;        ///< at least
 };
 

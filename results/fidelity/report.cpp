@@ -35,11 +35,11 @@ std::string mean_text(const std::optional<ErrorFigures>& errors)
   return errors ? percent(errors->mean) : nothing;
 }
 
-const std::vector<std::string> set_header = {"set",    "role", "rows",   "mean",     "median",
-                                             "p95",    "max",  "bias",   "Spearman", "pairs",
-                                             "regret", "most", "memory", "floor",    "reference"};
+const std::vector<std::string> set_header = {"set",  "role",   "rows",   "mean",     "median", "p95",
+                                             "max",  "bias",   "inside", "Spearman", "pairs",  "regret",
+                                             "most", "memory", "floor",  "reference"};
 /// Columns that a narrow table may leave out, the first ones first.
-const std::vector<std::size_t> dispensable = {5, 11, 9, 7, 14, 4, 13, 6, 10, 12};
+const std::vector<std::size_t> dispensable = {5, 12, 10, 7, 15, 4, 14, 6, 11, 13};
 
 std::vector<std::string> set_line(const std::string& set, const std::string& role, const RowFigures& figures)
 {
@@ -53,6 +53,7 @@ std::vector<std::string> set_line(const std::string& set, const std::string& rol
           errors ? percent(errors->p95) : nothing,
           errors ? percent(errors->max) : nothing,
           errors ? signed_percent(errors->signed_mean) : nothing,
+          figures.intervals > 0 ? fmt::format("{}/{}", figures.inside, figures.intervals) : nothing,
           coefficient(ranks.spearman),
           percent(ranks.ordered_pairs),
           percent(ranks.mean_regret),
@@ -268,6 +269,11 @@ std::string explanation_to_text(const PredictedRow& row)
   } else {
     text += fmt::format("{}: {}\n", row.status(), on_one_line(row.reason()));
   }
+  if (prediction.interval) {
+    const auto inside = row.is_inside();
+    text += fmt::format("interval {}{}\n", text_of(*prediction.interval),
+                        inside ? fmt::format("; measured {} it", *inside ? "inside" : "outside") : "");
+  }
   if (prediction.memory || measured.measured_memory) {
     const std::string kind = measured.memory_kind ? std::string(name_of(*measured.memory_kind)) + " " : "";
     text += beside_measured(kind + "memory", shown_of(prediction.memory), shown_of(measured.measured_memory),
@@ -275,6 +281,9 @@ std::string explanation_to_text(const PredictedRow& row)
   }
   if (!prediction.fits) text += "predicted not to fit into the memory of its devices\n";
   if (prediction.step) text += "\n" + table_of({"part", "time", "of the step"}, part_lines(prediction));
+  if (prediction.interval) {
+    text += "\n" + table_of({"the interval", "because of"}, note_lines(prediction.interval->because), 2);
+  }
   text += "\n" + table_of({"the run", "as published"}, run_lines(measured), 2);
   if (!prediction.notes.empty()) {
     text += "\n" + table_of({"the prediction", "uses"}, note_lines(prediction.notes), 2);

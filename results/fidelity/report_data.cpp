@@ -62,6 +62,8 @@ void add_figures(Json& json, const RowFigures& figures)
   json["coverage_fraction"] = json_of(figures.coverage());
   add_errors(json, "", figures.times.errors);
   add_ranks(json, figures.times.ranks);
+  json["interval_rows"] = figures.intervals;
+  json["inside_interval_fraction"] = json_of(figures.inside_fraction());
   json["memory_rows"] = figures.memory ? figures.memory->rows : 0;
   add_errors(json, "memory_", figures.memory);
   json["floor"] = other_model(figures.floor);
@@ -120,6 +122,13 @@ Json row_json(const PredictedRow& row)
                {"fits", prediction.step ? Json(prediction.fits) : Json(nullptr)},
                {"folded", prediction.folded},
                {"parts", nullptr}};
+  if (prediction.interval) {
+    json["step_interval_s"] = {prediction.interval->low.value, prediction.interval->high.value};
+    json["interval_because"] = prediction.interval->because;
+    json["exposed_fraction"] = prediction.exposed;
+    json["spans_nodes"] = prediction.spans_nodes;
+    if (const auto inside = row.is_inside()) json["inside_interval"] = *inside;
+  }
   if (prediction.step) {
     json["parts"] = Json::object();
     for (const auto& part : row_parts) json["parts"][part.key] = (prediction.parts.*part.time).value;
@@ -169,7 +178,7 @@ std::string fidelity_to_csv(const std::vector<PredictedRow>& rows)
                                      "fits",
                                      "folded"};
   for (const auto& part : row_parts) header.emplace_back(part.key);
-  header.emplace_back("reason");
+  header.insert(header.end(), {"interval_low_s", "interval_high_s", "reason"});
   std::string text = csv_line(header);
   const auto number = [](std::optional<double> value) { return value ? fmt::format("{:.6g}", *value) : ""; };
   const auto amount = [&number](const auto& quantity) {
@@ -197,6 +206,9 @@ std::string fidelity_to_csv(const std::vector<PredictedRow>& rows)
     for (const auto& part : row_parts) {
       cells.push_back(prediction.step ? number((prediction.parts.*part.time).value) : "");
     }
+    const auto& interval = prediction.interval;
+    cells.push_back(interval ? number(interval->low.value) : "");
+    cells.push_back(interval ? number(interval->high.value) : "");
     cells.push_back(on_one_line(row.reason()));
     text += csv_line(cells);
   }

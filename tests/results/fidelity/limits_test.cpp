@@ -102,6 +102,23 @@ TEST(FidelityLimits, TheToleranceIsForMeanErrorsAlone)
               ElementsAre("l.yaml:2: a: mean_error_fraction is 0.05; the limit is 0.047 + 0.002"));
 }
 
+TEST(FidelityLimits, TooFewAndTooManyRowsInsideTheirIntervalsAreBeyond)
+{
+  auto figures = figures_of_a();
+  figures.sets[0].figures.intervals = 10;
+  const auto limits = limits_of("sets: {a: {inside_interval_fraction: 0.75, most_inside_interval_fraction: 0.9}}\n");
+  for (const std::size_t inside : {8U, 9U}) {
+    figures.sets[0].figures.inside = inside;
+    EXPECT_THAT(beyond_limits(limits, figures), IsEmpty());
+  }
+  figures.sets[0].figures.inside = 7;
+  EXPECT_THAT(beyond_limits(limits, figures),
+              ElementsAre("l.yaml:1: a: inside_interval_fraction is 0.7; the limit is 0.75"));
+  figures.sets[0].figures.inside = 10;
+  EXPECT_THAT(beyond_limits(limits, figures),
+              ElementsAre("l.yaml:1: a: most_inside_interval_fraction is 1; the limit is 0.9"));
+}
+
 TEST(FidelityLimits, AFigureThatASetLacksIsBeyondAnyLimit)
 {
   auto figures = figures_of_a();

@@ -56,15 +56,17 @@ PredictedRow unsupported_row(const std::string& name)
 TEST(FidelityText, HasALineForEachRoleAndNamesRowsWithoutPrediction)
 {
   std::vector<PredictedRow> rows = {row_of("a", RowRole::Calibration), row_of("b", RowRole::Development)};
+  rows[0].prediction.interval = StepInterval{Seconds(1.9), Seconds(2.5)};
+  rows[1].prediction.interval = StepInterval{Seconds(2.1), Seconds(2.3)};
   for (const char* name : {"c", "d", "e", "f"}) rows.push_back(unsupported_row(name));
   rows.push_back(row_of("h", RowRole::Excluded));
   rows.back().measured.note = "corrupt";
   EXPECT_EQ(fidelity_to_text(rows, fidelity_figures(rows), TableWidth::Terminal),
-            "set    role         rows    mean     max  Spearman  regret  memory  floor\n"
-            "-----  -----------  ----  ------  ------  --------  ------  ------  -----\n"
-            "a_set  calibration   1/1  10.0 %  10.0 %         –       –  25.0 %      –\n"
-            "a_set  development   1/5  10.0 %  10.0 %         –       –  25.0 %      –\n"
-            "not shown without --wide: p95, most, pairs, bias, reference, median\n"
+            "set    role         rows    mean     max  inside  Spearman  regret  memory\n"
+            "-----  -----------  ----  ------  ------  ------  --------  ------  ------\n"
+            "a_set  calibration   1/1  10.0 %  10.0 %     1/1         –       –  25.0 %\n"
+            "a_set  development   1/5  10.0 %  10.0 %     0/1         –       –  25.0 %\n"
+            "not shown without --wide: p95, most, pairs, bias, reference, median, floor\n"
             "\n"
             "a_set: 4 rows unsupported (c, d, e and 1 more): schedule x cannot be expressed\n"
             "a_set: 1 row excluded (h): corrupt\n");
@@ -99,12 +101,26 @@ TEST(FidelityMarkdown, HasTheRanksOfGroupsAndEscapesNames)
 
 TEST(FidelityCsv, HasOneLineForEachRow)
 {
-  EXPECT_EQ(fidelity_to_csv({row_of("a", RowRole::Gate), unsupported_row("b")}),
-            "set,row,role,group,status,measured_s,predicted_s,error_fraction,floor_s,reference_s,memory_kind,"
-            "measured_memory_bytes,predicted_memory_bytes,memory_error_fraction,fits,folded,products_s,attention_s,"
-            "memory_bound_s,launch_s,tensor_s,pipeline_s,data_s,bubble_s,update_s,reason\n"
-            "a_set,a,gate,g,predicted,2,2.2,0.1,,,device,4e+09,3e+09,-0.25,true,false,1.1,0,0,0,0,0,0,1.1,0,\n"
-            "a_set,b,development,g,unsupported,2,,,,,device,4e+09,,,,,,,,,,,,,,schedule x cannot be expressed\n");
+  auto row = row_of("a", RowRole::Gate);
+  row.prediction.interval = StepInterval{Seconds(2.1), Seconds(2.3)};
+  EXPECT_EQ(
+      fidelity_to_csv({row, unsupported_row("b")}),
+      "set,row,role,group,status,measured_s,predicted_s,error_fraction,floor_s,reference_s,memory_kind,"
+      "measured_memory_bytes,predicted_memory_bytes,memory_error_fraction,fits,folded,products_s,attention_s,"
+      "memory_bound_s,launch_s,tensor_s,pipeline_s,data_s,bubble_s,update_s,interval_low_s,interval_high_s,reason\n"
+      "a_set,a,gate,g,predicted,2,2.2,0.1,,,device,4e+09,3e+09,-0.25,true,false,1.1,0,0,0,0,0,0,1.1,0,2.1,2.3,\n"
+      "a_set,b,development,g,unsupported,2,,,,,device,4e+09,,,,,,,,,,,,,,,,schedule x cannot be expressed\n");
+}
+
+TEST(FidelityExplanation, HasTheIntervalAndItsCauses)
+{
+  auto row = row_of("a", RowRole::Gate);
+  row.prediction.interval = StepInterval{Seconds(2.1), Seconds(2.3), {"any run: ±5 %"}};
+  const auto text = explanation_to_text(row);
+  EXPECT_THAT(text, HasSubstr("(+10.0 %)\ninterval 80 %: 2.1 to 2.3 s; measured outside it\ndevice memory"));
+  EXPECT_THAT(text, HasSubstr("\nany run       ±5 %\n"));
+  row.prediction.interval->low = Seconds(1.9);
+  EXPECT_THAT(explanation_to_text(row), HasSubstr("interval 80 %: 1.9 to 2.3 s; measured inside it\n"));
 }
 
 TEST(FidelityExplanation, HasThePartsAndNotesOfARow)
