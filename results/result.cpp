@@ -74,6 +74,10 @@ std::string result_to_json(const Result& result)
                    {"plan", Json::parse(lasting_plan_to_json(result.plan))},
                    {"inputs", to_json(result.inputs)},
                    {"wall", {{"simulate_s", result.simulate_time.value}}}};
+  if (result.interval) {
+    document["step_interval_s"] = {result.interval->low.value, result.interval->high.value};
+    document["interval_because"] = result.interval->because;
+  }
   if (!devices.empty()) document["devices"] = std::move(devices);
   if (result.acting_devices) document["acting_devices"] = *result.acting_devices;
   return json_lines(document);

@@ -60,7 +60,8 @@ struct ResultInputs {
 
 /// Result of one simulation or one measured run: result.json (schema isobar-result/1, docs/formats/result.md).
 struct Result {
-  Seconds step_time;  ///< mean over the steps
+  Seconds step_time;                          ///< mean over the steps
+  std::optional<StepInterval> interval = {};  ///< of step_time; none where no training system is known
   Seconds step_bound;
   Utilization utilization;  ///< empty in results of older versions
   std::vector<Seconds> step_times;

@@ -141,6 +141,7 @@ Result result_from_json(const std::string& text, const std::string& name)
   reader.required_choice("schema", {"isobar-result/1"});
   result.step_time = Seconds(reader.required_number("step_time_s"));
   result.step_bound = Seconds(reader.required_number("step_bound_s"));
+  result.interval = read_step_interval(reader, faults);
   result.utilization = {reader.optional_number("tokens_per_s"), reader.optional_number("mfu_fraction"),
                         reader.optional_number("bubble_fraction")};
   result.step_times = read_step_times(reader, faults);

@@ -45,6 +45,10 @@ std::string step_text(const nlohmann::json& result)
 {
   const auto& steps = result["step_times_s"];
   std::string text = fmt::format("step {:.6g} s", result["step_time_s"].get<double>());
+  if (result.contains("step_interval_s")) {
+    const auto& ends = result["step_interval_s"];
+    text += fmt::format(" ({})", text_of(StepInterval{Seconds(ends[0].get<double>()), Seconds(ends[1].get<double>())}));
+  }
   if (steps.size() > 1) {
     text += fmt::format(", the mean of {}; the first takes {:.6g} s", steps.size(), steps.front().get<double>());
   }

@@ -2,6 +2,7 @@
 
 #include "cli/workload_variants.hpp"
 #include "core/compute/as_trained.hpp"
+#include "core/compute/prediction_interval.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "core/program/walk.hpp"
@@ -131,6 +132,9 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   result.step_time =
       std::accumulate(result.step_times.begin(), result.step_times.end(), Seconds(0)) / static_cast<double>(iterations);
   result.step_bound = plan.step_bound.value();
+  if (const auto basis = compute::basis_of(plan, trained, workload, cluster, result.step_time)) {
+    result.interval = compute::interval_of(*basis, result.step_time);
+  }
   result.stages = meter.stages(plan, all, result.step_time);
   if (divides_operators(plan)) result.overlaps = overlap.overlaps(devices, all);
   const bool counts_flops = !inputs.has_measured_layers && workload.prices == nullptr;
