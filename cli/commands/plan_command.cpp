@@ -107,6 +107,15 @@ std::string idle_devices_of(const Plan& plan, const Cluster& cluster)
                      counted(cluster.devices.size(), "device"));
 }
 
+/// " (80 %: 14.1 to 15.9 s)", of a step that may be another one than the predicted one; "" for plans without interval.
+std::string interval_beside(Seconds step, const Predicted& predicted)
+{
+  if (!predicted.interval) return "";
+  const double factor = step / predicted.step_time;
+  return fmt::format(" ({})",
+                     text_of(StepInterval{factor * predicted.interval->low, factor * predicted.interval->high}));
+}
+
 /// The plan for people: the outcome, how good it is, and the layers of each device.
 std::string summary_of(const Plan& plan, const Cluster& cluster)
 {
@@ -121,8 +130,8 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                       scope_of_bound(plan), plan.objective_bound.value().value, name_of(plan.certificate.kind),
                       100 * plan.gap_fraction().value_or(0));
   const Predicted& predicted = plan.predicted.value();
-  text += fmt::format("predicted step {:.6g} s, no order of its passes below {:.6g} s\n", predicted.step_time.value,
-                      plan.step_bound.value().value);
+  text += fmt::format("predicted step {:.6g} s{}, no order of its passes below {:.6g} s\n", predicted.step_time.value,
+                      interval_beside(predicted.step_time, predicted), plan.step_bound.value().value);
   if (plan.schedule_bound) {
     const Seconds gap = predicted.step_time - *plan.schedule_bound;
     text += fmt::format("no order that fits in memory below {:.6g} s, gap {:.2f} %\n", plan.schedule_bound->value,
@@ -130,10 +139,11 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
   }
   if (plan.simulated) {
     const Simulated& simulated = *plan.simulated;
-    text +=
-        fmt::format("simulated step {:.6g} s, the least of {} placements; found by {} for objective {}\n",
-                    simulated.step_time.value, simulated.candidates, simulated.allocator, name_of(simulated.objective));
+    text += fmt::format("simulated step {:.6g} s{}, the least of {} placements; found by {} for objective {}\n",
+                        simulated.step_time.value, interval_beside(simulated.step_time, predicted),
+                        simulated.candidates, simulated.allocator, name_of(simulated.objective));
   }
+  if (predicted.interval) text += fmt::format("interval: {}\n", fmt::join(predicted.interval->because, "; "));
   text += fmt::format("pipeline formula {:.6g} s, which is not a prediction\n", predicted.pipeline.value().value);
   text += idle_devices_of(plan, cluster);
   if (plan.sync.sharded != Sharding::None) {
@@ -259,6 +269,12 @@ ExitCode plan(const PlanOptions& options)
   const auto choose = options.simulate ? choose_by_simulation : make_best_plan;
   Plan found = choose(inputs, options.allocator, goal, limits, splits);
   found.without = inputs.without;
+  if (found.predicted) {
+    const Seconds step = found.predicted->step_time;
+    if (const auto basis = basis_of_step(inputs, found, step)) {
+      found.predicted->interval = compute::interval_of(*basis, step);
+    }
+  }
   if (interrupted() && found.outcome == Outcome::Feasible) found.outcome = Outcome::TimedOut;
   const std::string json = plan_to_json(found);
   output.write(json);

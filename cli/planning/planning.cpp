@@ -1,6 +1,7 @@
 #include "cli/planning/planning.hpp"
 
 #include "allocators/registry.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
@@ -49,6 +50,15 @@ void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
   plan.profile = inputs.profile_fingerprint;
   if (!inputs.without.empty()) plan.without = inputs.without;
   if (micro_batch != inputs.workload.micro_batch) plan.micro_batch = micro_batch;
+}
+
+std::optional<compute::StepBasis> basis_of_step(const Inputs& inputs, const Plan& plan, Seconds step)
+{
+  if (inputs.workload.compute == ComputeModel::Rate || plan.stages.empty()) return std::nullopt;
+  Workload workload = as_planned(inputs, plan);
+  if (workload.recompute != plan.recompute) recompute(workload, plan.recompute, "recompute");
+  const Cluster& cluster = inputs.platform.cluster();
+  return compute::basis_of(plan, compute::AsTrained(plan, workload, cluster), workload, cluster, step);
 }
 
 std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& file, const Inputs& inputs)

@@ -2,9 +2,12 @@
 
 #include "allocators/allocator.hpp"
 #include "cli/inputs.hpp"
+#include "core/compute/prediction_interval.hpp"
 #include "core/plan/plan.hpp"
+#include "core/units.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +21,10 @@ Plan make_plan(const Inputs& inputs, const std::string& allocator, const Goal& g
 /// Records in a plan what it was made for: the inputs, the devices that they leave out, and the micro-batch where it
 /// differs from that of the inputs.
 void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch);
+
+/// What is known of a step of a plan of these inputs that takes `step` (compute::basis_of); none with compute: rate,
+/// and for plans without a training system.
+std::optional<compute::StepBasis> basis_of_step(const Inputs& inputs, const Plan& plan, Seconds step);
 
 /// What differs between the inputs that a plan was made for and these, a line each; `file` is the plan's.
 std::vector<std::string> other_inputs_of(const Plan& plan, const std::string& file, const Inputs& inputs);

@@ -464,9 +464,11 @@ function chart(id, draw, label, caption) {
 const fold = (summary, ...content) => element("details", {}, element("summary", {}, summary), ...content);
 const section = (id, title, ...content) => element("section", {id, "aria-labelledby": `${id}-title`}, element("h2", {id: `${id}-title`}, title), ...content);
 
+const interval_of = each => each.step_interval_s ? `80\u00a0%: ${each.step_interval_s.map(time => seconds(time)).join(" to ")}` : "";
+
 function comparison_section() {
   const rows = report.runs.map((each, i) => [label_parts[i].allocator + in_parentheses([label_parts[i].file]), each.objective, `${each.schedule}, M\u00a0=\u00a0${each.microbatches}`, each.outcome, [stages_of(each), `${stages_of(each)}`],
-    [each.step_time_s, seconds(each.step_time_s)], [each.step_bound_s, seconds(each.step_bound_s)],
+    [each.step_time_s, seconds(each.step_time_s) + in_parentheses([interval_of(each)])], [each.step_bound_s, seconds(each.step_bound_s)],
     [each.tokens_per_s, each.tokens_per_s === null ? MISSING : digits(each.tokens_per_s, 4)], [each.mfu_fraction, percent(each.mfu_fraction)],
     [each.bubble_fraction, percent(each.bubble_fraction)], [each.objective_s, seconds(each.objective_s)],
     [each.objective_bound_s, seconds(each.objective_bound_s)], [each.gap_fraction, percent(each.gap_fraction)], [each.peak_memory_bytes, bytes(each.peak_memory_bytes)]]);
@@ -487,6 +489,7 @@ function summary_section() {
     fact("fullest device", run.peak_memory_bytes, bytes(run.peak_memory_bytes)),
     ...run.memory.filter(each => each.tier !== "device").slice(0, 2).map(each => fact(`memory of ${cut(each.name, 24)}`, each.peak_bytes, bytes(each.peak_bytes), `of ${bytes(each.has_bytes)}`)),
     fact("devices used", used, `${used} of ${all}`), busiest ? fact("busiest link", busiest.busy_fraction, percent(busiest.busy_fraction), cut(busiest.name, 40)) : null,
+    run.step_interval_s ? fact("interval", null, interval_of(run), run.interval_because.join("; ")) : null,
     run.measured ? fact("measured step", run.measured.step_time_s, seconds(run.measured.step_time_s), `step ${run.measured.step} of ${cut(run.measured.file, 40)}`) : null));
 }
 

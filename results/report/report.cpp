@@ -356,6 +356,10 @@ std::string run_to_json(const ReportedRun& run)
                {"objective_bound_s", or_null(plan.objective_bound)},
                {"gap_fraction", gap ? Json(*gap) : Json(nullptr)},
                {"peak_memory_bytes", peak.value}};
+  if (result.interval) {
+    json["step_interval_s"] = {result.interval->low.value, result.interval->high.value};
+    json["interval_because"] = result.interval->because;
+  }
   json["first_step_time_s"] = result.step_times.front().value;
   json["sites"] = sites_of(run, map);
   json["connections"] = connections_of(run, map);
