@@ -264,6 +264,31 @@ std::string baseline_to_csv(std::vector<ComparisonRow> rows)
   return csv;
 }
 
+namespace {
+
+/// The interval of the fastest row of a table, and the rows that are within the bar of it; "" where nothing is known.
+std::string intervals_text(const ComparisonRows& table, const std::vector<ComparisonRow>& rows)
+{
+  const ComparisonRow* fastest = nullptr;
+  for (const auto* row : table) {
+    if (row->step_time && (fastest == nullptr || *row->step_time < *fastest->step_time)) fastest = row;
+  }
+  if (fastest == nullptr || !fastest->interval) return "";
+  std::string text = fmt::format("\n{}: step {:.4f} s ({})\n", on_one_line(fastest->allocator),
+                                 fastest->step_time->value, text_of(*fastest->interval));
+  for (const auto* row : table) {
+    const auto rank = rank_of(*row, rows);
+    constexpr double different = 1e-6;
+    if (!rank || !rank->is_tie() || rank->slower < different) continue;
+    text += fmt::format(
+        "within the bar: {} and {} differ by {:.1f} %, less than the {:.1f} % that rankings are known to\n",
+        on_one_line(row->allocator), on_one_line(rank->fastest->allocator), 100 * rank->slower, 100 * rank->known_to);
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
 {
   using Json = nlohmann::ordered_json;
@@ -295,12 +320,37 @@ std::string comparison_to_json(const std::vector<ComparisonRow>& rows)
                   {"tokens_per_s", or_null(row.utilization.tokens_per_s)},
                   {"mfu_fraction", or_null(row.utilization.mfu_fraction)},
                   {"bubble_fraction", or_null(row.utilization.bubble_fraction)}};
+    if (row.interval) {
+      entry["step_interval_s"] = {row.interval->low.value, row.interval->high.value};
+      entry["interval_because"] = row.interval->because;
+    }
+    if (const auto rank = rank_of(row, rows)) {
+      entry["slower_fraction"] = rank->slower;
+      entry["ranking_fraction"] = rank->known_to;
+    }
     if (row.micro_batch) entry["micro_batch"] = *row.micro_batch;
     if (row.uses_machines) entry["uses_machines"] = true;
     if (row.explanation) entry["explanation"] = Json::parse(explanation_to_json(*row.explanation));
     list.push_back(std::move(entry));
   }
   return json_lines({{"schema", "isobar-comparison/1"}, {"rows", std::move(list)}});
+}
+
+std::optional<StepRank> rank_of(const ComparisonRow& row, const std::vector<ComparisonRow>& rows)
+{
+  if (!row.step_time || !row.basis) return std::nullopt;
+  const auto question_of = [](const ComparisonRow& each) {
+    return std::tuple(each.platform, each.workload, goal_text(each, {true, true}));
+  };
+  const auto question = question_of(row);
+  const ComparisonRow* fastest = &row;
+  for (const auto& each : rows) {
+    if (!each.step_time || *each.step_time >= *fastest->step_time || question_of(each) != question) continue;
+    fastest = &each;
+  }
+  if (fastest == &row || !fastest->basis) return std::nullopt;
+  return StepRank{fastest, *row.step_time / *fastest->step_time - 1,
+                  std::expm1(compute::ranking_width_of(*row.basis, *fastest->basis))};
 }
 
 std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth width)
@@ -350,7 +400,7 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
     const auto titles = values_of(columns, "schedule", "recompute");
     header.insert(header.begin() + 1, titles.begin(), titles.end());
     const std::size_t left_columns = (width == TableWidth::Terminal ? 1 : 2) + titles.size();
-    text += table_of(header, table, left_columns, {}, width);
+    text += table_of(header, table, left_columns, {}, width) + intervals_text(group, rows);
   }
   return reasons.empty() ? text : text + "\n" + reasons;
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/compute/prediction_interval.hpp"
 #include "core/plan/plan.hpp"
 #include "core/units.hpp"
 #include "results/explanation.hpp"
@@ -32,7 +33,9 @@ struct ComparisonRow {
   std::optional<Seconds> objective;
   std::optional<Seconds> objective_bound;
   std::optional<Seconds> bottleneck;
-  std::optional<Seconds> step_time;  ///< simulated
+  std::optional<Seconds> step_time;              ///< simulated
+  std::optional<StepInterval> interval = {};     ///< of the step; likewise `basis`: only in JSON and text
+  std::optional<compute::StepBasis> basis = {};  ///< what is known of the step
   std::optional<Seconds> step_bound;
   std::optional<Bytes> peak_memory;  ///< simulated, of the fullest device
   Utilization utilization;           ///< simulated; not in baselines and sweeps
@@ -73,6 +76,16 @@ std::string_view scope_of_bound(const ComparisonRow& row);
 /// a bound of one is a bound of all, but one of chains is none of plans with replicas or shards. A row that meets it
 /// within 1e-9 (relative) becomes optimal.
 void share_bounds(std::vector<ComparisonRow>& rows);
+
+/// How the step of a row ranks against the fastest one of its platform, workload and goal.
+struct StepRank {
+  const ComparisonRow* fastest;
+  double slower;    ///< part by which the row's step is longer
+  double known_to;  ///< part that rankings of these two are known to
+  bool is_tie() const { return slower <= known_to; }
+};
+/// None for the fastest row itself, and where nothing is known of one of both steps (ComparisonRow::basis).
+std::optional<StepRank> rank_of(const ComparisonRow& row, const std::vector<ComparisonRow>& rows);
 
 /// The rows as CSV with `comparison_header` (docs/formats/comparison.md), sorted, numbers in full precision.
 /// Deterministic: holds nothing that varies between runs.

@@ -171,6 +171,8 @@ ExitCode compare(const CompareOptions& options)
   const auto explain_and_keep = [&](ComparisonRow& row, const RowAnswer& answer) {
     if (const auto note = note_of_routing(answer.plan, inputs.workload)) notes.insert(*note);
     if (answer.plan.stages.empty()) return;
+    if (row.step_time) row.basis = basis_of_step(inputs, answer.plan, *row.step_time);
+    if (row.basis) row.interval = compute::interval_of(*row.basis, *row.step_time);
     const bool has_times_of_stages = answer.plan.goal.objective != Objective::DtFm;
     if (options.explain && has_times_of_stages) {
       Workload workload = as_planned(inputs, answer.plan);

@@ -1,12 +1,18 @@
 #include "results/comparison.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
 #include <vector>
 
 namespace isobar::results::comparison_test {
 namespace {
+
+using testing::HasSubstr;
+using testing::Not;
 
 TEST(ComparisonToCsv, SortsRowsAndLeavesUnknownCellsEmpty)
 {
@@ -29,6 +35,63 @@ TEST(ComparisonToCsv, SortsRowsAndLeavesUnknownCellsEmpty)
             "objective_bound_s,gap_fraction,step_time_s,step_bound_s,peak_memory_bytes\n"
             "p.xml,w.yaml,a,step,played,1f1b,8,1,feasible,4,3,0.25,0.1,0.05,1024\n"
             "p.xml,w.yaml,z,step,played,1f1b,8,1,infeasible,,,,,,\n");
+}
+
+/// A row whose step is known as well as one of a fitted pair.
+ComparisonRow known_row(const std::string& allocator, double step)
+{
+  ComparisonRow row;
+  row.allocator = allocator;
+  row.outcome = "feasible";
+  row.step_time = Seconds(step);
+  row.basis = compute::StepBasis{};
+  row.interval = compute::interval_of(*row.basis, Seconds(step));
+  return row;
+}
+
+TEST(RankOf, IsATieWithinWhatRankingsAreKnownTo)
+{
+  const double width = std::expm1(compute::ranking_width_of({}, {}));
+  std::vector<ComparisonRow> rows = {known_row("near", 1 + 0.9 * width), known_row("far", 1 + 1.1 * width),
+                                     known_row("fastest", 1), known_row("unknown", 1.01)};
+  rows[3].basis.reset();
+  EXPECT_EQ(rank_of(rows[2], rows), std::nullopt);
+  EXPECT_EQ(rank_of(rows[3], rows), std::nullopt);
+  const auto near = rank_of(rows[0], rows);
+  ASSERT_TRUE(near);
+  EXPECT_EQ(near->fastest, &rows[2]);
+  EXPECT_NEAR(near->slower, 0.9 * width, 1e-12);
+  EXPECT_NEAR(near->known_to, width, 1e-12);
+  EXPECT_TRUE(near->is_tie());
+  EXPECT_FALSE(rank_of(rows[1], rows)->is_tie());
+  rows[2].goal.microbatches = 9;  // another question
+  EXPECT_EQ(rank_of(rows[0], rows), std::nullopt);
+}
+
+TEST(ComparisonTable, SaysWhichRowsAreWithinTheBar)
+{
+  const double width = std::expm1(compute::ranking_width_of({}, {}));
+  const std::vector<ComparisonRow> rows = {known_row("near", 1 + 0.5 * width), known_row("far", 2),
+                                           known_row("fastest", 1)};
+  const std::string text = comparison_table(rows);
+  EXPECT_THAT(text, HasSubstr("\nfastest: step 1.0000 s (80 %: "));
+  EXPECT_THAT(text, HasSubstr(fmt::format("within the bar: near and fastest differ by {:.1f} %, less than the {:.1f} % "
+                                          "that rankings are known to\n",
+                                          50 * width, 100 * width)));
+  EXPECT_THAT(text, Not(HasSubstr("far and fastest")));
+  const std::string json = comparison_to_json(rows);
+  for (const auto* key : {"step_interval_s", "interval_because", "slower_fraction", "ranking_fraction"}) {
+    EXPECT_THAT(json, HasSubstr(key));
+  }
+}
+
+TEST(ComparisonTable, SaysNothingOfABarThatIsNotKnown)
+{
+  ComparisonRow row = known_row("even", 1);
+  row.basis.reset();
+  row.interval.reset();
+  EXPECT_THAT(comparison_table({row}), Not(HasSubstr("80 %")));
+  EXPECT_THAT(comparison_to_json({row}), Not(HasSubstr("step_interval_s")));
 }
 
 TEST(ShareBounds, SharesTheBestBoundOnlyAmongRowsOfOneGoal)
