@@ -22,10 +22,13 @@ TOLERANCE = 0.002
 # Figures that the gate limits: whether they may only grow or only shrink.
 LIMITS = {"rows": "least", "coverage_fraction": "least", "mean_error_fraction": "most", "memory_mean_error_fraction": "most",
           "spearman": "least", "ordered_pairs_fraction": "least", "regret_fraction": "most"}
+# Of sets with so many rows or more, the part inside the 80 % intervals.
+INTERVAL_ROWS = 12
+INSIDE = {"inside_interval_fraction": 0.75, "most_inside_interval_fraction": 0.9}
 SET_FIGURES = ("rows", "predicted_rows", "coverage_fraction", "mean_error_fraction", "median_error_fraction",
                "p95_error_fraction", "max_error_fraction", "signed_error_fraction", "spearman", "ordered_pairs_fraction",
                "regret_fraction", "max_regret_fraction", "memory_rows", "memory_mean_error_fraction",
-               "memory_max_error_fraction")
+               "memory_max_error_fraction", "interval_rows", "inside_interval_fraction")
 
 
 def number(value):
@@ -54,6 +57,8 @@ def limits_yaml(result):
     for one in result["sets"]:
         lines.append(f"  {one['set']}:")
         lines += [f"    {key}: {rounded(one[key], kept):g}" for key, kept in LIMITS.items() if one[key] is not None]
+        if one["interval_rows"] >= INTERVAL_ROWS:
+            lines += [f"    {key}: {limit:g}" for key, limit in INSIDE.items()]
     return "\n".join(lines) + "\n"
 
 
