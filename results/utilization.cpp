@@ -25,7 +25,7 @@ Utilization utilization_of(const Workload& workload, bool measured, const Cluste
   if (stages.empty() || step_time <= Seconds(0)) return utilization;
   const auto count = static_cast<double>(microbatches);
   if (workload.sequence > 1) {
-    const auto tokens = static_cast<double>(workload.micro_batch) * static_cast<double>(workload.sequence);
+    const auto tokens = samples_of_microbatch(workload) * static_cast<double>(workload.sequence);
     utilization.tokens_per_s = count * tokens / step_time.value;
   }
   FlopsPerSecond peak;

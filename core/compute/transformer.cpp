@@ -44,8 +44,8 @@ struct Decoder {
 class Builder {
  public:
   Builder(const Workload& workload, double hidden)
-      : tokens_(number(workload.micro_batch) * number(workload.sequence)),
-        samples_(number(workload.micro_batch)),
+      : tokens_(samples_of_microbatch(workload) * number(workload.sequence)),
+        samples_(samples_of_microbatch(workload)),
         sequence_(number(workload.sequence))
   {
     layer_.tokens = tokens_;

@@ -88,6 +88,11 @@ const Framework& framework_of(const Workload& workload)
   return *framework_named(workload.framework).framework;
 }
 
+double samples_of_microbatch(const Workload& workload)
+{
+  return static_cast<double>(workload.micro_batch) / static_cast<double>(workload.context.degree);
+}
+
 bool needs_gradient_sync(const Workload& workload)
 {
   return workload.training.clip_norm.has_value() || workload.dtype == DType::Float16;
@@ -131,6 +136,16 @@ struct BuildLayers {
   void operator()(const spmd::MoeSizes& sizes) const { build_moe(sizes, workload); }
 };
 
+/// Leaves a layer with one of several equal parts of its work and data.
+void take_part(Layer& layer, double parts)
+{
+  for (Flops* work : {&layer.forward, &layer.backward, &layer.backward_weight}) *work = *work / parts;
+  for (Bytes* size : {&layer.activations, &layer.output, &layer.gradient, &layer.workspace}) *size = *size / parts;
+  if (!layer.split) return;
+  for (Bytes* size : {&layer.split->activations, &layer.split->workspace}) *size = *size / parts;
+  if (layer.split->gathered) *layer.split->gathered = *layer.split->gathered / parts;
+}
+
 }  // namespace
 
 Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
@@ -141,6 +156,12 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
   result.recompute.clear();
   result.workspace = Bytes(0);
   std::visit(BuildLayers{result}, workload.model);
+  if (workload.context.divides()) {
+    const auto parts = static_cast<double>(workload.context.degree);
+    for (auto& layer : result.layers) take_part(layer, parts);
+    result.input = result.input / parts;
+    result.workspace = result.workspace / parts;
+  }
   if (workload.memory_model != MemoryModel::Sky) {
     for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
   }

@@ -4,6 +4,7 @@
 #include "core/model/dtype.hpp"
 #include "core/model/framework.hpp"
 #include "core/model/model_sizes.hpp"
+#include "core/model/sharding.hpp"
 #include "core/model/training.hpp"
 #include "core/spmd/device_rates.hpp"
 #include "core/text/document.hpp"
@@ -151,6 +152,8 @@ struct Workload {
   std::vector<Layer> layers;
   std::uint64_t micro_batch = 1;  ///< samples of one forward pass
   std::uint64_t sequence = 1;     ///< tokens per sample; 1 for models without sequences
+  /// Into how many parts sequences are divided: layers are then those of a part (with_context). No file names it.
+  ContextParallelism context = {};
   DType dtype = DType::Float32;
   bool has_tf32_products = false;  ///< matrix products of float32 numbers round them to TF32
   ComputeModel compute = ComputeModel::Rate;
@@ -187,6 +190,9 @@ struct Workload {
 /// The flags of the training software of a workload, which live as long as it.
 /// @throws InputError if it names none, or one that is unknown.
 const Framework& framework_of(const Workload& workload);
+
+/// Samples of a micro-batch; of one that is a part of each of its sequences, that part of them.
+double samples_of_microbatch(const Workload& workload);
 
 /// True if the stages all-reduce statistics of their gradients before the update: the norm is clipped, or the loss is
 /// scaled (fp16).
