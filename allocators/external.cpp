@@ -83,7 +83,7 @@ class AnswerReader {
     const bool may_lack_stages = answer.outcome == Outcome::Infeasible || answer.outcome == Outcome::TimedOut;
     if (is_plan_2(reader)) {
       Plan& plan = answer.plan;
-      plan.stages = read_stages_2(reader, problem_.goal.microbatches, faults_);
+      plan.stages = read_stages_2(reader, problem_.goal.microbatches, {}, faults_);
       plan.sync = read_sync_2(reader, plan.stages, faults_);
       plan.transfers = read_transfers_2(reader, plan.stages, faults_);
       read_system(reader, plan, faults_);

@@ -84,8 +84,9 @@ std::vector<std::size_t> numbers_in_file(const Plan& plan)
     const bool moves_alike =
         i > 0 &&
         (leads[i - 1] || (!stages[i].residence.is_on_device() && stages[i].residence == stages[i - 1].residence));
-    const bool is_part = i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] &&
-                         (has_shards({stages[i]}) || divides_operators(stages[i]) || moves_alike);
+    const bool is_part =
+        i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] &&
+        (plan.context.divides() || has_shards({stages[i]}) || divides_operators(stages[i]) || moves_alike);
     numbers.push_back(i == 0 ? 0 : numbers.back() + (is_part ? 0 : 1));
   }
   return numbers;

@@ -4,6 +4,7 @@
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/order/order_text.hpp"
+#include "core/plan/context_plan.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
@@ -483,6 +484,9 @@ Json lasting_part_of(const Plan& plan)
   if (has_replicas(plan)) document["sync"] = to_json(plan.sync);
   describe_replicas_of_parameters(plan, document);
   if (plan.transfers != TransferRules{}) document["transfers"] = to_json(plan.transfers);
+  if (plan.context.divides()) {
+    document["context"] = {{"degree", plan.context.degree}, {"exchange", name_of(plan.context.exchange)}};
+  }
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.system) document["system"] = to_json(*plan.system);
   if (plan.samples) document["samples"] = *plan.samples;
@@ -590,7 +594,8 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   }
   plan.outcome = outcome_from_name(reader.required_choice("outcome", outcome_names())).value_or(Outcome::Feasible);
   plan.reason = reader.optional_text("reason").value_or("");
-  plan.stages = is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, faults);
+  if (!is_1) plan.context = read_context_2(reader, faults);
+  plan.stages = is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, plan.context, faults);
   plan.goal.schedule =
       is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan.stages, plan.goal.microbatches, faults);
   if (!is_1) {
@@ -607,6 +612,8 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
     }
   }
   read_system(reader, plan, faults);
+  const auto fault_of_parts = faults.empty() ? fault_of_context(plan) : std::nullopt;
+  if (fault_of_parts) reader.add_fault("context", *fault_of_parts);
   plan.samples = reader.optional_count("samples", 1, largest_micro_batch * most_microbatches_by_recurrence);
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
   if (!is_1 && reader.optional("routing") != nullptr) {

@@ -21,6 +21,8 @@ namespace isobar {
 
 namespace {
 
+constexpr std::uint64_t most_parts_of_sequence = 65'536;
+
 void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
 {
   for (const char* key : keys) {
@@ -272,7 +274,8 @@ std::vector<Stage> read_division(MappingReader& reader, const Stage& stage, Faul
   return parts;
 }
 
-std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches, FaultList& faults)
+std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches,
+                              const ContextParallelism& context, FaultList& faults)
 {
   Stage stage;
   stage.first_layer = reader.required_count("first_layer");
@@ -306,6 +309,13 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
                        "the stage has several shards, which keep everything on their devices; leave it out");
     }
     return parts_of(stage, read_cuts_of_shards(reader, stage));
+  }
+  if (context.divides()) {
+    for (const char* key : {"residence", "cuts"}) {
+      if (reader.optional(key) == nullptr) continue;
+      reader.add_fault(key, "the plan divides sequences, with each layer as a part on its devices; leave it out");
+    }
+    return parts_of(stage, cuts_of_layers(reader, stage));
   }
   auto parts = parts_of(stage, read_cuts(reader, stage, faults));
   read_residence(reader, parts, faults);
@@ -364,11 +374,26 @@ Sync read_sync_of_division(MappingReader& reader, const std::vector<Stage>& stag
 
 }  // namespace
 
-std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults)
+ContextParallelism read_context_2(MappingReader& plan, FaultList& faults)
+{
+  if (!plan.has("context")) return {};
+  const auto context = read_mapping<ContextParallelism>(plan, "context", faults, [](MappingReader& reader) {
+    ContextParallelism read;
+    read.degree = reader.required_count("degree", 1, most_parts_of_sequence);
+    const auto name = reader.required_choice("exchange", context_exchange_names());
+    read.exchange = context_exchange_from_name(name).value_or(read.exchange);
+    return read;
+  });
+  return context.divides() ? context : ContextParallelism{};
+}
+
+std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches,
+                                 const ContextParallelism& context, FaultList& faults)
 {
   std::vector<Stage> stages;
-  for (auto& parts : read_objects<std::vector<Stage>>(
-           plan, "stages", faults, [&](MappingReader& stage) { return read_stage(stage, microbatches, faults); })) {
+  for (auto& parts : read_objects<std::vector<Stage>>(plan, "stages", faults, [&](MappingReader& stage) {
+         return read_stage(stage, microbatches, context, faults);
+       })) {
     if (parts.empty()) parts.emplace_back();  // a stage with faults
     stages.insert(stages.end(), parts.begin(), parts.end());
   }

@@ -11,9 +11,13 @@ namespace isobar {
 class FaultList;
 class MappingReader;
 
-/// Reads "stages" of isobar-plan/2. One with several shards becomes a stage for each of its layers. `microbatches` is
-/// that of the plan, if it could be read.
-std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches, FaultList& faults);
+/// Reads "context" of isobar-plan/2: how replicas divide sequences. One part is the same as none.
+ContextParallelism read_context_2(MappingReader& plan, FaultList& faults);
+
+/// Reads "stages" of isobar-plan/2. One with several shards, or whose replicas divide sequences, becomes a stage for
+/// each of its layers. `microbatches` is that of the plan, if it could be read.
+std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches,
+                                 const ContextParallelism& context, FaultList& faults);
 
 /// Reads "schedule" of isobar-plan/2. Orders are read only for a plan whose stages and micro-batches are sound, since
 /// they name these; a plan without stages needs none.

@@ -273,8 +273,9 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
 {
   const Layer& layer = workload.layers.at(index);
   if (!grid.is_grid()) {
-    if (workload.sequence % grid.blocks() == 0) return std::nullopt;
-    return fmt::format("whose sequence of {} is to be a multiple of {}", workload.sequence, grid.blocks());
+    const std::size_t parts = grid.blocks() * workload.context.degree;
+    if (workload.sequence % parts == 0) return std::nullopt;
+    return fmt::format("whose sequence of {} is to be a multiple of {}", workload.sequence, parts);
   }
   if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), index)) {
     return "which recomputes its activations, and a grid keeps them; leave it out of recompute";

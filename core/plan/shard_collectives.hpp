@@ -16,8 +16,9 @@
 
 namespace isobar {
 
-/// The shards of a replica that meet: all, or those of a grid that differ in one coordinate.
-enum class GridAxis : std::uint8_t { All, Row, Column, Depth };
+/// The shards that meet: all of a replica, those of a grid that differ in one coordinate, or the same one of the
+/// replicas that divide a sequence (core/plan/context_plan.hpp).
+enum class GridAxis : std::uint8_t { All, Row, Column, Depth, Context };
 
 /// The axes of a grid along which some of its shards meet.
 std::vector<GridAxis> axes_of(const ShardGrid& grid);
@@ -25,7 +26,8 @@ std::vector<GridAxis> axes_of(const ShardGrid& grid);
 /// Along which axis shards have parameters in common, whose gradients they add up once a step; none if each has others.
 std::optional<GridAxis> shared_axis(const ShardGrid& grid);
 
-/// The groups of shards that meet along an axis, each in the order of its coordinate. `shards`: of the replica.
+/// The groups of shards of a replica that meet along an axis, each in the order of its coordinate. `shards`: of the
+/// replica.
 std::vector<std::vector<std::size_t>> groups_along(const ShardGrid& grid, GridAxis axis, std::size_t shards);
 
 /// A collective among shards for one pass of a layer.

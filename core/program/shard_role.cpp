@@ -27,6 +27,10 @@ constexpr std::array<RoleRecord, shard_roles> roles = {{
     {"sum gradients for norms", ShardPass::InputGradient, false, false},
     {"gather inputs again", ShardPass::WeightGradient, true, false},
     {"sum weight gradients", ShardPass::WeightGradient, false, false},
+    {"exchange inputs", ShardPass::Forward, true, true},
+    {"exchange outputs", ShardPass::Forward, false, false},
+    {"exchange gradients", ShardPass::InputGradient, true, true},
+    {"exchange gradients of inputs", ShardPass::InputGradient, false, false},
 }};
 
 const RoleRecord& record_of(ShardRole role)

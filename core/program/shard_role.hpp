@@ -28,9 +28,15 @@ enum class ShardRole : std::uint8_t {
   // Before the gradient of the parameters is computed:
   InputGatherAgain,
   // After that:
-  WeightGradientSum
+  WeightGradientSum,
+  // Of devices that divide a sequence, for attention: before the forward, after it, before the gradient of the input is
+  // computed, and after that.
+  ExchangeInputs,
+  ExchangeOutputs,
+  ExchangeGradients,
+  ExchangeInputGradients
 };
-inline constexpr std::size_t shard_roles = 12;
+inline constexpr std::size_t shard_roles = 16;
 
 /// The name of the lanes of a role: "gather inputs".
 std::string_view name_of(ShardRole role);
@@ -39,5 +45,10 @@ ShardPass pass_of(ShardRole role);
 bool is_before_pass(ShardRole role);
 /// Whether it needs what comes from the neighbouring stage: the layer's input, or the gradient of its output.
 bool needs_arrival(ShardRole role);
+/// Whether devices that divide a sequence meet for it, each for a part of a micro-batch.
+constexpr bool is_exchange(ShardRole role)
+{
+  return role >= ShardRole::ExchangeInputs;
+}
 
 }  // namespace isobar
