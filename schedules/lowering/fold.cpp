@@ -177,7 +177,8 @@ class Folder {
         places_(places),
         paths_(paths),
         acting_(acting),
-        sharded_(plan.sync.sharded)
+        sharded_(plan.sync.sharded),
+        parts_(workload.context.degree)
   {
     const bool is_divided = acting.replicas < places.replicas();
     const Plan first = is_divided ? plan_of_first(plan, acting.replicas, places) : Plan{};
@@ -257,18 +258,28 @@ class Folder {
 
   bool is_divided() const { return acting_.replicas < places_.replicas(); }
 
-  /// Whether replicas meet on a channel, of which the first ones are its ends.
-  bool joins_replicas(const Ranks& ranks) const
+  /// Whether replicas that divide sequences meet on a channel, each group for itself.
+  bool is_of_sequence(const Channel& channel) const
   {
+    const End& end = channel.ends.front();
+    const auto& role = inner_->lanes(end.rank)[end.lane].role;
+    return role && is_exchange(*role);
+  }
+
+  /// Whether all replicas meet on a channel, of which the first ones are its ends.
+  bool joins_replicas(const Channel& channel, const Ranks& ranks) const
+  {
+    if (is_of_sequence(channel)) return false;
     if (ranks.size() == 1) return true;
     return places_.replica_of(ranks[0]) && places_.replica_of(ranks[1]) &&
            *places_.replica_of(ranks[0]) != *places_.replica_of(ranks[1]);
   }
 
   /// All ends of a channel of the first replicas.
-  Ranks all_ends(const Ranks& ranks) const
+  Ranks all_ends(const Channel& channel) const
   {
-    if (!is_divided() || !joins_replicas(ranks)) return ranks;
+    const Ranks ranks = outer_ranks(channel);
+    if (!is_divided() || !joins_replicas(channel, ranks)) return ranks;
     Ranks all;
     for (std::size_t replica = 0; replica < places_.replicas(); ++replica) {
       all.push_back(places_.counterpart(ranks.front(), replica));
@@ -397,7 +408,7 @@ class Folder {
     };
     for (const Channel& channel : folded) add(channel, &FlowKind::folded);
     for (const Channel* channel : channels) {
-      for (const Ranks& ranks : with_merged_shards(whole_of(outer_ranks(*channel)))) {
+      for (const Ranks& ranks : with_merged_shards(whole_of(*channel))) {
         Channel whole;
         whole.algorithm = channel->algorithm;
         for (const std::size_t rank : ranks) whole.ends.push_back({rank, 0});
@@ -413,15 +424,20 @@ class Folder {
     return places_.is_device(ranks.front()) ? ranks.front() : ranks.back();
   }
 
-  /// The ranks of all channels of the whole plan for which one of the first replicas stands.
-  std::vector<Ranks> whole_of(const Ranks& ranks) const
+  /// The ranks of all channels of the whole plan for which one of the first replicas stands, or of the first group of
+  /// those that divide sequences.
+  std::vector<Ranks> whole_of(const Channel& channel) const
   {
-    if (!is_divided() || joins_replicas(ranks)) return {all_ends(ranks)};
+    const Ranks ranks = outer_ranks(channel);
+    if (!is_divided() || joins_replicas(channel, ranks)) return {all_ends(channel)};
     const std::size_t device = places_.is_device(ranks.front()) ? ranks.front() : ranks.back();
     if (places_.replica_of(device) != 0) return {};
-    std::vector<Ranks> all(places_.replicas());
-    for (std::size_t replica = 0; replica < all.size(); ++replica) {
-      for (const std::size_t rank : ranks) all[replica].push_back(places_.counterpart(rank, replica));
+    const std::size_t members = is_of_sequence(channel) ? parts_ : 1;
+    std::vector<Ranks> all(places_.replicas() / members);
+    for (std::size_t group = 0; group < all.size(); ++group) {
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        all[group].push_back(places_.counterpart(ranks[i], group * members + (members > 1 ? i : 0)));
+      }
     }
     return all;
   }
@@ -446,7 +462,7 @@ class Folder {
     own.inner = &channel;
     if (!is_collective(opcode)) return own;
     const Ranks ranks = outer_ranks(channel);
-    const Ranks all = all_ends(ranks);
+    const Ranks all = all_ends(channel);
     own.sites = sites_of(all);
     FoldedEnds folded;
     folded.ranks = all;
@@ -478,6 +494,7 @@ class Folder {
   KnownPaths& paths_;
   Acting acting_;
   Sharding sharded_;
+  std::size_t parts_;  // of sequences
   std::unique_ptr<const PipelineProgram> inner_;
   Ranks ranks_;  // of the plan, by rank of the inner program
   std::vector<FoldedChannel> channels_;
@@ -508,12 +525,14 @@ double count_instructions(const Plan& plan, const Places& places)
   return 4 * microbatches * static_cast<double>(plan.stages.size() * places.shards());
 }
 
-/// The ways to fold, those with the fewest devices that act first.
-std::vector<Acting> ways_to_fold(const Places& places, bool may_fold_shards, bool may_merge_shards)
+/// The ways to fold, those with the fewest devices that act first. Of replicas that divide sequences into `parts`,
+/// whole groups act.
+std::vector<Acting> ways_to_fold(const Places& places, std::size_t parts, bool may_fold_shards, bool may_merge_shards)
 {
   const std::size_t all = places.replicas();
   std::set<std::size_t> replicas = {all};
-  for (const std::size_t few : {std::size_t{1}, std::size_t{2}, 2 * places.replicas_in_site()}) {
+  for (const std::size_t each : {std::size_t{1}, std::size_t{2}, 2 * places.replicas_in_site()}) {
+    const std::size_t few = (each + parts - 1) / parts * parts;
     if (few < all) replicas.insert(few);
   }
   std::vector<Acting> ways;
@@ -541,11 +560,11 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
   // Other collectives of shards run beside computations: those after a pass, unless devices wait for them, gathers of a
   // divided sequence, and sums of gradients of what several shards have.
   const bool may_merge =
-      !keeps_stages && plan.transfers.blocking &&
+      !keeps_stages && plan.transfers.blocking && !workload.context.divides() &&
       std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
         return stage.grid.blocks() == 1 && shared_parameters(workload.layers[stage.first_layer], stage.grid) == 0;
       });
-  const auto ways = ways_to_fold(places, !why_not, may_merge);
+  const auto ways = ways_to_fold(places, workload.context.degree, !why_not, may_merge);
   if (ways.empty()) return fmt::format("its stages have one replica, and {}", *why_not);
   KnownPaths paths(*cluster.network);
   std::optional<std::string> first_reason;

@@ -3,6 +3,7 @@
 #include "schedules/lowering/pipeline_program.hpp"
 
 #include "core/model/dtype.hpp"
+#include "core/plan/context_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/program/collective.hpp"
@@ -18,6 +19,19 @@
 #include <utility>
 
 namespace isobar::schedules {
+
+namespace {
+
+/// Adds what devices that divide sequences exchange to the collectives among shards, in the order of each pass.
+void add_exchanges(std::vector<ShardCollective> exchanges, std::vector<ShardCollective>& collectives)
+{
+  const auto first_before = std::stable_partition(exchanges.begin(), exchanges.end(),
+                                                  [](const auto& exchange) { return !is_before_pass(exchange.role); });
+  collectives.insert(collectives.begin(), exchanges.begin(), first_before);
+  collectives.insert(collectives.end(), first_before, exchanges.end());
+}
+
+}  // namespace
 
 void PipelineProgram::divide_memory(const Workload& workload)
 {
@@ -55,11 +69,13 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
 {
   shard_lanes_.resize(orders_.size());
   for (auto& work : works_) {
-    work.is_sharded = work.shards > 1;
-    if (!work.is_sharded) continue;
     const ShardGrid& grid = grids_[work.index];
+    std::vector<ShardCollective> collectives;
+    if (work.shards > 1) collectives = shard_collectives(workload, boundaries, work.first_layer, grid);
+    if (context_.divides()) add_exchanges(context_collectives(workload, work.first_layer, work.shards), collectives);
+    work.is_sharded = !collectives.empty();
     std::map<std::tuple<ShardPass, bool, Payload>, const ShardLane*> last;
-    for (const auto& collective : shard_collectives(workload, boundaries, work.first_layer, grid)) {
+    for (const auto& collective : collectives) {
       const ShardPass pass = pass_of(collective.role);
       if (pass != ShardPass::Forward && !is_training_) continue;
       ShardLane& lane = shard_lane(work.rank, collective);
@@ -81,7 +97,7 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
       if (is_before) work.sharded(pass).needed.push_back(lane);
     }
     const bool is_last = work.index + 1 == patterns_.size();
-    if (is_last && is_training_) {
+    if (is_last && is_training_ && work.shards > 1) {
       work.gradient.source = {&work.forwards, compute_lane, work.sharded(ShardPass::Forward).last};
     }
   }
@@ -104,24 +120,45 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
   }
 }
 
+std::vector<std::vector<std::size_t>> PipelineProgram::groups_at(std::size_t first, GridAxis axis) const
+{
+  const StageWork& work = works_[first];
+  std::vector<std::vector<std::size_t>> groups;
+  if (axis != GridAxis::Context) {
+    if (work.shards == 1) return groups;
+    groups = groups_along(grids_[work.index], axis, work.shards);
+    for (auto& group : groups) {
+      for (std::size_t& member : group) member += first;
+    }
+    return groups;
+  }
+  if (work.replica % context_.degree != 0) return groups;
+  for (std::size_t shard = 0; shard < work.shards; ++shard) {
+    auto& group = groups.emplace_back();
+    for (std::size_t i = 0; i < context_.degree; ++i) group.push_back(work_at(work.index, work.replica + i, shard));
+  }
+  return groups;
+}
+
 template <typename RecordOfRank, typename AxisOfRank>
 std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, std::optional<ShardRole> role,
                                                     RecordOfRank record_of_rank, AxisOfRank axis_of_rank)
 {
   std::vector<LaneId> lanes(orders_.size(), compute_lane);
   for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
-    const std::size_t shards = works_[i].shards;
     const std::size_t first = works_[i].rank;
-    if (shards == 1 || works_[i].part > 0 || record_of_rank(first).length == 0) continue;
-    for (const auto& group : groups_along(grids_[works_[i].index], axis_of_rank(first), shards)) {
+    if (works_[i].part > 0 || record_of_rank(first).length == 0) continue;
+    const GridAxis axis = axis_of_rank(first);
+    for (const auto& group : groups_at(i, axis)) {
       Channel channel;
-      for (const std::size_t shard : group) {
-        const std::size_t rank = works_[i + shard].rank;
+      for (const std::size_t work : group) {
+        const std::size_t rank = works_[work].rank;
         lanes[rank] = add_lane(rank, {name, Engine::Network, channels_.size(), role}, record_of_rank(rank));
         channel.ends.push_back({rank, lanes[rank]});
         channel.sites.push_back(site_of_rank_[rank]);
       }
-      channel.algorithm = algorithm_of_shards(algorithm_, channel.sites);
+      channel.algorithm = axis == GridAxis::Context ? algorithm_of_context(context_, algorithm_, channel.sites)
+                                                    : algorithm_of_shards(algorithm_, channel.sites);
       if (channel.algorithm != Algorithm::Hierarchical) channel.sites.clear();
       channels_.push_back(std::move(channel));
     }

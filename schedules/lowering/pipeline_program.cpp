@@ -59,6 +59,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   if (const auto fault = fault_of_transfers(plan)) throw InputError("transfers", *fault);
   ensure(orders_.size() == devices_of(plan).size(), "a program needs an order for each device of its plan");
   algorithm_ = plan.sync.algorithm;
+  context_ = workload.context;
   site_of_rank_.resize(orders_.size());
   for (const auto& placed : placed_shards(plan)) {
     site_of_rank_.at(placed.rank) = shard_of(plan, placed).site.value_or("");

@@ -29,7 +29,7 @@ namespace isobar::schedules {
 /// Collectives of shards with one lane on each of them: of a role and a product.
 using ShardKind = std::pair<ShardRole, std::size_t>;
 
-/// The collectives of one kind among the shards of a replica: number k is for task k of the subset.
+/// The collectives of one kind among shards that meet: number k is for task k of the subset.
 struct ShardLane {
   struct Each {
     Opcode opcode = Opcode::AllReduce;
@@ -93,7 +93,7 @@ struct StageWork {
   std::uint32_t index = 0;  // of the stage
   std::uint32_t part = 0;   // of the rank
   bool is_divided = false;  // among the replicas, as Sync::sharded says
-  bool is_sharded = false;  // among several shards
+  bool is_sharded = false;  // meets others for its passes: other shards, or parts of the same sequences
   Input input;
   Input gradient;
   Series forwards;
@@ -210,8 +210,12 @@ class PipelineProgram : public Program {
   /// Adds the lanes of ranks of which a stage lives elsewhere than on the device, and finds what they hold throughout.
   void add_tiers(const Plan& plan, const Workload& workload);
 
-  /// Finds before and after which tasks the shards of a replica that has several meet.
+  /// Finds before and after which tasks the shards of a replica that has several meet, and those of replicas that
+  /// divide sequences.
   void find_shard_lanes(const Workload& workload, const Boundaries& boundaries);
+
+  /// The works of shards that meet along an axis, if the one at `first` is the first of its replica and of its group.
+  std::vector<std::vector<std::size_t>> groups_at(std::size_t first, GridAxis axis) const;
 
   /// The lane of a rank for collectives of the kind of `collective`; made if there is none.
   ShardLane& shard_lane(std::size_t rank, const ShardCollective& collective);
@@ -223,9 +227,9 @@ class PipelineProgram : public Program {
   /// last part first. Where the replicas are not divided alike, their syncs do.
   void add_shared_gradient_sums();
 
-  /// Adds channels between shards of each replica that has several, and their lanes. The shards of a replica have all
-  /// their parts together. `record_of_rank`: what their lanes have in common; without a length there are none.
-  /// `axis_of_rank`: along which they meet.
+  /// Adds channels between shards that meet, and their lanes. The shards of a replica have all their parts together,
+  /// and so have those of replicas that divide sequences. `record_of_rank`: what their lanes have in common; without a
+  /// length there are none. `axis_of_rank`: along which they meet.
   template <typename RecordOfRank, typename AxisOfRank>
   std::vector<LaneId> connect_shards(const std::string& name, std::optional<ShardRole> role,
                                      RecordOfRank record_of_rank, AxisOfRank axis_of_rank);
@@ -434,6 +438,7 @@ class PipelineProgram : public Program {
   bool syncs_each_microbatch_ = false;
   bool overlaps_gathers_ = true;
   Algorithm algorithm_ = Algorithm::Ring;  // of replicas
+  ContextParallelism context_;
   std::vector<std::string> site_of_rank_;
   bool is_blocking_ = false;
   bool is_sliced_ = false;
