@@ -13,6 +13,7 @@
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
 #include "core/model/split_text.hpp"
+#include "core/plan/context_plan.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
@@ -191,16 +192,28 @@ class Checker {
     if (plan_.routing && plan_.routing != routing_of(workload_)) {
       fault("routing: not that of the given workload");
     }
+    check_context();
     check_system();
     check_data_server();
   }
 
+  void check_context()
+  {
+    if (plan_.context != workload_.context) {
+      fault("context: {}, not the {} of the given workload", text_of(plan_.context), text_of(workload_.context));
+    } else if (const auto found = fault_of_context(plan_)) {
+      fault("context: {}", *found);
+    } else if (const auto why_not = why_not_divided(workload_, plan_)) {
+      fault("context: {}", *why_not);
+    }
+  }
+
   void check_system()
   {
-    const std::uint64_t most = plan_.goal.microbatches * workload_.micro_batch;
+    const std::uint64_t most = plan_.goal.microbatches / plan_.context.degree * workload_.micro_batch;
     if (plan_.samples && *plan_.samples > most) {
       fault("samples: {}; the step has {} of {}, so at most {}", *plan_.samples,
-            counted(plan_.goal.microbatches, "micro-batch", "es"), workload_.micro_batch, most);
+            counted(plan_.goal.microbatches / plan_.context.degree, "micro-batch", "es"), workload_.micro_batch, most);
     }
     if (!plan_.system || framework_of(plan_) != nullptr || cluster_.systems.contains(plan_.system->name)) return;
     std::vector<std::string> known = framework_names();

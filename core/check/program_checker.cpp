@@ -352,7 +352,7 @@ class InstructionChecker {
   void record_collective(const Instruction& instruction, const Spot& spot)
   {
     const std::size_t channel = *program_.lanes(spot.rank)[spot.lane].channel;
-    if (is_of_grid(instruction, channel)) return record_in_grid(instruction, spot);
+    if (is_of_grid(instruction, channel) || is_of_sequence(spot)) return record_in_grid(instruction, spot);
     switch (instruction.payload) {
       case Payload::GradientFacts:
         tasks_.facts[spot.rank].include(spot);
@@ -402,6 +402,13 @@ class InstructionChecker {
     return stages;
   }
 
+  /// Whether ranks meet that have a part each of the same sequences, which are micro-batches of their own.
+  bool is_of_sequence(const Spot& spot) const
+  {
+    const auto& role = program_.lanes(spot.rank)[spot.lane].role;
+    return role && is_exchange(*role);
+  }
+
   /// Whether ranks of a grid meet for one micro-batch: not to add up copies of gradients once a step, nor with others.
   bool is_of_grid(const Instruction& instruction, std::size_t channel) const
   {
@@ -410,6 +417,12 @@ class InstructionChecker {
     if (!grid || instruction.payload == Payload::GradientFacts) return false;
     if (instruction.payload == Payload::ParameterGradient && instruction.opcode != Opcode::ReduceScatter) return false;
     return std::all_of(ends.begin(), ends.end(), [&](const End& end) { return tasks_.grid_of[end.rank] == grid; });
+  }
+
+  /// How many ranks have one each of the parts that meet.
+  std::uint64_t parts_of_sequence(const Spot& spot) const
+  {
+    return program_.channels()[*program_.lanes(spot.rank)[spot.lane].channel].ends.size();
   }
 
   void record_in_grid(const Instruction& instruction, const Spot& spot)
@@ -457,7 +470,8 @@ class InstructionChecker {
       return differ(fmt::format("{} B", a.size.value), fmt::format("{} B", b.size.value));
     }
     const bool has_microbatch = a.payload == Payload::Activation || a.payload == Payload::Gradient;
-    if (has_microbatch && a.microbatch != b.microbatch) {
+    const std::uint64_t parts = is_of_sequence(spot_a) ? parts_of_sequence(spot_a) : 1;
+    if (has_microbatch && a.microbatch / parts != b.microbatch / parts) {
       return differ(fmt::format("micro-batch {}", a.microbatch), fmt::format("micro-batch {}", b.microbatch));
     }
     if (!stages_agree(a, b)) return differ(fmt::format("stage {}", a.stage), fmt::format("stage {}", b.stage));

@@ -117,17 +117,18 @@ void PipelineSteps::find_passes()
   }
 }
 
-/// Finds who takes which micro-batch. All shards of a replica order their passes alike.
+/// Finds who takes which micro-batch.
 void PipelineSteps::find_takers()
 {
   takers_.assign(plan_.stages.size(), std::vector<Taker>(plan_.goal.microbatches));
   for (const Seat& seat : seats_) {
-    if (seat.shard > 0) {
-      const Seat& first = seats_[seat_at(seat.stage, seat.replica, 0)];
+    const std::size_t part = seat.replica % workload_.context.degree;  // of sequences
+    if (seat.shard > 0 || part > 0) {
+      const Seat& first = seats_[seat_at(seat.stage, seat.replica - part, 0)];
       ensure(seat.forwards == first.forwards && seat.backwards == first.backwards && seat.gradients == first.gradients,
-             "the shards of a replica order their passes alike");
-      continue;
+             "shards of a replica, and replicas that divide sequences, order their passes alike");
     }
+    if (seat.shard > 0) continue;
     const auto& passes = ranks_[seat.rank].passes;
     for (const std::size_t position : seat.forwards) {
       Taker& taker = takers_[seat.stage].at(passes[position].microbatch);

@@ -136,13 +136,16 @@ class PipelineSteps {
     std::size_t rounds = 0;
     std::vector<std::size_t> seats;
   };
-  /// The needs of the shards of a replica of a stage.
+  /// The needs of the shards of a replica of a stage, or of a group of replicas that divide sequences.
   struct ReplicaNeeds {
     std::vector<ShardNeed> needs;
     std::vector<std::vector<Meeting>> meetings;  // of each
   };
   void find_needs();
-  std::vector<Meeting> meetings_of(const ShardNeed& need, std::size_t stage, std::size_t replica);
+  void add_meetings(const ShardNeed& need, std::size_t stage, std::size_t replica, std::vector<Meeting>& meetings);
+  void add_meetings_of_parts(const ShardNeed& need, std::size_t stage, std::size_t replica,
+                             std::vector<Meeting>& meetings);
+  Meeting meeting_of(const ShardNeed& need, std::vector<std::size_t> seats);
   void add_shard_collectives();
   void add_shard_collectives(std::size_t first_seat, std::size_t position);
   void add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t position,
@@ -201,7 +204,7 @@ class PipelineSteps {
   std::vector<Seat> seats_;                           // by stage, replica and shard
   std::vector<std::vector<std::size_t>> first_seat_;  // by stage and replica
   std::vector<bool> is_divided_alike_;                // by stage: its replicas have the same shards
-  std::vector<ReplicaNeeds> needs_;                   // by the first seat of a replica, of several shards
+  std::vector<ReplicaNeeds> needs_;                   // by the first seat of a replica or of a group of them
   std::vector<Rank> ranks_;
   std::vector<std::vector<Taker>> takers_;                       // by stage and micro-batch
   std::unordered_map<std::uint64_t, std::size_t> streams_;       // by seats, and direction

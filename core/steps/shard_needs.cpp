@@ -3,6 +3,8 @@
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
 
+#include <variant>
+
 namespace isobar {
 
 namespace {
@@ -23,7 +25,8 @@ enum class NeedLane : std::uint8_t {
   InputGradient,
   NormGradient,
   InputAgain,
-  WeightGradient
+  WeightGradient,
+  Exchange  // of attention; its number is that of a collective
 };
 std::size_t number_of(NeedLane lane, std::size_t product = 0)
 {
@@ -221,7 +224,70 @@ class GridOfShards {
   std::vector<ShardNeed> needs_;
 };
 
+/// Numbers of a token: of its queries, and of its keys, in the layer.
+struct TokenNumbers {
+  double queries = 0;
+  double keys = 0;
+};
+
+TokenNumbers numbers_of_token(const Workload& workload, std::size_t layer)
+{
+  // Blocks follow the embedding, two layers each; the head is last.
+  const bool is_attention = layer % 2 == 1 && layer + 1 < workload.layers.size();
+  if (!is_attention) return {};
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) {
+    return {static_cast<double>(gpt->hidden), static_cast<double>(gpt->hidden)};
+  }
+  const auto* llama = std::get_if<LlamaSizes>(&workload.model);
+  ensure(llama != nullptr, "sequences of a gpt or llama are divided");
+  const double hidden = static_cast<double>(llama->hidden);
+  return {hidden, hidden * static_cast<double>(llama->kv_heads) / static_cast<double>(llama->heads)};
+}
+
 }  // namespace
+
+std::vector<ShardNeed> context_needs(const Workload& workload, std::size_t layer, std::size_t shards)
+{
+  const TokenNumbers numbers = numbers_of_token(workload, layer);
+  if (numbers.queries == 0) return {};
+  const auto parts = static_cast<double>(workload.context.degree);
+  const double tokens = static_cast<double>(workload.micro_batch) * static_cast<double>(workload.sequence) / parts;
+  const double each = tokens * size_of(workload.dtype) / static_cast<double>(shards);
+  const double queries = each * numbers.queries;
+  const double keys = each * numbers.keys;
+  bool repeats = false;
+  for (const std::size_t recomputed : workload.recompute) repeats = repeats || recomputed == layer;
+  std::vector<ShardNeed> needs;
+  const auto add = [&](NeedOf pass, bool is_before, Opcode opcode, double bytes) {
+    const Payload payload = pass == NeedOf::Forward ? Payload::Activation : Payload::Gradient;
+    needs.push_back({pass, is_before, is_before, opcode, payload, number_of(NeedLane::Exchange, needs.size()),
+                     ShardAxis{}, bytes, true});
+  };
+  switch (workload.context.exchange) {
+    case ContextExchange::AllToAll:
+      // Outputs go back; in the backward pass, their gradients come, and those of queries, keys and values go back.
+      add(NeedOf::Forward, false, Opcode::AllToAll, queries);
+      for (const double bytes : {queries, keys, keys}) add(NeedOf::InputGradient, false, Opcode::AllToAll, bytes);
+      for (const double bytes : {queries, keys, keys}) add(NeedOf::Forward, true, Opcode::AllToAll, bytes);
+      for (const double bytes : {queries, keys, keys, queries}) {
+        if (repeats) add(NeedOf::InputGradient, true, Opcode::AllToAll, bytes);
+      }
+      add(NeedOf::InputGradient, true, Opcode::AllToAll, queries);
+      break;
+    case ContextExchange::AllGather:
+      add(NeedOf::InputGradient, false, Opcode::ReduceScatter, 2 * keys * parts);
+      add(NeedOf::Forward, true, Opcode::AllGather, 2 * keys);
+      if (repeats) add(NeedOf::InputGradient, true, Opcode::AllGather, 2 * keys);
+      add(NeedOf::InputGradient, true, Opcode::AllGather, 2 * keys);
+      break;
+    case ContextExchange::Ring:
+      add(NeedOf::Forward, true, Opcode::AllGather, 2 * keys);
+      if (repeats) add(NeedOf::InputGradient, true, Opcode::AllGather, 2 * keys);
+      add(NeedOf::InputGradient, true, Opcode::AllGather, 4 * keys);
+      break;
+  }
+  return needs;
+}
 
 std::vector<ShardNeed> shard_needs(const Workload& workload, const Boundaries& cuts, std::size_t layer,
                                    const ShardGrid& grid, std::size_t shards)
