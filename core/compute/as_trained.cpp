@@ -5,6 +5,7 @@
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/compute/transformer.hpp"
+#include "core/costs/context_exchange_times.hpp"
 #include "core/costs/shard_collective_times.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -61,7 +62,7 @@ class Training {
         own_cluster_(own_cluster),
         pipeline_stage_(pipeline_stages(plan)),
         fill_(plan.samples ? static_cast<double>(*plan.samples) /
-                                 static_cast<double>(plan.goal.microbatches * workload.micro_batch)
+                                 (static_cast<double>(plan.goal.microbatches) * samples_of_microbatch(workload))
                            : 1)
   {
     for (std::size_t i = 0; i < cluster.devices.size(); ++i) index_of_.emplace(cluster.devices[i].name, i);
@@ -204,6 +205,9 @@ class Training {
     if (division.shards > 1) collectives = shard_collective_times(plan_, stage, layer, given_, cluster_);
     division.forward_collectives = collectives.forward;
     division.backward_collectives = collectives.backward;
+    const auto exchange = context_exchange_times(plan_, stage, block_of(given_, layer).first, given_, cluster_);
+    division.forward_exchange = exchange.forward;
+    division.backward_exchange = exchange.backward;
     if (const auto* profile = measurements_.layers_of(type)) return measured_cost(*profile, layer, division);
     const DeviceConstants device = measurements_.constants_of(type);
     const auto time =
@@ -222,6 +226,7 @@ class Training {
     cost.forward = std::max(cost.forward - time.hidden_forward, Seconds(0));
     cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
     cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
+    if (attention_widths(given_, layer)) cost.parts.tensor += exchange.forward + exchange.backward;
     add_repeated_collectives(repeated_part(layer, division) * collectives.forward, cost);
     const double parameters = parameters_of_shard(given_, layer, division.shards, framework_);
     // Replicas that divide updates zero and clip all gradients nevertheless.
@@ -262,6 +267,9 @@ class Training {
       throw InputError(profile.name,
                        "has times of whole blocks, and attention: recomputed or recompute_operators repeats a part of "
                        "them; leave it out");
+    }
+    if (given_.context.divides()) {
+      throw InputError(profile.name, "has times of whole sequences, and the plan's context divides them");
     }
     LayerCost cost;
     const auto without = [](Seconds all, Seconds collectives) { return std::max(all - collectives, Seconds(0)); };

@@ -19,7 +19,7 @@ struct PassParts {
   Seconds attention;
   Seconds memory_bound;
   Seconds launch;    ///< of the host, as far as it adds to what devices take
-  Seconds tensor;    ///< collectives among shards, which are in no pass, as far as passes do not hide them
+  Seconds tensor;    ///< among shards and parts of sequences: in no pass, as far as passes do not hide it
   Seconds pipeline;  ///< receiving, where that is a device's work
 
   Seconds all() const { return products + attention + memory_bound + launch + tensor + pipeline; }

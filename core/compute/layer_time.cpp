@@ -294,10 +294,24 @@ struct LayerResources {
   LayerTime time;  ///< without waiting for the host
   Seconds forward_host;
   Seconds backward_host;
+  Seconds collectives;  ///< among shards and parts of a sequence, that nothing hides
 
   Seconds device() const { return time.forward.device() + time.backward.device(); }
   Seconds host() const { return forward_host + backward_host; }
 };
+
+/// A ring exchanges beside attention: each of its steps takes the longer of the two. So recomputed ones do.
+void add_hidden_exchange(const Workload& workload, std::size_t layer, const LayerDivision& division, LayerTime& time)
+{
+  const HiddenAttention most = most_hidden_attention(workload, time);
+  const bool repeats = is_recomputed(workload, layer);
+  const Seconds repeated = repeats ? division.forward_exchange : Seconds(0);
+  const Seconds hidden = std::min(most.forward, division.forward_exchange);
+  time.hidden_forward += hidden;
+  time.hidden_backward +=
+      std::min(most.backward - (repeats ? most.forward : Seconds(0)), division.backward_exchange - repeated);
+  if (repeats) time.hidden_backward += hidden;
+}
 
 LayerResources resources_of(const Workload& workload, std::size_t layer, const DeviceConstants& device,
                             const Framework& framework, const LayerDivision& division, const OperatorTable* table)
@@ -343,6 +357,12 @@ LayerResources resources_of(const Workload& workload, std::size_t layer, const D
     time.hidden_forward = hidden_part * std::min(division.forward_collectives, time.forward.products);
     time.hidden_backward = hidden_part * std::min(division.backward_collectives, time.backward.products);
   }
+  needs.collectives = division.forward_collectives + division.backward_collectives;
+  if (of_layer.scores > 0) {
+    needs.collectives += division.forward_exchange + division.backward_exchange;
+    add_hidden_exchange(workload, layer, division, time);
+  }
+  needs.collectives -= time.hidden_forward + time.hidden_backward;
   return needs;
 }
 
@@ -364,9 +384,7 @@ LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceCo
   const auto [first, last] = block_of(workload, layer);
   for (std::size_t each = first; each <= last; ++each) {
     const LayerResources needs = resources_of(workload, each, device, framework, division, table);
-    const Seconds hidden = needs.time.hidden_forward + needs.time.hidden_backward;
-    const Seconds exposed = division.forward_collectives + division.backward_collectives - hidden;
-    wait += needs.host() - needs.device() - exposed;
+    wait += needs.host() - needs.device() - needs.collectives;
     host += needs.host();
     if (each == layer) own = needs;
   }
@@ -375,6 +393,15 @@ LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceCo
     own.time.backward.launch = wait * (own.backward_host / host);
   }
   return own.time;
+}
+
+HiddenAttention most_hidden_attention(const Workload& workload, const LayerTime& time)
+{
+  if (!workload.context.divides() || workload.context.exchange != ContextExchange::Ring) return {};
+  // Nothing comes while the last of the equal parts is computed.
+  const auto parts = static_cast<double>(workload.context.degree);
+  const double beside = (parts - 1) / parts;
+  return {beside * time.forward.attention, beside * time.backward.attention};
 }
 
 Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework)

@@ -33,7 +33,7 @@ struct LayerTime {
   PassTime backward;        ///< with recomputation
   Seconds backward_weight;  ///< of `backward`: the gradients of parameters
   /// How much less a pass takes than its time and its collectives together, where the framework runs collectives among
-  /// shards beside products.
+  /// shards beside products, and where keys and values go around a ring beside attention.
   Seconds hidden_forward;
   Seconds hidden_backward;
 };
@@ -45,6 +45,9 @@ struct LayerDivision {
   /// Time that the device spends in collectives among the shards during a pass, while the host issues more kernels.
   Seconds forward_collectives = {};
   Seconds backward_collectives = {};
+  /// Likewise in what devices that divide sequences exchange for the block's attention, which a ring hides.
+  Seconds forward_exchange = {};
+  Seconds backward_exchange = {};
 };
 
 /// Time of one micro-batch of the workload in a layer, on one of the shards, without communication. Backward includes
@@ -54,6 +57,13 @@ struct LayerDivision {
 LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceConstants& device,
                      const Framework& framework, const LayerDivision& division = {},
                      const OperatorTable* table = nullptr);
+
+/// The most that a ring of `context` hides of a layer's attention, in each pass; nothing for other exchanges.
+struct HiddenAttention {
+  Seconds forward;
+  Seconds backward;
+};
+HiddenAttention most_hidden_attention(const Workload& workload, const LayerTime& time);
 
 /// Time of the optimizer's update of the parameters that a device updates.
 Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework);

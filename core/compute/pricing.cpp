@@ -50,6 +50,16 @@ class TypeTimes {
     return {time.forward.total() * speed, time.backward.total() * speed, time.backward_weight * speed};
   }
 
+  /// The most of it that is beside what parts of a sequence exchange: attention beside a ring, and what the host adds.
+  ShardWork beside_exchange(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
+                            FlopsPerSecond speed) const
+  {
+    if (layers_ != nullptr || !workload.context.divides()) return {};
+    const auto time = layer_time(workload, layer, constants_, framework, {shards}, table_);
+    const HiddenAttention most = most_hidden_attention(workload, time);
+    return {(most.forward + time.forward.launch) * speed, (most.backward + time.backward.launch) * speed, {}};
+  }
+
  private:
   /// By the nearest number of shards that was measured.
   ShardWork measured(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
@@ -211,11 +221,13 @@ double least_as_trained(const Plan& plan, const Workload& workload, const Cluste
       if (!kinds.emplace(layer.forward.value, layer.backward.value).second) continue;
       const std::size_t units = is_shared && layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
       for (std::size_t shards = 1; shards <= units; shards *= 2) {
-        const ShardWork work = times.work(workload, index, shards, framework, device.speed_at(workload.dtype));
+        const FlopsPerSecond speed = device.speed_at(workload.dtype);
+        const ShardWork work = times.work(workload, index, shards, framework, speed);
         const bool hides_all = shards > 1 && framework.hides_shard_collectives;
         const bool hides_sums = shards > 1 && framework.hides_shard_sums;
-        const Flops forward = (hides_all ? 1 - hidden_part : 1) * work.forward;
-        const Flops backward = (hides_all || hides_sums ? 1 - hidden_part : 1) * work.backward;
+        const ShardWork beside = times.beside_exchange(workload, index, shards, framework, speed);
+        const Flops forward = (hides_all ? 1 - hidden_part : 1) * (work.forward - beside.forward);
+        const Flops backward = (hides_all || hides_sums ? 1 - hidden_part : 1) * (work.backward - beside.backward);
         const auto count = static_cast<double>(shards);
         if (layer.forward > Flops(0)) least = std::min(least, count * (forward / layer.forward));
         const Flops both = layer.forward + layer.backward;

@@ -35,7 +35,8 @@ void price(Workload& workload, const Cluster& cluster,
            const Measurements& measurements = {});
 
 /// The least part of the times that `price` gives which a layer takes as trained (AsTrained), whole or of all its
-/// shards together if stages of the plan are shared: by what products hide, and by what shards of other types take.
+/// shards together if stages of the plan are shared: by what products hide, by what shards of other types take, and by
+/// what is beside exchanges of divided sequences.
 /// Bounds of any placement are multiplied by it. 1 for plans without training software. O(kinds of layers x types).
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster);
 
