@@ -139,9 +139,10 @@ Seconds time_at_peak(const std::vector<results::PipelineStage>& stages, const Ro
     most = std::max(most, time);
   }
   const Plan& plan = candidate.row.plan;
-  const std::uint64_t samples = plan.samples.value_or(plan.goal.microbatches * workload.micro_batch);
-  const double microbatches = static_cast<double>(samples) / static_cast<double>(workload.micro_batch) /
-                              static_cast<double>(stages.front().replicas);
+  const double of_microbatch = samples_of_microbatch(workload);
+  const double samples =
+      plan.samples ? static_cast<double>(*plan.samples) : static_cast<double>(plan.goal.microbatches) * of_microbatch;
+  const double microbatches = samples / of_microbatch / static_cast<double>(stages.front().replicas);
   return microbatches * most + (sum - most) / static_cast<double>(stages.front().parts);
 }
 
@@ -254,9 +255,10 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
   prediction.memory = of_kind(*std::ranges::max_element(times.peaks()),
                               row.memory_kind.value_or(results::MemoryKind::Device), framework->memory);
   if (choices_of(row).size() > 1) {
-    prediction.notes.push_back(fmt::format("micro-batch {}, {} virtual stages and recomputation {} are the best {}",
-                                           choice.micro_batch, choice.virtual_stages, name_of(choice.recompute),
-                                           lack ? "of those that do not fit" : "that fit"));
+    const std::string exchange = plan.context.divides() ? fmt::format(", exchange {}", name_of(choice.exchange)) : "";
+    prediction.notes.push_back(fmt::format("micro-batch {}, {} virtual stages{} and recomputation {} are the best {}",
+                                           choice.micro_batch, choice.virtual_stages, exchange,
+                                           name_of(choice.recompute), lack ? "of those that do not fit" : "that fit"));
   }
   if (lack) prediction.notes.push_back(*lack);
   for (auto& source : sources_of(*framework, compute::measurements_of(row_plan.workload), types)) {

@@ -131,13 +131,15 @@ void add_stages(Plan& plan, const Workload& workload, const results::DevicesOfSt
     }
   }
   if (row.sequence_parallel && shards > 1) made.grid = {ShardGrid::Form::Sequence, shards};
-  // A layer of several shards is a stage, and so is a block whose parameters are gathered for it.
+  // A layer of several shards, or of a part of each sequence, is a stage, and so is a block whose parameters are
+  // gathered for it.
   const bool gathers = row.zero_stage >= 2 && places.size() > 1;
   for (std::size_t begin = first; begin <= last; begin = made.last_layer + 1) {
     made.first_layer = begin;
-    made.last_layer = shards > 1 ? begin : last;
+    const bool is_each = shards > 1 || plan.context.divides();
+    made.last_layer = is_each ? begin : last;
     const bool is_block = begin > 0 && begin + 2 < workload.layers.size();
-    if (shards == 1 && gathers) made.last_layer = is_block ? std::min(begin + 1, last) : begin;
+    if (!is_each && gathers) made.last_layer = is_block ? std::min(begin + 1, last) : begin;
     plan.stages.push_back(made);
   }
 }
@@ -167,8 +169,9 @@ Algorithm algorithm_of(const Plan& plan, bool divides)
 
 void require_supported(const MeasuredRow& row, const RowChoice& choice)
 {
-  if (row.context_degree > 1)
-    throw Unsupported(fmt::format("cp: {}; sequences are not divided among devices", row.context_degree));
+  if (row.context_degree > 1 && !row.plan.empty()) {
+    throw Unsupported(fmt::format("cp: {}; the plan says how sequences are divided", row.context_degree));
+  }
   if (row.expert_degree > 1)
     throw Unsupported(fmt::format("ep: {}; rows with experts are not predicted", row.expert_degree));
   if (choice.virtual_stages > 1 && row.pipeline_degree == 1) {
@@ -256,10 +259,16 @@ std::vector<RowChoice> choices_of(const MeasuredRow& row)
   }
   std::vector<Recomputation> recomputations = {row.recompute.value_or(Recomputation::None)};
   if (!row.recompute) recomputations.push_back(Recomputation::Full);
+  std::vector<ContextExchange> exchanges = {row.context_exchange.value_or(ContextExchange::Ring)};
+  if (row.context_degree > 1 && !row.context_exchange) {
+    exchanges = {ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll};
+  }
   std::vector<RowChoice> choices;
   for (const auto micro_batch : micro_batches) {
     for (const auto chunks : virtual_stages) {
-      for (const auto recompute : recomputations) choices.push_back({micro_batch, chunks, recompute});
+      for (const auto recompute : recomputations) {
+        for (const auto exchange : exchanges) choices.push_back({micro_batch, chunks, recompute, exchange});
+      }
     }
   }
   return choices;
@@ -277,19 +286,27 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   if (most_shards > 1 || is_planned) {
     made = workload_of(row, choice, most_shards, is_planned ? degrees.recomputed : std::vector<BlockOperators>());
   }
+  Plan plan;
+  if (row.context_degree > 1) {
+    plan.context = {row.context_degree, choice.exchange};
+    if (const auto why_not = why_not_divided(made.workload, plan.context, most_shards)) {
+      throw Unsupported("cp: " + *why_not);
+    }
+    made.workload = with_context(made.workload, plan.context);
+  }
   const std::size_t layers = made.workload.layers.size();
   const double placed = std::accumulate(degrees.blocks.begin(), degrees.blocks.end(), 0.0);
   if (std::abs(placed - blocks) > 0.05) {
     throw Unsupported(fmt::format("layers: of {:g} blocks; the model has {:g}", placed, blocks));
   }
 
-  // Micro-batches: the most that one of the replicas takes, in each stage.
-  Plan plan;
+  // Micro-batches: the most that one of the replicas takes, in each stage. Of divided sequences they are parts.
   const std::size_t replicas = *std::ranges::max_element(degrees.data);
-  const double samples = static_cast<double>(row.global_batch) / static_cast<double>(replicas);
+  const std::uint64_t all_samples = row.global_batch * plan.context.degree;  // of parts
+  const double samples = static_cast<double>(all_samples) / static_cast<double>(replicas);
   const auto each = static_cast<std::uint64_t>(std::ceil(samples / static_cast<double>(choice.micro_batch) - 1e-9));
   plan.goal.microbatches = each * replicas;
-  if (row.global_batch < plan.goal.microbatches * choice.micro_batch) plan.samples = row.global_batch;
+  if (all_samples < plan.goal.microbatches * choice.micro_batch) plan.samples = row.global_batch;
   for (const std::size_t data : degrees.data) {
     if (plan.goal.microbatches % data != 0) {
       throw Unsupported(fmt::format("dp: {} replicas of a stage for {} micro-batches", data, plan.goal.microbatches));

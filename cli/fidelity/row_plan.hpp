@@ -18,6 +18,7 @@ struct RowChoice {
   std::uint64_t micro_batch = 1;
   std::size_t virtual_stages = 1;
   results::Recomputation recompute = results::Recomputation::None;
+  ContextExchange exchange = ContextExchange::Ring;  ///< if the row divides sequences
 };
 
 /// The choices for a row: one, unless it does not say all of them.

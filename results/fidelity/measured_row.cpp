@@ -98,6 +98,21 @@ class RowCells {
     return size ? std::optional(Bytes(*size)) : std::nullopt;
   }
 
+  /// Into how many parts sequences are divided, and perhaps how these exchange: 4, or 4 ring.
+  void context(const char* column, MeasuredRow& row) const
+  {
+    const std::string& cell = text(column);
+    if (cell.empty()) return;
+    const std::size_t space = std::min(cell.find(' '), cell.size());
+    row.context_degree = count_of(column, cell.substr(0, space), 1, most_devices);
+    if (space == cell.size()) return;
+    const std::string name = cell.substr(space + 1);
+    row.context_exchange = context_exchange_from_name(name);
+    if (row.context_exchange) return;
+    fault(column, fmt::format("{} is not known; write {}, or the number alone", in_quotes(name),
+                              fmt::join(context_exchange_names(), ", ")));
+  }
+
   /// A number, or one for each stage: 2+2+4.
   std::vector<std::size_t> degrees(const char* column, std::size_t stages) const
   {
@@ -211,7 +226,7 @@ MeasuredRow row_of(const RowCells& cells, const std::string& file, int line)
   row.pipeline_degree = cells.count("pp", 1, most_devices).value_or(1);
   row.tensor_degrees = cells.degrees("tp", row.pipeline_degree);
   row.data_degrees = cells.degrees("dp", row.pipeline_degree);
-  row.context_degree = cells.count("cp", 1, most_devices).value_or(1);
+  cells.context("cp", row);
   row.expert_degree = cells.count("ep", 1, most_devices).value_or(1);
   row.virtual_stages = cells.count("virtual_stages", 1, 1000);
   row.zero_stage = cells.count("zero", 0, 3).value_or(0);

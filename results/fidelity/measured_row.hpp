@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/model/sharding.hpp"
 #include "core/units.hpp"
 
 #include <cstddef>
@@ -67,6 +68,7 @@ struct MeasuredRow {
   std::vector<std::size_t> tensor_degrees = {1};  ///< one, or one a stage
   std::vector<std::size_t> data_degrees = {1};    ///< likewise
   std::size_t context_degree = 1;
+  std::optional<ContextExchange> context_exchange = {};  ///< if it is known
   std::size_t expert_degree = 1;
   std::optional<std::size_t> virtual_stages = {};
   std::size_t zero_stage = 0;  ///< of ZeRO, 0 to 3

@@ -163,6 +163,7 @@ Table run_lines(const MeasuredRow& row)
   std::string degrees = fmt::format("pp {}, tp {}, dp {}", row.pipeline_degree, fmt::join(row.tensor_degrees, "+"),
                                     fmt::join(row.data_degrees, "+"));
   if (row.context_degree > 1) degrees += fmt::format(", cp {}", row.context_degree);
+  if (row.context_exchange) degrees += fmt::format(" {}", name_of(*row.context_exchange));
   if (row.expert_degree > 1) degrees += fmt::format(", ep {}", row.expert_degree);
   if (row.virtual_stages.value_or(1) > 1) degrees += fmt::format(", {} chunks a device", *row.virtual_stages);
   if (row.zero_stage > 0) degrees += fmt::format(", ZeRO {}", row.zero_stage);

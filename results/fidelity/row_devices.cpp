@@ -111,7 +111,7 @@ RowDegrees degrees_of(const MeasuredRow& row, double blocks, std::size_t virtual
   const std::size_t stages = row.pipeline_degree;
   for (std::size_t stage = 0; stage < stages; ++stage) {
     degrees.tensor.push_back(of_stage(row.tensor_degrees, stage));
-    degrees.data.push_back(of_stage(row.data_degrees, stage));
+    degrees.data.push_back(row.context_degree * of_stage(row.data_degrees, stage));
   }
   degrees.blocks = row.blocks;
   if (degrees.blocks.empty()) {

@@ -74,9 +74,11 @@ RowParts parts_of(const Plan& plan, const std::vector<PipelineStage>& stages, co
   parts.data = stage.replicas > 1 ? std::min(std::max(tail, Seconds(0)), times.sums_after_passes()) : Seconds(0);
   const Seconds idle = last_backward - microbatches * stage.passes.all();
   if (stages.size() == 1) {
-    // Gathers of parameters, and what they slow down; else collectives among shards that computations do not hide.
+    // Gathers of parameters, and what they slow down; else collectives among shards, and parts of sequences, that
+    // computations do not hide.
     const bool gathers = plan.sync.sharded == Sharding::Parameters;
-    (stage.shards > 1 && !gathers ? parts.tensor : parts.data) += idle + tail - parts.data;
+    const bool meets_for_passes = stage.shards > 1 || plan.context.divides();
+    (meets_for_passes && !gathers ? parts.tensor : parts.data) += idle + tail - parts.data;
     return parts;
   }
   parts.bubble = tail - parts.data;

@@ -379,6 +379,28 @@ class Workloads(Rows):
                                cells | {"workload": workload, "recompute": "selective"}):
             self.assertAlmostEqual(step, dropped, places=12)
 
+    def test_divides_sequences_by_the_exchange_of_the_row_or_the_one_of_the_least_step(self):
+        exchanges = ("ring", "all-gather", "all-to-all")
+        rows = [{"cp": f"4 {exchange}", "dp": 2, "workload": self.llama, "framework": "megatron-core-0.8"}
+                for exchange in exchanges]
+        steps = self.steps(*rows)
+        self.assertEqual(len(set(steps)), 3, steps)
+        self.assertAlmostEqual(self.steps(rows[0] | {"cp": "4"})[0], min(steps), places=12)
+        notes = self.notes(**(rows[0] | {"cp": 4}))
+        self.assertTrue(any(f"exchange {name} are" in note or f"exchange {name} and" in note
+                            for note in notes for name in exchanges), notes)
+
+    def test_folds_groups_that_divide_sequences(self):
+        many = {"platform_overrides": "nodes=8", "workload": self.llama, "framework": "megatron-core-0.8"}
+        shapes = [{"dp": 8, "zero": 1}, {"dp": 4, "tp": 2, "sequence_parallel": 1}, {"dp": 4, "pp": 2}]
+        rows = [many | shape | {"cp": f"4 {exchange}"} for shape in shapes for exchange in ("ring", "all-to-all")]
+        table = self.table(*rows)
+        folded, unfolded = (self.json_of("fidelity", table, *options)["rows"] for options in ((), ("--unfolded",)))
+        for cells, one, other in zip(rows, folded, unfolded):
+            with self.subTest(cells=cells):
+                self.assertEqual((one["status"], one["folded"], other["folded"]), ("predicted", True, False))
+                self.assertAlmostEqual(other["predicted_s"] / one["predicted_s"], 1, delta=1e-6)
+
     def test_says_what_a_row_leaves_open(self):
         known = [{"micro_batch": size, "global_batch": 8} for size in (1, 2, 4, 8)]
         least = min(self.steps(*known))
@@ -400,7 +422,7 @@ class Reasons(Rows):
     def test_says_why_a_row_cannot_be_expressed(self):
         unknown = self.write("unknown.yaml", MACHINE.replace("A100-SXM4-80GB", "Z9"))
         self.assert_unsupported(
-            ({"cp": 2}, "cp: 2; sequences are not divided among devices"),
+            ({"cp": 3}, "cp: sequences of 1024 tokens are not 6 equal chunks, two for each of 3 parts; use another degree"),
             ({"ep": 2}, "ep: 2; rows with experts are not predicted"),
             ({"schedule": "zb-h1"}, "schedule: zb-h1 is none that plans have"),
             ({"dp": 16}, "platform: has 8 devices, too few for the degrees of the row"),
