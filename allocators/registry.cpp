@@ -179,6 +179,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
       break;
     }
     plan.recompute = problem.workload.recompute;
+    plan.context = problem.workload.context;
     plan.data_server = problem.cluster.data_server;
     std::optional<Excess> excess;
     Seconds step;
@@ -225,6 +226,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.outcome = is_cut_short ? Outcome::TimedOut : Outcome::Infeasible;
     plan.reason = proposals.reason;
     plan.recompute = problem.workload.recompute;
+    plan.context = problem.workload.context;
     plan.data_server = problem.cluster.data_server;
     return {plan};
   }
@@ -602,6 +604,7 @@ Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& clust
   proposed.transfers = plan.transfers;
   proposed.system = plan.system;
   proposed.samples = plan.samples;
+  proposed.context = plan.context;
   for (auto& stage : proposed.stages) {
     for (auto& replica : stage.replicas) {
       for (auto& shard : replica.shards) {

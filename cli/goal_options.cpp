@@ -159,6 +159,34 @@ void GoalOptions::add_global_batch_to(CLI::App& command)
             "(objectives step and pipeline; default: the workload's micro-batch times --microbatches)");
 }
 
+void GoalOptions::add_context_to(CLI::App& command)
+{
+  using allocators::Allocator;
+  add_count(command, "--context", context,
+            fmt::format("replicas that divide each sequence, beside --replicas ({}; gpt and llama with unit: operator "
+                        "and compute: operators; default: 1)",
+                        allocators_with(&Allocator::takes_context)));
+  command.add_option("--context-exchange", context_exchange,
+                     fmt::format("how they exchange what attention needs: {} (default: ring)",
+                                 fmt::join(context_exchange_names(), ", ")));
+}
+
+ContextParallelism GoalOptions::context_parallelism() const
+{
+  if (context == 0) throw InputError("--context", "0 is not a number of parts; write 1 or more");
+  if (context_exchange && context.value_or(1) == 1) {
+    throw InputError("--context-exchange", "is for divided sequences; add --context");
+  }
+  ContextParallelism parallelism;
+  if (context.value_or(1) == 1) return parallelism;
+  parallelism.degree = *context;
+  if (context_exchange) {
+    parallelism.exchange = chosen<ContextExchange>("--context-exchange", *context_exchange, context_exchange_from_name,
+                                                   context_exchange_names());
+  }
+  return parallelism;
+}
+
 void GoalOptions::add_search_to(CLI::App& command)
 {
   add_count(command, "--budget", budget,
@@ -325,6 +353,7 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
       {"--replicas", grid.replicas.has_value(), &Allocator::takes_grid},
       {"--tensor", grid.tensor.has_value(), &Allocator::takes_shards},
       {"--splits", splits.has_value(), &Allocator::takes_splits},
+      {"--context", context.has_value(), &Allocator::takes_context},
       {"--max-replicas", max_replicas.has_value(), &Allocator::limits_degrees},
       {"--max-tensor-parallel", max_tensor_parallel.has_value(), &Allocator::limits_degrees},
       {"--window", window.has_value(), &Allocator::takes_window},

@@ -76,7 +76,22 @@ Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const s
   return with_micro_batch(workload, micro_batch);
 }
 
-Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place)
+Workload in_parts(const Inputs& inputs, Workload workload, const ContextParallelism& context, std::size_t shards,
+                  const std::string& where)
+{
+  if (context == workload.context) return workload;
+  if (inputs.has_measured_layers) {
+    throw InputError(where, fmt::format("{} was measured with whole sequences; leave --profile out",
+                                        inputs.profile_fingerprint->name));
+  }
+  if (const auto why_not = why_not_divided(workload, context, shards)) throw InputError(where, *why_not);
+  return with_context(workload, context);
+}
+
+namespace {
+
+/// The workload with the micro-batch and the routing of a plan.
+Workload at_planned_size(const Inputs& inputs, const Plan& plan, const std::string& place)
 {
   const Workload& workload = inputs.workload;
   const std::uint64_t micro_batch = plan.micro_batch.value_or(workload.micro_batch);
@@ -89,6 +104,14 @@ Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& p
   }
   if (const auto fault = fault_of_routing(workload, *plan.routing, micro_batch)) throw InputError(where, *fault);
   return with_routing(workload, *plan.routing, micro_batch);
+}
+
+}  // namespace
+
+Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place)
+{
+  const std::size_t shards = plan.stages.empty() ? 1 : plan.stages.front().replicas.front().shards.size();
+  return in_parts(inputs, at_planned_size(inputs, plan, place), plan.context, shards, place + "context");
 }
 
 std::optional<std::string> note_of_routing(const Plan& plan, const Workload& workload)

@@ -15,8 +15,13 @@ namespace isobar::cli {
 /// size.
 Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const std::string& where);
 
-/// The workload with the micro-batch and the routing of a plan. `place` precedes its keys in messages, such as
-/// "plan.json: ". @throws InputError as at_micro_batch does.
+/// The parts of a workload whose sequences groups of `shards` devices divide. @throws InputError that begins with
+/// `where`, the option or key that divides them, for sequences that cannot be divided so, and for measured times.
+Workload in_parts(const Inputs& inputs, Workload workload, const ContextParallelism& context, std::size_t shards,
+                  const std::string& where);
+
+/// The workload with the micro-batch, the routing and the context of a plan. `place` precedes its keys in messages,
+/// such as "plan.json: ". @throws InputError as at_micro_batch does.
 Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place = "");
 
 /// Says that a plan drops other tokens than the workload, if it does.

@@ -57,7 +57,8 @@ class Grids {
       const auto depths = given.pipeline ? std::vector{*given.pipeline} : divisors_of(devices);
       for (const std::uint64_t depth : depths) {
         for (const std::uint64_t tensor : numbers_of_shards(devices / depth)) {
-          const std::uint64_t replicas = given.replicas ? *given.replicas : most_replicas(devices / (depth * tensor));
+          const std::uint64_t replicas =
+              given.replicas ? *given.replicas * context().degree : most_replicas(devices / (depth * tensor));
           if (replicas == 0 || depth * replicas * tensor > devices) continue;
           const auto grids = shard_grids(form(), tensor);
           if (grids.empty()) why_not_ = fmt::format("{} do not lie in such a grid", counted(tensor, "shard"));
@@ -111,12 +112,14 @@ class Grids {
   }
 
   ShardGrid::Form form() const { return problem_.limits.grid.splits; }
+  const ContextParallelism& context() const { return problem_.workload.context; }
 
-  /// The largest divisor of the step's micro-batches that is at most `most`; 0 if there is none.
+  /// The largest divisor of the step's micro-batches that is at most `most` and a multiple of the parts of a sequence;
+  /// 0 if there is none.
   std::uint64_t most_replicas(std::uint64_t most) const
   {
     for (std::uint64_t replicas = std::min(most, problem_.goal.microbatches); replicas > 0; --replicas) {
-      if (problem_.goal.microbatches % replicas == 0) return replicas;
+      if (problem_.goal.microbatches % replicas == 0 && replicas % context().degree == 0) return replicas;
     }
     return 0;
   }
@@ -147,13 +150,18 @@ class Grids {
       why_not_ = *why_not;
       return;
     }
+    if (const auto why_not = why_not_divided(problem_.workload, context(), degrees.tensor)) {
+      why_not_ = *why_not;
+      return;
+    }
     for (const std::size_t chunks : possible_parts(schedule_, problem_.goal.schedule)) {
       if (degrees.pipeline * chunks > chain_cost_.layers()) {
         why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
                                counted(degrees.pipeline * chunks, "stage"), chain_cost_.layers());
         continue;
       }
-      if (degrees.pipeline == 1 && chunks > 1 && degrees.tensor > 1) {
+      const bool has_parts = degrees.tensor > 1 || context().divides();
+      if (degrees.pipeline == 1 && chunks > 1 && has_parts) {
         why_not_ = fmt::format("schedule {} has shards of several stages of a pipeline only", schedule_.name);
         continue;
       }
@@ -201,7 +209,8 @@ class Grids {
     // also if replicas divide them.
     std::vector<std::pair<Sharding, std::size_t>> divisions = {{Sharding::None, 1}};
     if (replicas > 1) divisions.emplace_back(Sharding::Optimizer, 1);
-    if (replicas > 1 && tensor > 1) {
+    const bool is_each_a_part = tensor > 1 || context().divides();  // each layer
+    if (replicas > 1 && is_each_a_part) {
       divisions.emplace_back(Sharding::Parameters, 1);  // of stages whose every layer is a part
     } else if (replicas > 1 && schedule_.folding == schedules::Folding::OneEach) {
       divisions.emplace_back(Sharding::Optimizer, parts_of_divided_stage);
@@ -214,7 +223,7 @@ class Grids {
         plan.stages = stages_in_parts(parts);
         if (can_divide(plan)) add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
       }
-      if (replicas == 1 || tensor == 1) continue;
+      if (replicas == 1 || !is_each_a_part) continue;
       plan.sync = {algorithm, Sharding::None, gradient_bucket};  // of layers, each of which is a part
       add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
     }
@@ -228,6 +237,7 @@ class Grids {
     std::string shape;
     if (given.pipeline) shape += fmt::format(" of {} in a pipeline", counted(*given.pipeline, "device"));
     if (given.replicas) shape += fmt::format(" with {}", counted(*given.replicas, "replica"));
+    if (context().divides()) shape += fmt::format(" of sequences in {}", text_of(context()));
     if (given.tensor) shape += fmt::format(" of {}", counted(*given.tensor, "shard"));
     if (form() != Form::OneD) shape += fmt::format(" in {}", name_of(form()));
     return fmt::format("there is no grid{} on {}{}", shape, counted(problem_.cluster.devices.size(), "device"),

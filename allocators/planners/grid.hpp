@@ -19,6 +19,9 @@ namespace isobar::allocators {
 /// four parts, or all with stages in four parts; they exchange it in a ring, or if those of a stage lie in several
 /// sites also hierarchically.
 ///
+/// Of a workload whose sequences are divided into c parts, d is a multiple of c, and each next c replicas take the
+/// parts of one micro-batch after another. Each layer is then a part of its stage.
+///
 /// A baseline: every grid is tried, but layers, shares and the order of devices are not searched.
 /// O(speeds x divisors of D squared) proposals of D replicas. Deterministic.
 ///
@@ -37,6 +40,7 @@ inline constexpr Allocator grid_allocator = {
     .takes_grid = true,
     .takes_shards = true,
     .takes_splits = true,
+    .takes_context = true,
     .rivalry = Rivalry::SameGoal,
 };
 

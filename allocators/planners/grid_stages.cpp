@@ -109,7 +109,7 @@ std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size
       replica.shards.back().share = 1 / static_cast<double>(placed.devices.size());
     }
   }
-  if (!has_shards(layers)) return layers;
+  if (!has_shards(layers) && !cost.workload().context.divides()) return layers;
   layers.resize(last - first + 1, Stage(whole));
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].first_layer = layers[i].last_layer = first + i;
   return layers;

@@ -54,8 +54,8 @@ struct ReplicaPlacement {
 std::vector<ReplicaPlacement> equal_replicas(std::span<const std::size_t> devices, std::size_t shards,
                                              std::uint64_t microbatches);
 
-/// Layers first..last of the workload on these replicas: one stage, or where a replica has several devices, one for
-/// each layer, as the parts of a divided stage are. `cost` is of the workload.
+/// Layers first..last of the workload on these replicas: one stage, or where a replica has several devices or sequences
+/// are divided, one for each layer, as the parts of a divided stage are. `cost` is of the workload.
 std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size_t last,
                              const std::vector<ReplicaPlacement>& replicas, const ShardGrid& grid = {});
 

@@ -163,6 +163,10 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
                         counted(plan.sync.bucket_ends.size(), "bucket"));
   }
   if (!plan.sync.adds_replicas) text += "devices do not add up gradients: their replicas of parameters drift apart\n";
+  if (plan.context.divides()) {
+    text += fmt::format("each next {} replicas divide sequences ({}); a micro-batch is one of these parts\n",
+                        plan.context.degree, name_of(plan.context.exchange));
+  }
   if (plan.stages.front().grid.form == ShardGrid::Form::Sequence) {
     text += "the shards of a replica divide the sequence between layers\n";
   } else if (plan.stages.front().grid.is_grid()) {
@@ -252,10 +256,15 @@ ExitCode plan(const PlanOptions& options)
   auto limits = options.goal.limits(options.allocator);
   if (options.simulate) limits.candidates = candidates_from("--simulate", *options.simulate);
   options.goal.check_search({options.allocator});
+  if (options.simulate && options.goal.context_parallelism().divides()) {
+    throw InputError("--simulate", "also tries allocators that divide no sequences; leave out it or --context");
+  }
   if (!options.start.empty()) {
     allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
   }
   Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), {options.without});
+  inputs.workload = in_parts(inputs, inputs.workload, options.goal.context_parallelism(),
+                             options.goal.grid.tensor.value_or(1), "--context");
   inputs.platform.leave_out(inputs.without, "--without");
   note_approximations(inputs);
   note_long_search(inputs, limits);
@@ -303,6 +312,7 @@ void add_plan_command(CLI::App& app, Action& action)
   command->add_option("--allocator", options->allocator, "allocator (isobar list allocators), or exec:PROGRAM")
       ->required();
   options->goal.add_search_to(*command);
+  options->goal.add_context_to(*command);
   add_file(*command, "--start", options->start,
            fmt::format("plan file (JSON) to start from ({})", allocators_with(&allocators::Allocator::improves_plans)));
   add_count(*command, "--simulate", options->simulate,

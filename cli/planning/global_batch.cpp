@@ -45,7 +45,8 @@ std::vector<BatchSplit> spread(const std::vector<BatchSplit>& splits)
 
 std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goal, const Inputs& inputs)
 {
-  if (!options.global_batch) return {{goal.microbatches, inputs.workload.micro_batch}};
+  const std::size_t parts = inputs.workload.context.degree;
+  if (!options.global_batch) return {{goal.microbatches * parts, inputs.workload.micro_batch}};
   const std::string option = "--global-batch";
   const std::uint64_t samples = *options.global_batch;
   if (samples < 1 || samples > largest_global_batch) {
@@ -74,6 +75,7 @@ std::vector<BatchSplit> batch_splits(const GoalOptions& options, const Goal& goa
   }
   splits = spread(splits);
   for (const auto& split : splits) at_micro_batch(inputs, split.micro_batch, option);
+  for (auto& split : splits) split.microbatches *= parts;
   return splits;
 }
 

@@ -13,8 +13,8 @@ namespace isobar::cli {
 
 /// One way to divide the samples of a step into micro-batches.
 struct BatchSplit {
-  std::uint64_t microbatches = 1;
-  std::uint64_t micro_batch = 1;  ///< samples of each
+  std::uint64_t microbatches = 1;  ///< or parts of them, where sequences are divided
+  std::uint64_t micro_batch = 1;   ///< samples of each
 };
 
 /// The splits to plan for, by ascending number of micro-batches. Without --global-batch: the one of goal and workload.

@@ -1,0 +1,118 @@
+"""Plans whose replicas divide sequences: isobar plan --context, verify, simulate, fidelity --export."""
+
+import json
+
+from tests.cli.support import CommandTest
+
+MACHINE = """nodes: 2
+gpus_per_node: 4
+device: A100-SXM4-80GB
+inside: {topology: switch, bandwidth_per_gpu: 300 GB/s}
+outside: {nics_per_node: 4, bandwidth_per_nic: 25 GB/s}
+"""
+WORKLOAD = """model: llama
+layers: 4
+hidden: 2048
+heads: 16
+kv_heads: 8
+intermediate: 5504
+vocabulary: 32000
+sequence: 16384
+micro_batch: 1
+dtype: bf16
+optimizer: adam
+attention: fused
+unit: operator
+compute: operators
+framework: megatron-core-0.8
+"""
+EXCHANGES = ("ring", "all-gather", "all-to-all")
+
+
+class Context(CommandTest):
+    def setUp(self):
+        super().setUp()
+        machine = self.write("machine.yaml", MACHINE)
+        self.platform = str(self.folder / "platform.xml")
+        self.run_isobar("platform", "generate", "machine", machine, "-o", self.platform)
+        self.workload = self.write("llama.yaml", WORKLOAD)
+
+    def planned(self, *options):
+        """A plan of grid for these options, which holds, and whose simulated step is the predicted one."""
+        file = str(self.folder / "plan.json")
+        self.run_isobar("plan", self.platform, self.workload, "--allocator", "grid", *options, "-o", file)
+        verified = self.json_of("verify", self.platform, self.workload, file)
+        self.assertEqual((verified["holds"], verified["faults"]), (True, []))
+        simulated = self.json_of("simulate", self.platform, self.workload, "--plan", file)
+        with open(file, encoding="utf-8") as text:
+            plan = json.load(text)
+        self.assertAlmostEqual(simulated["step_time_s"] / plan["predicted"]["step_time_s"], 1, delta=1e-6)
+        self.assertEqual({each["device"]: each["peak_memory_bytes"] for each in simulated["stages"]},
+                         plan["predicted"]["peak_memory_bytes"])
+        return plan, simulated
+
+    def test_plans_hold_and_take_their_predicted_steps(self):
+        for exchange in EXCHANGES:
+            for shape in (["--context", "4", "--replicas", "2", "--pipeline", "1", "--tensor", "1"],
+                          ["--context", "2", "--replicas", "1", "--pipeline", "2", "--tensor", "2"],
+                          ["--context", "2", "--splits", "sequence", "--tensor", "2"]):
+                with self.subTest(exchange=exchange, shape=shape):
+                    plan, _ = self.planned(*shape, "--context-exchange", exchange, "--microbatches", "4")
+                    self.assertEqual(plan["context"], {"degree": int(shape[1]), "exchange": exchange})
+                    self.assertEqual(plan["microbatches"], 4 * int(shape[1]))
+
+    def test_ring_is_the_default_and_one_part_is_none(self):
+        shape = ["--replicas", "1", "--pipeline", "1", "--tensor", "1", "--microbatches", "2"]
+        plan, _ = self.planned("--context", "4", *shape)
+        self.assertEqual(plan["context"]["exchange"], "ring")
+        whole, of_whole = self.planned(*shape)
+        self.assertNotIn("context", whole)
+        one, of_one = self.planned("--context", "1", *shape)
+        for each in (whole, one):
+            del each["wall"]
+        self.assertEqual(one, whole)
+        self.assertEqual(of_one["step_time_s"], of_whole["step_time_s"])
+
+    def test_as_many_tokens_pass_a_second_as_the_step_has(self):
+        _, result = self.planned("--context", "4", "--replicas", "2", "--pipeline", "1", "--tensor", "1",
+                                 "--microbatches", "6")
+        self.assertAlmostEqual(result["tokens_per_s"] * result["step_time_s"], 6 * 16384, delta=1)
+
+    def test_a_global_batch_counts_samples(self):
+        plan, _ = self.planned("--context", "4", "--replicas", "2", "--global-batch", "8", "--microbatches", "4",
+                               "--pipeline", "1", "--tensor", "1")
+        self.assertEqual((plan["microbatches"], plan["micro_batch"]), (16, 2))
+
+    def test_recomputation_repeats_exchanges(self):
+        shape = ["--context", "4", "--context-exchange", "all-to-all", "--replicas", "1", "--pipeline", "1", "--tensor", "1"]
+        plain, _ = self.planned(*shape)
+        repeated, _ = self.planned(*shape, "--recompute", "all")
+        self.assertGreater(repeated["predicted"]["step_time_s"], plain["predicted"]["step_time_s"])
+        memory = [max(plan["predicted"]["peak_memory_bytes"].values()) for plan in (plain, repeated)]
+        self.assertLess(memory[1], memory[0])
+
+    def test_refuses_what_cannot_be_divided(self):
+        command = ["plan", self.platform, self.workload]
+        for options, message in (
+                (["--allocator", "grid", "--context", "3"],
+                 "--context: sequences of 16384 tokens are not 6 equal chunks, two for each of 3 parts; use another degree"),
+                (["--allocator", "grid", "--context", "16", "--context-exchange", "all-to-all"],
+                 "--context: all-to-all gives each of 16 parts of 1 shards whole heads of keys and values, and there are 8; "
+                 "use ring or all-gather"),
+                (["--allocator", "grid", "--context", "0"], "--context: 0 is not a number of parts; write 1 or more"),
+                (["--allocator", "grid", "--context-exchange", "ring"],
+                 "--context-exchange: is for divided sequences; add --context"),
+                (["--allocator", "grid", "--context", "2", "--context-exchange", "star"],
+                 '--context-exchange: "star" is none of ring, all-gather, all-to-all'),
+                (["--allocator", "grid", "--context", "2", "--simulate", "2"],
+                 "--simulate: also tries allocators that divide no sequences; leave out it or --context")):
+            with self.subTest(options=options):
+                self.assertEqual(self.fault_of(*command, *options), message)
+        self.assertIn("--context", self.fault_of(*command, "--allocator", "chain-dp", "--context", "2"))
+
+    def test_verify_finds_another_exchange(self):
+        file = self.folder / "plan.json"
+        self.planned("--context", "4", "--context-exchange", "all-to-all", "--replicas", "1", "--pipeline", "1", "--tensor", "1")
+        file.write_text(file.read_text().replace('"all-to-all"', '"all-gather"'))
+        verified = self.json_of("verify", self.platform, self.workload, str(file), expect=5)
+        self.assertTrue(any("predicted.step_time_s" in fault for fault in verified["faults"]), verified["faults"])
