@@ -98,6 +98,11 @@ Workload read_run_workload(const Plan& plan, const std::string& workload_text, R
 
 Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
 {
+  if (plan.context.divides()) {
+    throw InputError(plan_file, fmt::format("context: {}; isobar run gives each replica whole sequences; plan without "
+                                            "--context, or simulate the plan",
+                                            text_of(plan.context)));
+  }
   constexpr auto only_per_sample = "isobar run gives the experts slots for each sample, and simulate plays all";
   if (plan.routing && *plan.routing != spmd::Routing{}) {
     throw InputError(plan_file, fmt::format("routing: {}; {}", text_of(*plan.routing, workload), only_per_sample));

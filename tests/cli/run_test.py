@@ -554,6 +554,19 @@ class Run(CommandTest):
         self.assertIn(f"{plan}: sync.adds_replicas: false; isobar run adds up the gradients of replicas, so that they stay "
                       "equal", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
 
+    def test_plans_that_divide_sequences_are_simulated_only(self):
+        machine = self.write("machine.yaml", "nodes: 1\ngpus_per_node: 2\ndevice: A100-SXM4-80GB\n"
+                                             "inside: {topology: switch, bandwidth_per_gpu: 300 GB/s}\n")
+        platform = str(self.folder / "two.xml")
+        self.run_isobar("platform", "generate", "machine", machine, "-o", platform)
+        workload = self.write("llama.yaml", "model: llama\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 4\nintermediate: 128\n"
+                                            "vocabulary: 512\nsequence: 64\nmicro_batch: 1\ndtype: bf16\noptimizer: adam\n"
+                                            "unit: operator\ncompute: operators\nframework: megatron-core-0.8\n")
+        plan = self.make_plan(platform, workload, "--context", 2, "--tensor", 1, "--pipeline", 1, allocator="grid")
+        self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
+                         f"{plan}: context: 2 parts (ring); isobar run gives each replica whole sequences; plan without "
+                         "--context, or simulate the plan")
+
     def test_what_other_systems_send_is_simulated_only(self):
         platform, workload = self.small_inputs()
         plan = json.loads(open(self.make_plan(platform, workload, "--pipeline", 1, "--replicas", 2,
