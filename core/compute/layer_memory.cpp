@@ -159,7 +159,7 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
 {
   const auto all_of = [&](std::size_t each, const TransformerLayer& layer_of) {
     if (sizes == nullptr) return all_activations(layer_of, workload, division);
-    return sizes->of_layer(workload, each, division.shards).activations * static_cast<double>(workload.micro_batch);
+    return sizes->of_layer(workload, each, division.shards).activations * samples_of_microbatch(workload);
   };
   const auto of_layer = transformer_layer(workload, layer, division.shards, framework);
   const auto shards = static_cast<double>(division.shards);

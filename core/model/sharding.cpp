@@ -70,6 +70,7 @@ std::vector<std::string> context_exchange_names()
 
 std::string text_of(const ContextParallelism& context)
 {
+  if (!context.divides()) return "whole sequences";
   return fmt::format("{} parts ({})", context.degree, name_of(context.exchange));
 }
 
