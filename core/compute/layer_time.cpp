@@ -42,10 +42,6 @@ constexpr double backward_attention = 2.5;  // of the FLOPs of fused attention; 
 constexpr double operators_forward = 28;
 constexpr double operators_backward = 40;
 
-/// Training runs products at this part of the speed that they have when they are measured alone: 0.93 of Aceso's table
-/// of the A100, and 0.935 of Vidur's, by calibration rows of mpt_a100_80.
-constexpr double speed_in_training = 0.94;
-
 enum class Pass { Forward, Backward };
 
 /// By number.
@@ -53,6 +49,16 @@ double part_of(BlockOperators operators, const BlockOperators& of_all)
 {
   operators &= of_all;
   return static_cast<double>(operators.count()) / static_cast<double>(of_all.count());
+}
+
+BytesPerSecond memory_rate(const DeviceConstants& device, const Framework& framework)
+{
+  return device.memory_bandwidth * framework.memory_speed;
+}
+
+BytesPerSecond copy_rate(const DeviceConstants& device, const Framework& framework)
+{
+  return memory_rate(device, framework) * copy_fraction;
 }
 
 class Pricing {
@@ -111,7 +117,7 @@ class Pricing {
       total += bound(table_cost, layer_.looked_up - layer_.divided_table * (1 - 1 / shards_), pass);
     }
     const double logits = layer_.tokens * layer_.vocabulary / shards_;
-    total += Bytes(logits * of(framework_.logit, pass)) / (device_.memory_bandwidth * copy_fraction);
+    total += Bytes(logits * of(framework_.logit, pass)) / copy_rate(device_, framework_);
     return total;
   }
 
@@ -197,10 +203,10 @@ class Pricing {
     if (table_ == nullptr) {
       const Seconds time =
           device_.product_time(workload_.dtype, workload_.has_tf32_products, m, n, k, layout != ProductLayout::TN);
-      return time / (framework_.product_speed * (device_.are_products_alone ? speed_in_training : 1));
+      return time / (framework_.product_speed * (device_.are_products_alone ? framework_.speed_in_training : 1));
     }
     const auto whole = [](double extent) { return static_cast<std::uint64_t>(std::max(1.0, std::round(extent))); };
-    return table_->time_of({1, whole(m), whole(n), whole(k), layout}) / speed_in_training;
+    return table_->time_of({1, whole(m), whole(n), whole(k), layout}) / framework_.speed_in_training;
   }
 
   /// Bandwidth that an operator reaches.
@@ -212,7 +218,7 @@ class Pricing {
       }
     }
     const bool is_fused = which == BoundOperator::Norm || (which == BoundOperator::Residual && drops());
-    return device_.memory_bandwidth * std::min(fraction * (is_fused ? framework_.norm_speed : 1), 1.0);
+    return memory_rate(device_, framework_) * std::min(fraction * (is_fused ? framework_.norm_speed : 1), 1.0);
   }
 
   const BoundCost& residual() const { return drops() ? dropout_residual_cost : residual_cost; }
@@ -406,12 +412,12 @@ HiddenAttention most_hidden_attention(const Workload& workload, const LayerTime&
 
 Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework)
 {
-  return Bytes(parameters_of_device * framework.update) / (device.memory_bandwidth * copy_fraction);
+  return Bytes(parameters_of_device * framework.update) / copy_rate(device, framework);
 }
 
 Seconds gradient_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework)
 {
-  return Bytes(parameters_of_device * framework.gradients) / (device.memory_bandwidth * copy_fraction);
+  return Bytes(parameters_of_device * framework.gradients) / copy_rate(device, framework);
 }
 
 BytesPerElement least_bytes(BoundOperator which, const Workload& workload)

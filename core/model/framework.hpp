@@ -55,6 +55,8 @@ struct Framework {
   double product_speed = 1;          ///< products run so much faster than device constants say
   double attention_speed = 1;        ///< fused attention runs so much faster than device constants say
   double norm_speed = 1;             ///< normalization and dropout run so much faster than PyTorch's kernels
+  double memory_speed = 1;           ///< what memory bandwidth limits runs so much faster than device constants say
+  double speed_in_training = 1;      ///< of products that were measured alone, the part of their speed in training
   Seconds kernel_start;              ///< between two kernels of a block on the device
   bool stops_recomputation = false;  ///< recomputation of a block ends before its last product, which no gradient needs
   double update = 0;                 ///< bytes that an update moves per parameter that the device updates
@@ -133,6 +135,8 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"product_speed", factors}, of.product_speed...);
   visit(FlagKey{"attention_speed", factors}, of.attention_speed...);
   visit(FlagKey{"norm_speed", factors}, of.norm_speed...);
+  visit(FlagKey{"memory_speed", factors}, of.memory_speed...);
+  visit(FlagKey{"speed_in_training", factors}, of.speed_in_training...);
   visit(FlagKey{"kernel_start", host_times}, of.kernel_start...);
   visit(FlagKey{"update_bytes", moved_bytes}, of.update...);
   visit(FlagKey{"gradient_bytes", moved_bytes}, of.gradients...);

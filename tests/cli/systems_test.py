@@ -28,9 +28,9 @@ LAYERS = 6
 FAST, SLOW = "100GBps", "2GBps"
 
 
-def platform():
+def platform(device="A100-SXM4-80GB"):
     hosts = "".join(f'<host id="{name}" speed="100Tf"><prop id="memory" value="80 GB"/>'
-                    '<prop id="device" value="A100-SXM4-80GB"/></host>' for name in "abcd")
+                    f'<prop id="device" value="{device}"/></host>' for name in "abcd")
     links, routes = "", ""
     for pair in ("ab", "ac", "ad", "bc", "bd", "cd"):
         links += f'<link id="{pair}" bandwidth="{FAST if pair in ("ab", "cd") else SLOW}" latency="1us"/>'
@@ -75,6 +75,8 @@ FLAGS = {
     "product_speed": (MEGATRON, "one", 2, SHORTER),
     "attention_speed": (CORE, "one", 8, SHORTER, {"attention": "fused"}),
     "norm_speed": (MEGATRON, "one", 0.1, LONGER),
+    "memory_speed": (MEGATRON, "one", 0.5, LONGER),
+    "speed_in_training": (MEGATRON, "one", 0.5, LONGER, {"device": "V100-SXM2-32GB"}),
     "kernel_start_s": (MEGATRON, "one", 1e-3, LONGER),
     "update_bytes": (MEGATRON, "one", 360, LONGER),
     "gradient_bytes": (MEGATRON, "one", 360, LONGER),
@@ -125,8 +127,9 @@ class TrainingSystems(CommandTest):
         text = WORKLOAD.replace("SYSTEM", system).replace("DTYPE", dtype).replace("ATTENTION", attention)
         return self.write("gpt.yaml", text)
 
-    def plan(self, system, shape, flags, recompute="none", name="plan.json", **workload):
+    def plan(self, system, shape, flags, recompute="none", name="plan.json", device="A100-SXM4-80GB", **workload):
         """The plan of an answer that states flags, with its file and that of the workload."""
+        self.platform = self.write("four.xml", platform(device))
         answer = self.write("answer.json", json.dumps(SHAPES[shape] | {"system": {"name": system} | flags}))
         program = pathlib.Path(self.write("answer.sh", f"#!/bin/sh\ncat >/dev/null; cat {answer}\n"))
         program.chmod(0o700)

@@ -153,6 +153,17 @@ TEST(LayerTime, OfNormsFollowsTheKernelsOfTheSoftware)
               tokens * hidden * (2 * 5 / 0.92 - 2 * 6 / 0.8) / 2039e9, 1e-9);
 }
 
+TEST(LayerTime, OfWhatMemoryBandwidthLimitsFollowsTheSystem)
+{
+  Framework framework = no_host();
+  const auto shipped = layer_time(gpt(), block, ideal_device(), framework);
+  framework.memory_speed = 0.5;
+  const auto slow = layer_time(gpt(), block, ideal_device(), framework);
+  EXPECT_NEAR(slow.forward.memory_bound / shipped.forward.memory_bound, 2, 1e-12);
+  EXPECT_EQ(slow.forward.products, shipped.forward.products);
+  EXPECT_NEAR(update_time(1e9, ideal_device(), framework) / update_time(1e9, ideal_device(), no_host()), 2, 1e-12);
+}
+
 TEST(LayerTime, HasTheStartsOfTheKernelsOfABlock)
 {
   Framework framework = no_host();
@@ -173,6 +184,10 @@ TEST(LayerTime, OfProductsThatWereMeasuredAloneIsLongerInTraining)
   const auto time = [](const DeviceConstants& of) { return layer_time(gpt(), block, of, no_host()).forward.products; };
   EXPECT_NEAR(time(in_training) / time(device), 0.94, 1e-12);
   EXPECT_FALSE(device_constants("A100-SXM4-80GB").are_products_alone);
+  Framework slow = no_host();
+  slow.speed_in_training = 0.47;
+  EXPECT_NEAR(layer_time(gpt(), block, device, slow).forward.products / time(device), 2, 1e-12);
+  EXPECT_EQ(layer_time(gpt(), block, in_training, slow).forward.products, time(in_training));
 }
 
 TEST(LayerTime, OfABlockIsThatOfItsTwoOperators)
