@@ -4,6 +4,7 @@
 #include "cli/platform_files.hpp"
 #include "cli/table_options.hpp"
 #include "core/base/command_options.hpp"
+#include "core/compute/calibration.hpp"
 #include "core/text/quantity_text.hpp"
 #include "sim/generate/machine_file.hpp"
 #include "sim/generate/platform_generator.hpp"
@@ -70,6 +71,7 @@ void add_generator(CLI::App& parent, Action& action, const Generator& generator)
 struct MachineCommand {
   std::string file;
   std::map<std::string, std::string> settings;
+  std::string system;
   Output output;
 };
 
@@ -81,13 +83,17 @@ void add_machine(CLI::App& parent, Action& action)
   add_file(*command, "FILE", options->file, "machine file (YAML)")->required();
   add_settings(*command, options->settings)
       ->description("replace a count of the file: nodes, gpus_per_node or count_DEVICE");
+  add_file(*command, "--system", options->system,
+           "calibration whose factors the links of its device type get (YAML; isobar calibrate writes it)");
   options->output.add_to(*command);
   command->footer(machine_footer);
   command->callback([options, &action] {
     action = [options] {
-      refuse_overwriting({options->file}, {options->output.file});
+      refuse_overwriting({options->file, options->system}, {options->output.file});
       const sim::MachineOverrides overrides(options->settings.begin(), options->settings.end());
-      return options->output.write(sim::machine_to_xml(sim::read_machine(options->file, overrides, "--set")));
+      sim::MachineFile machine = sim::read_machine(options->file, overrides, "--set");
+      if (!options->system.empty()) sim::calibrate(machine, compute::read_calibration(options->system));
+      return options->output.write(sim::machine_to_xml(machine));
     };
   });
 }

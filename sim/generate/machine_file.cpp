@@ -373,4 +373,26 @@ MachineFile read_machine(const std::string& file, const MachineOverrides& overri
   return machine;
 }
 
+void calibrate(MachineFile& machine, const compute::Calibration& calibration)
+{
+  std::vector<std::string> others;
+  bool is_used = false;
+  for (auto& group : machine.groups) {
+    if (is_same_device_type(group.device, calibration.device)) {
+      group.links = calibration.links;
+      is_used = true;
+    } else {
+      others.push_back(in_quotes(group.device));
+    }
+  }
+  if (!is_used) {
+    throw InputError("--system",
+                     fmt::format("{} calibrates nodes of {}; the machine has {}", on_one_line(calibration.file),
+                                 in_quotes(calibration.device), fmt::join(others, ", ")));
+  }
+  GeneratorCommand command(machine.command);
+  command.path("--system", calibration.file);
+  machine.command = command.text();
+}
+
 }  // namespace isobar::sim

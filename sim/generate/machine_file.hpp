@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/compute/calibration.hpp"
 #include "core/units.hpp"
 #include "sim/generate/fabrics.hpp"
 
@@ -38,6 +39,7 @@ struct NodeGroupOfMachine {
   std::string device;                    ///< a name of a type (core/cluster/device_types.hpp)
   std::optional<InsideOfNode> inside;    ///< present if a node has several GPUs
   std::optional<OutsideOfNode> outside;  ///< present if the machine has several nodes
+  compute::LinkFactors links = {};       ///< on what these links attain
 };
 
 /// What is known of a real machine (docs/formats/machine.md).
@@ -59,6 +61,11 @@ inline constexpr std::size_t most_gpus_of_node = 256;
 /// "place: key: …"; and for a machine of more than `most_devices` GPUs.
 MachineFile read_machine(const std::string& file, const MachineOverrides& overrides = {},
                          const std::string& place = "platform_overrides");
+
+/// Gives the nodes of the calibration's device type its factors of links, and the machine's command its option
+/// --system.
+/// @throws InputError "--system: …" for a machine without nodes of that type.
+void calibrate(MachineFile& machine, const compute::Calibration& calibration);
 
 /// The XML text of the machine as a SimGrid platform, with devices n0g0, n0g1, …, n1g0, … in the order of the file.
 ///

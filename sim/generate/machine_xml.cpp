@@ -32,18 +32,20 @@ const Fabric& fabric_of(const NodeGroupOfMachine& group)
 BytesPerSecond attained_inside(const NodeGroupOfMachine& group)
 {
   const InsideOfNode& inside = *group.inside;
-  if (inside.bandwidth.is_measured) return inside.bandwidth.value * fabric_of(group).ring_gain;
+  const double factor = group.links.inside;
+  if (inside.bandwidth.is_measured) return inside.bandwidth.value * fabric_of(group).ring_gain * factor;
   BytesPerSecond built_for = device_type(group.device).inside_bandwidth;
   if (inside.topology == Topology::Mesh && group.gpus_per_node > 1) {
     built_for = built_for / static_cast<double>(group.gpus_per_node - 1);
   }
-  return attained(fabric_of(group), inside.bandwidth.value, built_for);
+  return attained(fabric_of(group), inside.bandwidth.value, built_for) * factor;
 }
 
-BytesPerSecond attained_outside(const OutsideOfNode& outside)
+BytesPerSecond attained_outside(const NodeGroupOfMachine& group)
 {
-  const LinkBandwidth& nic = outside.bandwidth;
-  return nic.is_measured ? nic.value : attained(outside_fabric(), nic.value, line_rate(nic.value));
+  const LinkBandwidth& nic = group.outside->bandwidth;
+  const BytesPerSecond own = nic.is_measured ? nic.value : attained(outside_fabric(), nic.value, line_rate(nic.value));
+  return own * group.links.outside;
 }
 
 /// Names of zones and hosts of all generators consist of these characters.
@@ -73,8 +75,7 @@ class GroupWriter {
       shares_directions_ = fabric.shares_directions;
     }
     if (group.outside) {
-      outside_ =
-          link_text(attained_outside(*group.outside), group.outside->latency.value_or(outside_fabric().latency), 2);
+      outside_ = link_text(attained_outside(group), group.outside->latency.value_or(outside_fabric().latency), 2);
     }
   }
 
@@ -161,13 +162,15 @@ class GroupWriter {
   bool shares_directions_ = false;
 };
 
+/// `factor`: of a calibration, which `value` has.
 std::string note_on_link(const std::string& where, const LinkBandwidth& given, BytesPerSecond value,
-                         const Fabric& fabric)
+                         const Fabric& fabric, double factor)
 {
+  const std::string calibrated = factor == 1 ? "" : fmt::format(", times {:g} by the calibration", factor);
   if (given.is_measured)
-    return fmt::format("{}: {} as the machine file says it was measured.", where, option_of(value));
-  return fmt::format("{}: {} of {}; as the {} attains: {}.", where, option_of(value), option_of(given.value),
-                     fabric.name, fabric.source);
+    return fmt::format("{}: {} as the machine file says it was measured{}.", where, option_of(value), calibrated);
+  return fmt::format("{}: {} of {}; as the {} attains{}: {}.", where, option_of(value), option_of(given.value),
+                     fabric.name, calibrated, fabric.source);
 }
 
 std::vector<std::string> notes_on_machine(const MachineFile& machine)
@@ -181,11 +184,11 @@ std::vector<std::string> notes_on_machine(const MachineFile& machine)
     types.push_back({group.count * group.gpus_per_node, group.device});
     if (group.inside && group.gpus_per_node > 1) {
       notes.push_back(note_on_link(group.device + " inside a node", group.inside->bandwidth, attained_inside(group),
-                                   fabric_of(group)));
+                                   fabric_of(group), group.links.inside));
     }
     if (group.outside) {
-      notes.push_back(note_on_link(group.device + ", a NIC", group.outside->bandwidth, attained_outside(*group.outside),
-                                   outside_fabric()));
+      notes.push_back(note_on_link(group.device + ", a NIC", group.outside->bandwidth, attained_outside(group),
+                                   outside_fabric(), group.links.outside));
     }
   }
   for (const auto& note : machine.notes) notes.push_back(note + ".");

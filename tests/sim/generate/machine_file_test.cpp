@@ -278,5 +278,31 @@ TEST(Fabrics, NeverAttainMoreThanIsGivenOrThanTheirLinksAreBuiltFor)
   EXPECT_EQ(line_rate(BytesPerSecond(900e9)), BytesPerSecond(900e9));
 }
 
+compute::Calibration calibration_of(const std::string& device, const compute::LinkFactors& links)
+{
+  return {"c.yaml", *find_framework("megatron-lm-2021"), device, links, {}};
+}
+
+TEST(MachineFile, GetsTheFactorsOfACalibrationOnTheLinksOfItsDevice)
+{
+  MachineFile machine = read(dgx);
+  calibrate(machine, calibration_of("A100-SXM4-80GB", {0.5, 1.1}));
+  const std::string xml = machine_to_xml(machine);
+  EXPECT_THAT(xml, AllOf(HasSubstr("--system c.yaml"), HasSubstr("times 0.5 by the calibration")));
+  const Cluster cluster = Platform::from_text(xml, "m").cluster();
+  EXPECT_NEAR(cluster.path(0, 1).bandwidth.value, 0.5 * 0.728 * 300e9, 1);
+  EXPECT_NEAR(cluster.path(1, 8).bandwidth.value, 1.1 * 0.9 * 25e9, 1);
+}
+
+TEST(MachineFile, KeepsTheLinksOfOtherDevicesThanThoseOfACalibration)
+{
+  MachineFile machine = read(mixed);
+  calibrate(machine, calibration_of("V100-SXM2-16GB", {0.5, 0.5}));
+  EXPECT_EQ(machine.groups[0].links, compute::LinkFactors{});
+  EXPECT_EQ(machine.groups[1].links, (compute::LinkFactors{0.5, 0.5}));
+  EXPECT_EQ(message_of([&] { calibrate(machine, calibration_of("L4", {})); }),
+            "InputError --system: c.yaml calibrates nodes of \"L4\"; the machine has \"T4-16GB\", \"V100-SXM2-16GB\"");
+}
+
 }  // namespace
 }  // namespace isobar::sim::machine_file_test
