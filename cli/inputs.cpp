@@ -114,6 +114,35 @@ void add_profiles(const std::vector<std::string>& files, const DeviceProfile& fi
   }
 }
 
+/// Refuses a calibration of no device of the platform, and prints what it changes besides, or may lack.
+void check_system(const compute::Calibration& system, const Cluster& cluster)
+{
+  std::set<std::string> others;
+  bool is_used = false;
+  for (const auto& device : cluster.devices) {
+    if (is_same_device_type(device.type, system.device)) {
+      is_used = true;
+    } else {
+      others.insert(in_quotes(device.type));
+    }
+  }
+  const std::string file = on_one_line(system.file);
+  if (!is_used) {
+    throw InputError("--system", fmt::format("{} calibrates devices of {}; the platform has {}", file,
+                                             in_quotes(system.device), fmt::join(others, ", ")));
+  }
+  if (!others.empty()) {
+    say(fmt::format("{}: calibrated on {}; devices of {} take its flags of {} too", file, shown(system.device),
+                    fmt::join(others, ", "), system.system.name));
+  }
+  if (!(system.links == compute::LinkFactors{})) {
+    say(
+        fmt::format("{}: its factors of links are those of a platform that isobar platform generate machine --system "
+                    "makes",
+                    file));
+  }
+}
+
 /// Reads all but the platform, which `load` loads after the workload. `place` precedes the keys of settings in
 /// messages.
 template <typename LoadPlatform>
@@ -130,6 +159,10 @@ Inputs read_inputs(const InputOptions& options, const WorkloadSettings& settings
                 {options.workload, workload_fingerprint(workload_text, settings), settings},
                 {},
                 options.devices.empty() ? std::nullopt : std::optional(options.devices)};
+  if (options.system) {
+    check_system(*options.system, inputs.platform.cluster());
+    inputs.system_file = options.system->file;
+  }
   auto profiles = options.profiles;
   const bool has_layers = std::ranges::any_of(profiles, is_layer_profile);
   if (!profiles.empty() && !has_layers) {
@@ -204,6 +237,18 @@ void InputOptions::add_to(CLI::App& command)
   add_file(command, "PLATFORM", platform, "SimGrid platform file (XML)")->required();
   add_file(command, "WORKLOAD", workload, "workload file (YAML)")->required();
   add_settings(command, settings);
+  // Options are read in the order in which they are added, so the settings and the workload are known here.
+  command
+      .add_option_function<std::string>(
+          "--system",
+          [this](const std::string& file) {
+            system = compute::read_calibration(file);
+            if (workload.empty()) return;  // which is refused
+            add_calibration(*system, workload, settings);
+          },
+          "training software and links as calibrated; means compute: operators (YAML; isobar calibrate writes it; "
+          "default: the workload's framework)")
+      ->check(fault_of_file_name);
   add_file(command, "--devices", devices,
            "props for the platform's hosts (YAML; default: NAME.devices.yaml next to NAME.xml, if it exists)");
   add_file(command, "--profile", profiles,
@@ -272,7 +317,8 @@ Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, con
 
 Inputs load(const InputOptions& options, const Plan& plan, const std::string& plan_file)
 {
-  const auto& settings = settings_of(plan, plan_file, options.settings);
+  const auto& settings =
+      settings_of(plan, plan_file, options.settings, options.system ? "--set and --system" : "--set");
   return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set", left_out_by(plan, plan_file),
                                 [&] { return load_with_notes(options, plan.without); }),
                     plan, plan_file);
@@ -280,7 +326,8 @@ Inputs load(const InputOptions& options, const Plan& plan, const std::string& pl
 
 Inputs load(const InputOptions& options, const sim::Platform& platform, const Plan& plan, const std::string& plan_file)
 {
-  const auto& settings = settings_of(plan, plan_file, options.settings);
+  const auto& settings =
+      settings_of(plan, plan_file, options.settings, options.system ? "--set and --system" : "--set");
   return adapted_to(read_inputs(options, settings, plan_file + ": inputs.workload.set", left_out_by(plan, plan_file),
                                 [&] { return platform; }),
                     plan, plan_file);
@@ -297,6 +344,7 @@ std::vector<std::string> Inputs::files() const
 {
   std::vector<std::string> files = platform.files();
   files.push_back(workload_fingerprint.name);
+  if (system_file) files.push_back(*system_file);
   if (profile_fingerprint) {
     for (auto& file : files_of(*profile_fingerprint)) files.push_back(std::move(file));
   }

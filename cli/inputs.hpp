@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/compute/calibration.hpp"
 #include "core/compute/measurements.hpp"
 #include "core/model/device_profile.hpp"
 #include "core/model/workload.hpp"
@@ -16,11 +17,12 @@ class App;
 
 namespace isobar::cli {
 
-/// Arguments PLATFORM and WORKLOAD and options --set, --devices and --profile, which most commands share.
+/// Arguments PLATFORM and WORKLOAD and options --set, --system, --devices and --profile, which most commands share.
 struct InputOptions {
   std::string platform;
   std::string workload;
-  WorkloadSettings settings;
+  WorkloadSettings settings;                   ///< with those of `system`
+  std::optional<compute::Calibration> system;  ///< of --system
   std::string devices;
   std::vector<std::string> profiles;
 
@@ -41,6 +43,7 @@ struct Inputs {
   std::vector<std::string> notes_of_constants = {};  ///< as compute::notes_of_constants has them
   bool has_measured_layers = false;                  ///< in the profile: for micro-batches of the workload file alone
   std::vector<std::string> without = {};             ///< the devices that LeftOut names
+  std::optional<std::string> system_file = {};       ///< of --system
 
   /// Every file that was read.
   std::vector<std::string> files() const;

@@ -159,13 +159,14 @@ std::string text_of(const Fingerprint& input)
   return text;
 }
 
-const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_file, const WorkloadSettings& given)
+const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_file, const WorkloadSettings& given,
+                                    const std::string& options)
 {
   const auto& settings = plan.workload.set;
   for (const auto& [key, value] : given) {
     const auto own = settings.find(key);
     if (own != settings.end() && own->second == value) continue;
-    throw InputError("--set",
+    throw InputError(options,
                      fmt::format("{}={}: {} was made {}; leave the option out, or plan again", shown(key), shown(value),
                                  on_one_line(plan_file),
                                  own == settings.end() ? fmt::format("without a setting of {}", shown(key))

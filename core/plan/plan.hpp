@@ -268,9 +268,10 @@ struct Plan {
 };
 
 /// The settings of a plan's workload (Fingerprint::set), for any command that reads the plan. `given` are those of the
-/// command's --set, which may only repeat them; `plan_file` names the plan.
+/// command's `options`, which may only repeat them; `plan_file` names the plan.
 /// @throws InputError for a setting that the plan does not have.
-const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_file, const WorkloadSettings& given);
+const WorkloadSettings& settings_of(const Plan& plan, const std::string& plan_file, const WorkloadSettings& given,
+                                    const std::string& options = "--set");
 
 /// The devices of a plan by rank: in the order of their first appearance in the stages. Of a chain, that of the stages.
 std::vector<std::string> devices_of(const Plan& plan);
