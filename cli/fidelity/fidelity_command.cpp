@@ -1,5 +1,6 @@
 #include "cli/commands.hpp"
 #include "cli/fidelity/prediction.hpp"
+#include "cli/fidelity/row_files.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning/rows.hpp"
 #include "cli/table_options.hpp"
@@ -48,6 +49,7 @@ struct FidelityOptions {
   std::string row_time_limit = "10min";
   std::string explain;
   std::string limits;
+  std::string system;
   std::string folder;
   std::string csv;
   std::string markdown;
@@ -55,49 +57,12 @@ struct FidelityOptions {
   bool json = false;
 };
 
-/// Adds a fault for each file that a row names and that does not exist.
-void require_files(const MeasuredRow& row, FaultList& faults)
-{
-  const auto require = [&](const char* column, const std::string& file) {
-    std::error_code unknown;
-    if (!file.empty() && !std::filesystem::exists(file, unknown)) {
-      faults.add(row.line, column, shown(file, 200) + ": no such file; name one relative to the folder of the table");
-    }
-  };
-  require("platform", row.platform);
-  require("workload", row.workload);
-  require("plan", row.plan);
-  for (const auto& profile : row.profiles) require("profiles", profile);
-}
-
-/// The rows of all files, in their order.
-std::vector<MeasuredRow> rows_of(const std::vector<std::string>& files)
-{
-  std::vector<MeasuredRow> rows;
-  std::set<std::filesystem::path> read;
-  for (const auto& file : files) {
-    if (!read.insert(std::filesystem::path(file).lexically_normal()).second) {
-      throw InputError(file, "is given twice; name each file once");
-    }
-    FaultList faults(file);
-    for (auto& row : results::read_measured_rows(file)) {
-      if (row.role != results::RowRole::Excluded) require_files(row, faults);
-      rows.push_back(std::move(row));
-    }
-    faults.throw_if_any();
-  }
-  return rows;
-}
-
 std::vector<std::string> inputs_of(const FidelityOptions& options, const std::vector<MeasuredRow>& rows)
 {
-  std::set<std::string> inputs(options.files.begin(), options.files.end());
-  inputs.insert(options.limits);
-  for (const auto& row : rows) {
-    inputs.insert({row.platform, row.workload, row.plan});
-    inputs.insert(row.profiles.begin(), row.profiles.end());
-  }
-  return {inputs.begin(), inputs.end()};
+  std::vector<std::string> inputs = files_of(rows);
+  inputs.insert(inputs.end(), options.files.begin(), options.files.end());
+  inputs.insert(inputs.end(), {options.limits, options.system});
+  return inputs;
 }
 
 std::optional<FidelityLimits> limits_of(const FidelityOptions& options, const std::vector<MeasuredRow>& rows)
@@ -122,30 +87,13 @@ void require_folder_names(const std::vector<MeasuredRow>& rows)
   }
 }
 
-/// The row that --explain names: ROW, or SET/ROW.
 const MeasuredRow& explained_row(const std::string& name, const std::vector<MeasuredRow>& rows)
 {
-  const auto full_name = [](const MeasuredRow& row) { return row.set + "/" + row.name; };
-  std::vector<const MeasuredRow*> found;
-  std::vector<std::string> names;
-  for (const auto& row : rows) {
-    if (row.name == name || full_name(row) == name) found.push_back(&row);
-    names.push_back(row.name);
-  }
-  if (found.empty()) {
-    const std::string nearest = nearest_word(name, names);
-    throw InputError("--explain", fmt::format("{} is not a row of the files; {}", in_quotes(name),
-                                              nearest.empty() ? "--csv - lists them"
-                                                              : fmt::format("did you mean {}?", shown(nearest))));
-  }
-  if (found.size() > 1) {
-    throw InputError("--explain", fmt::format("{} is a row of several sets or files; name one file, and {}",
-                                              in_quotes(name), shown(full_name(*found.front()))));
-  }
-  if (found.front()->role == results::RowRole::Excluded) {
+  const MeasuredRow& row = row_named(name, rows, "--explain");
+  if (row.role == results::RowRole::Excluded) {
     throw InputError("--explain", fmt::format("{} is excluded from predictions; name another row", in_quotes(name)));
   }
-  return *found.front();
+  return row;
 }
 
 /// Fills in what the child of a row answered. A row that the models cannot express costs no other row.
@@ -167,6 +115,8 @@ void fill(PredictedRow& row, const ChildResult& result)
 std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, const FidelityOptions& options,
                                     Seconds row_time_limit)
 {
+  std::optional<compute::Calibration> system;
+  if (!options.system.empty()) system = compute::read_calibration(options.system);
   std::vector<PredictedRow> all;
   std::vector<std::size_t> places;  // in `all`, of each piece of work
   std::vector<std::function<std::string()>> work;
@@ -174,9 +124,10 @@ std::vector<PredictedRow> predicted(const std::vector<MeasuredRow>& rows, const 
     all.push_back({row, {}, ""});
     if (row.role == results::RowRole::Excluded) continue;
     places.push_back(all.size() - 1);
-    work.emplace_back([&row, &options] {
+    work.emplace_back([&row, &options, &system] {
       const auto folder = std::filesystem::path(options.folder) / row.set / row.name;
-      return prediction_to_json(predict(row, options.unfolded, options.folder.empty() ? "" : folder.string()));
+      return prediction_to_json(
+          predict(row, {options.unfolded, options.folder.empty() ? "" : folder.string(), system}));
     });
   }
   ProgressLine progress("fidelity", work.size());
@@ -209,7 +160,7 @@ ExitCode explain(const FidelityOptions& options, const std::vector<MeasuredRow>&
 ExitCode fidelity(const FidelityOptions& options)
 {
   const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
-  const std::vector<MeasuredRow> measured = rows_of(options.files);
+  const std::vector<MeasuredRow> measured = measured_rows_of(options.files);
   if (!options.folder.empty()) require_folder_names(measured);
   if (!options.explain.empty()) return explain(options, measured, row_time_limit);
   const auto limits = limits_of(options, measured);
@@ -243,6 +194,8 @@ void add_fidelity_command(CLI::App& app, Action& action)
   auto options = std::make_shared<FidelityOptions>();
   command->option_defaults()->group("Inputs");
   add_file(*command, "FILE", options->files, "measured runs (CSV, docs/formats/fidelity.md)")->required();
+  add_file(*command, "--system", options->system,
+           "predict with calibrated software and links (YAML; isobar calibrate writes it; default: as shipped)");
   command->option_defaults()->group("Search");
   command->add_flag("--unfolded", options->unfolded,
                     "simulate every rank (default: equal replicas and shards are simulated once where that is exact)");

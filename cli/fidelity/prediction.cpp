@@ -4,6 +4,7 @@
 #include "cli/fidelity/row_plan.hpp"
 #include "cli/inputs.hpp"
 #include "core/base/files.hpp"
+#include "core/cluster/device_types.hpp"
 #include "core/compute/as_trained.hpp"
 #include "core/compute/prediction_interval.hpp"
 #include "core/compute/pricing.hpp"
@@ -146,15 +147,40 @@ Seconds time_at_peak(const std::vector<results::PipelineStage>& stages, const Ro
   return microbatches * most + (sum - most) / static_cast<double>(stages.front().parts);
 }
 
-sim::Platform platform_of(const MeasuredRow& row, std::vector<std::string>& notes)
+/// The machine file of a row, with the calibration's factors of links.
+sim::MachineFile machine_of(const MeasuredRow& row, const std::optional<compute::Calibration>& system)
+{
+  sim::MachineFile machine = sim::read_machine(row.platform, row.platform_overrides);
+  if (system) sim::calibrate(machine, *system);
+  return machine;
+}
+
+/// The row with the flags of a calibration, where it has none of its own.
+MeasuredRow with_flags(MeasuredRow row, const compute::Calibration& system)
+{
+  const Framework* const named = standing_for(row.framework);
+  if (named != nullptr && named->name != system.system.name) {
+    throw Unsupported(
+        fmt::format("framework: is {}; {} calibrates {}", row.framework, system.file, system.system.name));
+  }
+  const auto settings = settings_of(system);
+  row.overrides.insert(row.overrides.begin(), settings.begin(), settings.end());
+  return row;
+}
+
+sim::Platform platform_of(const MeasuredRow& row, const std::optional<compute::Calibration>& system,
+                          std::vector<std::string>& notes)
 {
   if (row.platform.ends_with(".xml")) {
     if (!row.platform_overrides.empty()) {
       throw Unsupported(fmt::format("platform_overrides: {} is a SimGrid platform, which has none", row.platform));
     }
+    if (system && !(system->links == compute::LinkFactors{})) {
+      notes.push_back(row.platform + ": its links are as it has them; the calibration's are for machine files");
+    }
     return sim::Platform::load(row.platform);
   }
-  const sim::MachineFile machine = sim::read_machine(row.platform, row.platform_overrides);
+  const sim::MachineFile machine = machine_of(row, system);
   notes.insert(notes.end(), machine.notes.begin(), machine.notes.end());
   return sim::Platform::from_text(sim::machine_to_xml(machine), machine.name);
 }
@@ -191,8 +217,9 @@ std::vector<std::string> sources_of(const Framework& framework, const compute::M
 
 /// Writes a row as files that other commands take, its plan with claims.
 void export_row(const MeasuredRow& row, const RowPlan& row_plan, const sim::Platform& platform,
-                const std::filesystem::path& folder)
+                const PredictionOptions& options)
 {
+  const std::filesystem::path folder = options.folder;
   std::filesystem::create_directories(folder);
   const auto write = [&](const char* name, const std::string& text) {
     std::string file = (folder / name).string();
@@ -200,8 +227,7 @@ void export_row(const MeasuredRow& row, const RowPlan& row_plan, const sim::Plat
     return file;
   };
   const bool is_machine = !row.platform.ends_with(".xml");
-  const std::string xml = is_machine ? sim::machine_to_xml(sim::read_machine(row.platform, row.platform_overrides))
-                                     : read_file(row.platform);
+  const std::string xml = is_machine ? sim::machine_to_xml(machine_of(row, options.system)) : read_file(row.platform);
   Plan plan = allocators::priced_for(row_plan.plan, row_plan.workload, row_plan.cluster);
   plan.platform = {write("platform.xml", xml), platform.hash()};
   plan.workload = {write("workload.yaml", row_plan.workload_text),
@@ -210,17 +236,32 @@ void export_row(const MeasuredRow& row, const RowPlan& row_plan, const sim::Plat
   write("plan.json", plan_to_json(plan));
 }
 
-RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string& folder)
+/// Refuses a row of a device that the calibration is not of.
+void require_device_of(const compute::Calibration& system, const Cluster& cluster)
 {
+  for (const auto& device : cluster.devices) {
+    if (is_same_device_type(device.type, system.device)) continue;
+    throw Unsupported(
+        fmt::format("platform: has devices {}; {} calibrates {}", device.type, system.file, system.device));
+  }
+}
+
+RowPrediction predicted(const MeasuredRow& given, const PredictionOptions& options)
+{
+  const bool unfolded = options.unfolded;
+  const MeasuredRow row = options.system ? with_flags(given, *options.system) : given;
   RowPrediction prediction;
-  sim::Platform platform = platform_of(row, prediction.notes);
+  sim::Platform platform = platform_of(row, options.system, prediction.notes);
+  if (options.system) require_device_of(*options.system, platform.cluster());
   if (row.framework.empty()) throw Unsupported("framework: is empty; name the software that trained");
-  const auto [framework, note] = framework_named(row.framework);
+  const auto [named, note] = framework_named(row.framework);
   if (!note.empty()) prediction.notes.push_back(note);
   const RowCandidate candidate = best_of(row, platform.cluster(), unfolded);
   const auto& [choice, row_plan, trained, played, why_not_folded] = candidate;
   const Plan& plan = row_plan.plan;
-  if (!folder.empty()) export_row(row, row_plan, platform, folder);
+  if (!options.folder.empty()) export_row(row, row_plan, platform, options);
+  const Framework* const changed = plan.system ? framework_of(*plan.system) : nullptr;
+  const Framework& framework = changed != nullptr ? *changed : *named;
   const auto stages = results::pipeline_of(plan, *trained, row_plan.work);
   if (!row.plan.empty() && row.pipeline_degree > 1 && row.pipeline_degree != stages.size()) {
     prediction.notes.push_back(
@@ -253,7 +294,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
   const auto lack = lack_of_memory(candidate, times.peaks());
   prediction.fits = !lack;
   prediction.memory = of_kind(*std::ranges::max_element(times.peaks()),
-                              row.memory_kind.value_or(results::MemoryKind::Device), framework->memory);
+                              row.memory_kind.value_or(results::MemoryKind::Device), framework.memory);
   if (choices_of(row).size() > 1) {
     const std::string exchange = plan.context.divides() ? fmt::format(", exchange {}", name_of(choice.exchange)) : "";
     prediction.notes.push_back(fmt::format("micro-batch {}, {} virtual stages{} and recomputation {} are the best {}",
@@ -261,7 +302,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
                                            name_of(choice.recompute), lack ? "of those that do not fit" : "that fit"));
   }
   if (lack) prediction.notes.push_back(*lack);
-  for (auto& source : sources_of(*framework, compute::measurements_of(row_plan.workload), types)) {
+  for (auto& source : sources_of(framework, compute::measurements_of(row_plan.workload), types)) {
     prediction.notes.push_back(std::move(source));
   }
   prediction.folded = !unfolded && why_not_folded.empty();
@@ -272,7 +313,7 @@ RowPrediction predicted(const MeasuredRow& row, bool unfolded, const std::string
 
 }  // namespace
 
-RowPrediction predict(const MeasuredRow& row, bool unfolded, const std::string& folder)
+RowPrediction predict(const MeasuredRow& row, const PredictionOptions& options)
 {
   const auto unsupported = [](const char* why) {
     RowPrediction prediction;
@@ -280,7 +321,7 @@ RowPrediction predict(const MeasuredRow& row, bool unfolded, const std::string& 
     return prediction;
   };
   try {
-    return predicted(row, unfolded, folder);
+    return predicted(row, options);
   } catch (const Unsupported& why) {
     return unsupported(why.what());
   } catch (const InputError& why) {
