@@ -20,6 +20,7 @@ void add_simulate_command(CLI::App& app, Action& action);
 void add_compare_command(CLI::App& app, Action& action);
 void add_sweep_command(CLI::App& app, Action& action);
 void add_check_command(CLI::App& app, Action& action);
+void add_calibrate_command(CLI::App& app, Action& action);
 void add_fidelity_command(CLI::App& app, Action& action);
 void add_fit_command(CLI::App& app, Action& action);
 void add_list_command(CLI::App& app, Action& action);

@@ -38,6 +38,7 @@ ExitCode run(int argc, char** argv)
   add_compare_command(app, action);
   add_sweep_command(app, action);
   add_check_command(app, action);
+  add_calibrate_command(app, action);
   add_fidelity_command(app, action);
   add_fit_command(app, action);
   add_list_command(app, action);
