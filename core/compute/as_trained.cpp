@@ -155,7 +155,7 @@ class Training {
     }
   }
 
-  /// Of an activation that arrived in slices: a copy from the host, and a gather among the shards, which takes half of
+  /// An activation that arrived in slices takes a copy from the host and a gather among the shards, which takes half of
   /// an all-reduce.
   Seconds rebuild_time(std::size_t stage, Bytes size) const
   {

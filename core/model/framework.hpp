@@ -71,7 +71,7 @@ struct Framework {
   bool serial_transfers = false;
   Seconds pipeline_host = {};     ///< of the host for each micro-batch in a stage of a pipeline
   bool sliced_transfers = false;  ///< each shard sends its part of an activation; otherwise all of it
-  /// GB/s at which a shard that receives a slice makes the whole activation anew, before it gathers the others; 0: in
+  /// GB/s at which a shard that receives a slice makes room for the whole activation before it gathers the others; 0: in
   /// no time, and gathering takes none.
   double rebuild = 0;
   bool overlaps_gradient_sums = false;  ///< without a pipeline, replicas add up gradients beside backward passes

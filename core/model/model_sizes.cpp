@@ -1,6 +1,13 @@
 #include "core/model/model_sizes.hpp"
 
 #include "core/names.hpp"
+#include "core/text/quantity_text.hpp"
+#include "core/text/separated.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <stdexcept>
 
 namespace isobar {
 
@@ -13,6 +20,38 @@ constexpr NameTable<Attention, 4> attentions = {{{Attention::Unfused, "unfused"}
                                                  {Attention::Fused, "flash"}}};
 
 constexpr NameTable<Unit, 2> units = {{{Unit::Block, "block"}, {Unit::Operator, "operator"}}};
+
+constexpr NameTable<BlockOperator, operators_of_block> block_operators = {
+    {{BlockOperator::Norm1, "norm1"},
+     {BlockOperator::Qkv, "qkv"},
+     {BlockOperator::Scores, "scores"},
+     {BlockOperator::Softmax, "softmax"},
+     {BlockOperator::ScoreDropout, "score_dropout"},
+     {BlockOperator::Context, "context"},
+     {BlockOperator::Projection, "projection"},
+     {BlockOperator::Dropout1, "dropout1"},
+     {BlockOperator::Norm2, "norm2"},
+     {BlockOperator::Up, "up"},
+     {BlockOperator::Activation, "activation"},
+     {BlockOperator::Down, "down"},
+     {BlockOperator::Dropout2, "dropout2"}}};
+
+/// Blocks of a text such as "0-5,9".
+std::vector<std::size_t> blocks_from(std::string_view text, std::size_t count)
+{
+  std::vector<std::size_t> blocks;
+  for (const auto item : texts_between(text, ',')) {
+    const std::size_t dash = item.find('-');
+    const auto first = count_from_text(item.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : count_from_text(item.substr(dash + 1));
+    if (!first || !last || *first > *last || (!blocks.empty() && *first <= blocks.back())) {
+      throw std::invalid_argument(fmt::format("\"{}\" names no blocks in order, such as 0-5,9", text));
+    }
+    if (*last >= count) throw std::invalid_argument(fmt::format("block {}; there are 0 to {}", *last, count - 1));
+    for (std::size_t block = *first; block <= *last; ++block) blocks.push_back(block);
+  }
+  return blocks;
+}
 
 }  // namespace
 
@@ -44,6 +83,92 @@ std::optional<Unit> unit_from_name(std::string_view name)
 std::vector<std::string> unit_names()
 {
   return names_in(units);
+}
+
+BlockOperators& BlockOperators::operator|=(const BlockOperators& more)
+{
+  bits_ |= more.bits_;
+  return *this;
+}
+
+BlockOperators& BlockOperators::operator&=(const BlockOperators& allowed)
+{
+  bits_ &= allowed.bits_;
+  return *this;
+}
+
+BlockOperators BlockOperators::range(std::size_t first, std::size_t end)
+{
+  BlockOperators operators;
+  for (std::size_t which = first; which < end; ++which) operators.add(which);
+  return operators;
+}
+
+std::string_view name_of(BlockOperator which)
+{
+  return name_in(block_operators, which);
+}
+
+std::optional<BlockOperator> block_operator_from_name(std::string_view name)
+{
+  return value_in(block_operators, name);
+}
+
+std::vector<std::string> block_operator_names()
+{
+  return names_in(block_operators);
+}
+
+std::vector<std::string> text_of(const std::vector<BlockOperators>& of_blocks)
+{
+  std::vector<std::string> texts;
+  std::vector<bool> is_written(of_blocks.size(), false);
+  for (std::size_t block = 0; block < of_blocks.size(); ++block) {
+    const BlockOperators& own = of_blocks[block];
+    if (is_written[block] || !own.any()) continue;
+    std::vector<std::string> ranges;
+    for (std::size_t first = block; first < of_blocks.size(); ++first) {
+      if (of_blocks[first] != own) continue;
+      std::size_t last = first;
+      while (last + 1 < of_blocks.size() && of_blocks[last + 1] == own) ++last;
+      ranges.push_back(first == last ? fmt::to_string(first) : fmt::format("{}-{}", first, last));
+      for (; first < last; ++first) is_written[first] = true;
+      is_written[last] = true;
+    }
+    std::vector<std::string_view> operators;
+    for (const auto& [which, name] : block_operators) {
+      if (own.has(which)) operators.push_back(name);
+    }
+    texts.push_back(fmt::format("{}: {}", fmt::join(ranges, ","), fmt::join(operators, " ")));
+  }
+  return texts;
+}
+
+void add_block_operators(std::string_view text, std::vector<BlockOperators>& of_blocks)
+{
+  const std::size_t colon = text.find(':');
+  if (colon == std::string_view::npos) {
+    throw std::invalid_argument(
+        fmt::format("\"{}\" has no colon; write blocks and operators as "
+                    "\"0-5,9: scores softmax\"",
+                    text));
+  }
+  const auto blocks = blocks_from(text.substr(0, colon), of_blocks.size());
+  BlockOperators own;
+  for (const auto name : texts_between(text.substr(colon + 1), ' ')) {
+    if (name.empty()) continue;
+    const auto which = block_operator_from_name(name);
+    if (!which) {
+      throw std::invalid_argument(
+          fmt::format("\"{}\" is no operator of a block; write {}", name, fmt::join(block_operator_names(), ", ")));
+    }
+    own.add(*which);
+  }
+  if (!own.any()) {
+    throw std::invalid_argument(
+        fmt::format("\"{}\" names no operators; write {}", text, fmt::join(block_operator_names(), ", ")));
+  }
+  for (const std::size_t block : blocks) of_blocks[block] |= own;
 }
 
 DecoderLayer decoder_layer(std::size_t layer, std::uint64_t blocks, Unit unit)

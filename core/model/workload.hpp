@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/model/block_operators.hpp"
 #include "core/model/dtype.hpp"
 #include "core/model/framework.hpp"
 #include "core/model/model_sizes.hpp"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/model/block_operators.hpp"
+#include "core/model/model_sizes.hpp"
 
 #include <cstddef>
 #include <string>

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
-#include "core/model/block_operators.hpp"
+#include "core/model/model_sizes.hpp"
 #include "results/fidelity/measured_row.hpp"
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-#include "core/model/block_operators.hpp"
+#include "core/model/model_sizes.hpp"
 
 #include "core/model/workload.hpp"
 #include "tests/support/thrown_message.hpp"
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace isobar::block_operators_test {
+namespace isobar::model_sizes_test {
 namespace {
 
 std::string fault_of(std::string_view text)
@@ -85,4 +85,4 @@ TEST(BlockOperators, OfAWorkloadGoWithTimesOfOperators)
 }
 
 }  // namespace
-}  // namespace isobar::block_operators_test
+}  // namespace isobar::model_sizes_test
