@@ -149,13 +149,13 @@ TEST(ContextPlans, HoldAllOfTheirParametersAndPartsOfTheirActivations)
   // What does not depend on the parts: twice what four parts hold, less what two hold.
   const double two = peak_of(2, Sharding::None);
   const double four = peak_of(4, Sharding::None);
-  const double state = memory.state16.all() * memory.reserved * parameters;
+  const double state = memory.state16.all() * parameters;
   EXPECT_GT(two, four);
   EXPECT_GT(2 * four - two, state);
   EXPECT_LT(2 * four - two, state + memory.context.value + 0.1 * state);
   // Of the optimizer's state each of all parts holds its part.
   const double divided = peak_of(4, Sharding::Optimizer);
-  EXPECT_NEAR(four - divided, 0.75 * memory.state16.optimizer * memory.reserved * parameters, 1e-6 * four);
+  EXPECT_NEAR(four - divided, 0.75 * memory.state16.optimizer * parameters, 1e-6 * four);
 }
 
 }  // namespace
