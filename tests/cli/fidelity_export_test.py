@@ -21,6 +21,13 @@ ROWS = {
                     "350m-s2048-n8-b512", "125m-s2048-n8-b640"],
     "mpt_h100": ["30b-s8192-n8-b168-ck", "13b-s2048-n8-b16", "7b-s2048-n8-b48", "3b-s8192-n8-b144", "760m-s512-n8-b1536"],
     "sailor_gh200_opt350": [],
+    "vtrain_multi": ["18.4B-t8d32p1-m8"],
+    "mpt_a100_40": ["7b-s16384-n8-b32-ck"],
+    "mpt_h100_multi": ["1b-s2048-n128-b1536"],
+    "mist_aceso": ["a10g-2.6B-3stages", "l4-13B-15stages"],
+    "simumax_b200": ["llama3_405b_l4_tp2_cp4_pp1_dp1_seq32768_mbc4_cef"],
+    "sailor_gh200_neo": ["N4-D2-P2-G64"],
+    "sailor_mixed": ["N2-D1-P2"],
 }
 
 
@@ -32,9 +39,9 @@ class ExportedRows(CommandTest):
             rows = [row for row in reader if not names or row["row"] in names]
             columns = reader.fieldnames
         for row in rows:
-            for column in ("platform", "workload", "profiles"):
+            for column in ("platform", "workload", "plan", "profiles"):
                 if row[column]:
-                    row[column] = str((MEASURED / row[column]).resolve())
+                    row[column] = ";".join(str((MEASURED / path).resolve()) for path in row[column].split(";"))
         text = io.StringIO()
         writer = csv.DictWriter(text, columns, lineterminator="\n")
         writer.writeheader()
