@@ -17,6 +17,10 @@ set(ISOBAR_PUBLIC_HEADERS
     core/check/program_checker.hpp
     core/cluster/cluster.hpp
     core/cluster/device_types.hpp
+    core/compute/as_trained.hpp
+    core/compute/device_constants.hpp
+    core/compute/known_pairs.hpp
+    core/compute/prediction_interval.hpp
     core/costs/cost_model.hpp
     core/costs/nominal_rates.hpp
     core/costs/step_recurrence.hpp
@@ -36,6 +40,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/plan/plan.hpp
     core/plan/shard_grid.hpp
     core/plan/sharding.hpp
+    core/plan/step_interval.hpp
     core/program/chrome_trace.hpp
     core/program/collective.hpp
     core/program/player.hpp
