@@ -41,14 +41,6 @@ struct LayerCost {
   Seconds both() const { return forward + backward; }
 };
 
-/// How the blocks of a model of gpt or llama have attention.
-Attention attention_of(const Workload& workload)
-{
-  if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) return sizes->attention;
-  const auto* sizes = std::get_if<LlamaSizes>(&workload.model);
-  return sizes != nullptr ? sizes->attention : Attention::Unfused;
-}
-
 class Training {
  public:
   Training(const Plan& plan, const Workload& workload, const Cluster& cluster, const Framework& framework,
