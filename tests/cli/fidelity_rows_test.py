@@ -239,6 +239,13 @@ class Recomputation(Rows):
             self.assert_increasing([row["predicted_memory_bytes"] for row in reversed(rows)])
             self.assertLess(rows[2]["predicted_s"], 1.5 * rows[0]["predicted_s"])
 
+    def test_the_reserve_of_the_allocator_counts_where_a_row_says_reserved(self):
+        cells = {"overrides": "framework.memory_reserve=1.5", "measured_memory_bytes": 1e9}
+        kinds = ("allocated", "reserved", "device")
+        allocated, reserved, device = self.memories(*(cells | {"memory_kind": kind} for kind in kinds))
+        self.assertAlmostEqual(reserved / allocated, 1.5, places=9)
+        self.assertAlmostEqual(device, self.memories({"measured_memory_bytes": 1e9, "memory_kind": "device"})[0], places=9)
+
     def test_a_plan_of_aceso_says_degrees_blocks_and_recomputation(self):
         columns = {"pp": 2, "tp": "1+2", "dp": "2+2", "layers": "4+4", "framework": "aceso-2024"}
         some, none, full = self.steps(self.planned(), columns, columns | {"recompute": "full"})
