@@ -153,7 +153,7 @@ class Training {
   {
     if (framework_.rebuild == 0) return {};
     const auto sum = shard_collective_times(plan_, stage, plan_.stages[stage].last_layer, given_, cluster_).forward;
-    return Seconds(size.value / (1e9 * framework_.rebuild)) + 0.5 * sum;
+    return Seconds(size.value / 1e9 * framework_.rebuild) + 0.5 * sum;
   }
 
   /// Adds a time to a pass of a layer, on all devices of its stage.

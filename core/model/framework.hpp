@@ -71,8 +71,8 @@ struct Framework {
   bool serial_transfers = false;
   Seconds pipeline_host = {};     ///< of the host for each micro-batch in a stage of a pipeline
   bool sliced_transfers = false;  ///< each shard sends its part of an activation; otherwise all of it
-  /// GB/s at which a shard that receives a slice makes room for the whole activation before it gathers the others; 0: in
-  /// no time, and gathering takes none.
+  /// Seconds per GB in which a shard that receives a slice makes room for the whole activation before it gathers the
+  /// others; 0: in no time, and gathering takes none.
   double rebuild = 0;
   bool overlaps_gradient_sums = false;  ///< without a pipeline, replicas add up gradients beside backward passes
   bool overlaps_in_pipelines = false;   ///< with a pipeline, too
@@ -98,7 +98,7 @@ inline constexpr FlagRange host_times = {0, 1000};
 inline constexpr FlagRange factors = {0.001, 1000};
 inline constexpr FlagRange moved_bytes = {0, 10'000};  ///< per logit or parameter
 inline constexpr FlagRange repeated_collectives = {0, 64};
-inline constexpr FlagRange copy_speeds = {0, 100'000};  ///< GB/s
+inline constexpr FlagRange times_per_size = {0, 1000};  ///< s/GB
 inline constexpr FlagRange flag_sizes = {0, 1e18};
 
 /// The key of a flag, as files spell it, and the range of those that are numbers.
@@ -147,7 +147,7 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"overlap_shard_collectives"}, of.hides_shard_collectives...);
   visit(FlagKey{"overlap_parameter_gathers"}, of.overlaps_gathers...);
   visit(FlagKey{"serial_receives"}, of.serial_transfers...);
-  visit(FlagKey{"rebuild_gb_per_s", copy_speeds}, of.rebuild...);
+  visit(FlagKey{"rebuild_s_per_gb", times_per_size}, of.rebuild...);
   visit(FlagKey{"most_divided"}, of.most_divided...);
   visit(FlagKey{"memory_parameter_bytes_16bit", moved_bytes}, of.memory.state16.parameters...);
   visit(FlagKey{"memory_gradient_bytes_16bit", moved_bytes}, of.memory.state16.gradients...);

@@ -90,7 +90,7 @@ FLAGS = {
     "overlap_shard_collectives": (MEGATRON, "shards", True, SHORTER),
     "overlap_parameter_gathers": (CORE, "optimizers", True, SHORTER),
     "serial_receives": (MEGATRON, "pipeline", True, LONGER),
-    "rebuild_gb_per_s": (ENGINE, "pipeline of slices", 1, LONGER),
+    "rebuild_s_per_gb": (ENGINE, "pipeline of slices", 1, LONGER),
     "memory_parameter_bytes_16bit": (MEGATRON, "one", 20, MORE),
     "memory_gradient_bytes_16bit": (MEGATRON, "one", 40, MORE),
     "memory_optimizer_bytes_16bit": (MEGATRON, "one", 40, MORE),
