@@ -262,6 +262,12 @@ BlockOperators recomputed_operators(const Workload& workload, std::size_t layer)
       }
     }
     if (!workload.recompute_operators.empty()) operators |= workload.recompute_operators.at(of_decoder.block);
+    // Without dropout, softmax and the product after it are neighbours.
+    if (workload.training.dropout > 0) return;
+    operators.remove(BlockOperator::ScoreDropout);
+    if (operators.has(BlockOperator::Softmax) && operators.has(BlockOperator::Context)) {
+      operators.add(BlockOperator::ScoreDropout);
+    }
   });
   return operators;
 }

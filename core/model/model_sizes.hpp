@@ -60,6 +60,7 @@ class BlockOperators {
  public:
   bool has(BlockOperator which) const { return bits_.test(static_cast<std::size_t>(which)); }
   bool has(std::size_t which) const { return bits_.test(which); }
+  void remove(BlockOperator which) { bits_.reset(static_cast<std::size_t>(which)); }
   void add(BlockOperator which) { bits_.set(static_cast<std::size_t>(which)); }
   void add(std::size_t which) { bits_.set(which); }
   bool any() const { return bits_.any(); }

@@ -109,6 +109,13 @@ TEST(LayerMemory, OfOperatorsThatRunAgainLacksWhatTheySave)
       << "the input of the block alone";
 }
 
+TEST(LayerMemory, HasNoDropoutOfScoresBetweenNeighboursWhereNothingIsDropped)
+{
+  const double all = kept_with("", "");
+  EXPECT_NEAR(all - kept_with("scores softmax context", ""), 2 * s * s * b * a, 1);
+  EXPECT_EQ(kept_with("score_dropout", ""), all);
+}
+
 TEST(LayerMemory, OfOperatorsThatRunAgainHasWhatASegmentSavesWhileItRuns)
 {
   const auto workload =
