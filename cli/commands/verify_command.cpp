@@ -7,12 +7,14 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/certificates/certificate_checker.hpp"
+#include "core/compute/prediction_interval.hpp"
 #include "core/jobs/grouping_checker.hpp"
 #include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -77,6 +79,34 @@ void check_simulated(const Plan& plan, const Inputs& inputs, Faults& faults)
   if (std::abs(claimed - found) <= tolerance * found) return;
   const auto [claim, fact] = distinct_texts(claimed, found);
   faults.push_back(fmt::format("simulated.step_time_s: claims {}; the simulation takes {}", claim, fact));
+}
+
+/// Recomputes how far the predicted step may be off.
+void check_interval(const Plan& plan, const Inputs& inputs, Faults& faults)
+{
+  if (!plan.predicted || !plan.predicted->interval || !faults.empty()) return;
+  const Seconds step = plan.predicted->step_time;
+  const auto basis = basis_of_step(inputs, plan, step);
+  if (!basis) {
+    faults.emplace_back(
+        "predicted.step_interval_s: claims an interval; nothing is known of how far this step may be off");
+    return;
+  }
+  constexpr double tolerance = 1e-6;
+  const StepInterval& claimed = *plan.predicted->interval;
+  const StepInterval found = compute::interval_of(*basis, step);
+  const auto compare_ends = [&](Seconds claim, Seconds fact) {
+    if (std::abs((claim - fact).value) <= tolerance * fact.value) return;
+    const auto [one, other] = distinct_texts(claim.value, fact.value);
+    faults.push_back(fmt::format("predicted.step_interval_s: claims {}; it is {}", one, other));
+  };
+  compare_ends(claimed.low, found.low);
+  compare_ends(claimed.high, found.high);
+  if (claimed.because != found.because) {
+    faults.push_back(fmt::format("predicted.interval_because: claims {}; it is {}",
+                                 shown(fmt::format("{}", fmt::join(claimed.because, "; "))),
+                                 shown(fmt::format("{}", fmt::join(found.because, "; ")))));
+  }
 }
 
 /// Whether the file proves its claims; no certificate proves that there is no placement.
@@ -156,6 +186,7 @@ ExitCode verify(const VerifyOptions& options)
   for (auto& fault : all_faults_of(plan, inputs.workload, cluster)) faults.push_back(std::move(fault));
   const CertificateCheck check = check_certificate(plan, inputs.workload, cluster);
   faults.insert(faults.end(), check.faults.begin(), check.faults.end());
+  check_interval(plan, inputs, faults);
   check_simulated(plan, inputs, faults);
   const auto answer = options.json ? verification_json : verification_text;
   print(answer(plan, options, check, faults, inputs.workload.layers.size()));

@@ -102,6 +102,18 @@ class StepInterval(CommandTest):
         self.assertIn("predicted.step_interval_s: is no interval; write its two ends, the lower one first",
                       self.fault_of("simulate", *inputs, "--plan", plan))
 
+    def test_verify_recomputes_the_interval_and_its_causes(self):
+        inputs = self.inputs()
+        plan, predicted = self.planned(*inputs)
+        low, high = predicted["step_interval_s"]
+        for changed, fault in (({"step_interval_s": [low * 1.01, high]}, "predicted.step_interval_s: claims "),
+                               ({"step_interval_s": [low, high * 1.01]}, "predicted.step_interval_s: claims "),
+                               ({"interval_because": ["luck"]}, "predicted.interval_because: claims ")):
+            document = json.loads(pathlib.Path(plan).read_text())
+            document["predicted"].update(changed)
+            wrong = self.write("wrong.json", json.dumps(document, indent=1))
+            self.assertIn(fault, self.run_isobar("verify", *inputs, wrong, expect=5).stdout)
+
     def test_fidelity_has_the_interval_of_each_row_and_how_many_rows_of_a_set_are_inside(self):
         table = ROOT / "results/fidelity/measured/megatron_seqsel.csv"
         result = self.json_of("fidelity", table)
