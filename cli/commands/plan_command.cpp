@@ -259,6 +259,9 @@ ExitCode plan(const PlanOptions& options)
   if (options.simulate && options.goal.context_parallelism().divides()) {
     throw InputError("--simulate", "also tries allocators that divide no sequences; leave out it or --context");
   }
+  if (limits.grid.splits > ShardGrid::Form::Sequence && options.goal.context_parallelism().divides()) {
+    throw InputError("--context", "goes with shards by --splits 1d or sequence; leave out one of them");
+  }
   if (!options.start.empty()) {
     allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
   }

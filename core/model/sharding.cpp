@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <variant>
 
 namespace isobar {
@@ -94,6 +95,13 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Conte
   if (workload.compute != ComputeModel::Operators) {
     return fmt::format("compute: {} does not know attention; write compute: operators and a framework",
                        name_of(workload.compute));
+  }
+  const auto is_tied = [](const Layer& layer) { return layer.tied_to.has_value(); };
+  if (std::any_of(workload.layers.begin(), workload.layers.end(), is_tied)) {
+    return fmt::format(
+        "the head of {} uses the embedding's matrix, and each layer is a part of its own where sequences are "
+        "divided; write tied: apart",
+        workload.name);
   }
   const std::uint64_t chunks = 2 * context.degree;
   if (workload.sequence % chunks != 0) {

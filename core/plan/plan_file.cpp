@@ -484,7 +484,7 @@ Json lasting_part_of(const Plan& plan)
   if (has_replicas(plan)) document["sync"] = to_json(plan.sync);
   describe_replicas_of_parameters(plan, document);
   if (plan.transfers != TransferRules{}) document["transfers"] = to_json(plan.transfers);
-  if (plan.context.divides()) {
+  if (plan.context.divides() && !is_1) {  // a plan without a placement divides nothing
     document["context"] = {{"degree", plan.context.degree}, {"exchange", name_of(plan.context.exchange)}};
   }
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;

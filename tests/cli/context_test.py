@@ -104,11 +104,20 @@ class Context(CommandTest):
                  "--context-exchange: is for divided sequences; add --context"),
                 (["--allocator", "grid", "--context", "2", "--context-exchange", "star"],
                  '--context-exchange: "star" is none of ring, all-gather, all-to-all'),
+                (["--allocator", "grid", "--context", "2", "--splits", "2d", "--tensor", "4"],
+                 "--context: goes with shards by --splits 1d or sequence; leave out one of them"),
                 (["--allocator", "grid", "--context", "2", "--simulate", "2"],
                  "--simulate: also tries allocators that divide no sequences; leave out it or --context")):
             with self.subTest(options=options):
                 self.assertEqual(self.fault_of(*command, *options), message)
         self.assertIn("--context", self.fault_of(*command, "--allocator", "chain-dp", "--context", "2"))
+
+    def test_a_plan_without_a_placement_divides_nothing(self):
+        file = self.folder / "none.json"
+        self.run_isobar("plan", self.platform, self.workload, "--allocator", "grid", "--context", "4", "--replicas", "8", "-o",
+                        file, expect=4)
+        self.assertNotIn("context", json.loads(file.read_text()))
+        self.run_isobar("verify", self.platform, self.workload, file)
 
     def test_verify_finds_another_exchange(self):
         file = self.folder / "plan.json"
