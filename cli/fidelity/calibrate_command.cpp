@@ -14,6 +14,7 @@
 #include "results/fidelity/figures.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -203,6 +204,16 @@ std::vector<MeasuredRow> chosen_rows(const CalibrateOptions& options)
   return rows;
 }
 
+/// The flags of the training system that a row changes.
+std::map<std::string, std::string> flags_of(const MeasuredRow& row)
+{
+  std::map<std::string, std::string> flags;
+  for (const auto& [key, value] : row.overrides) {
+    if (key.starts_with("framework.")) flags[key] = value;
+  }
+  return flags;
+}
+
 /// The training system of all rows. @throws InputError for a row that the others, or a fit, cannot have beside them.
 const Framework& system_of(const std::vector<MeasuredRow>& rows)
 {
@@ -218,6 +229,12 @@ const Framework& system_of(const std::vector<MeasuredRow>& rows)
     if (standing_for(row.framework) != standing_for(first.framework)) {
       refuse(row, fmt::format("framework: is {}, and {} in {}; calibrate rows of one training system at a time",
                               shown(row.framework), shown(first.framework), place_of(first)));
+    }
+    if (flags_of(row) != flags_of(first)) {
+      refuse(row,
+             fmt::format("overrides: has other flags of the framework than {}; calibrate rows of one training system "
+                         "at a time",
+                         place_of(first)));
     }
     if (row.platform != first.platform) {
       refuse(row, fmt::format("platform: is {}, and {} in {}; calibrate rows of one machine at a time",
@@ -434,6 +451,12 @@ ExitCode calibrate(const CalibrateOptions& options)
     if (!found.fit.is_at_bound[k]) continue;
     say(fmt::format("{} is at the bound of what calibrate fits; these rows may be of another machine or system",
                     found.constants.knob(k).name));
+  }
+  if (const auto flags = flags_of(rows.front()); !flags.empty()) {
+    std::vector<std::string> settings;
+    for (const auto& [key, value] : flags) settings.push_back(fmt::format("--set {}={}", key, value));
+    say(fmt::format("the rows change flags of {}, which the calibration does not have; beside --system write {}",
+                    found.calibration.system.name, fmt::join(settings, " ")));
   }
   if (!found.improves()) {
     say(fmt::format(

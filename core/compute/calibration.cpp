@@ -96,7 +96,8 @@ std::optional<LinkFactors> read_links(MappingReader& file, FaultList& faults)
   LinkFactors links;
   if (node->kind != DocumentNode::Kind::Mapping) return links;
   for (const auto& [key, factor] : {std::pair("inside", &links.inside), std::pair("outside", &links.outside)}) {
-    if (reader.has(key)) *factor = reader.required_number(key, 1 / largest_link_factor, largest_link_factor);
+    if (reader.optional(key) != nullptr)
+      *factor = reader.required_number(key, 1 / largest_link_factor, largest_link_factor);
   }
   reader.refuse_unknown();
   return links;
@@ -134,7 +135,7 @@ Calibration read_calibration(const std::string& file)
       }
     }
   }
-  if (reader.has("rows")) {
+  if (reader.optional("rows") != nullptr) {
     for (const auto& row : reader.required_sequence("rows")) {
       if (row.kind != DocumentNode::Kind::Scalar)
         reader.add_fault("rows", "is not a list of names; write [SET/ROW, …]");

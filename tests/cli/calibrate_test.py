@@ -138,6 +138,10 @@ class Calibrate(CommandTest):
                                ({"schedule": "zb-h1"}, "t.csv:3: schedule: zb-h1 is none that plans have")]:
             with self.subTest(message):
                 self.assertEqual(self.fault_in(self.table([rows[0], rows[1] | cells])), message)
+        flag = {"overrides": f"{rows[1]['overrides']};framework.kernel_start=1 us"}
+        self.assertEqual(self.fault_in(self.table([rows[0], rows[1] | flag])),
+                         "t.csv:3: overrides: has other flags of the framework than t.csv:2; calibrate rows of one training "
+                         "system at a time")
         other = self.write("other.yaml", pathlib.Path(rows[1]["platform"]).read_text())
         self.assertIn("calibrate rows of one machine at a time", self.fault_in(self.table([rows[0], rows[1] | {"platform": other}])))
 
