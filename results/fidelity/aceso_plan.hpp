@@ -11,9 +11,9 @@ namespace isobar::results {
 /// A plan of Aceso (Liu et al., EuroSys 2024), as its search writes it, for a model of transformer blocks: an
 /// embedding, 13 operators a block, the last normalisation and the head.
 struct AcesoPlan {
-  std::vector<std::size_t> tensor;  ///< devices that divide most operators of a stage, by stage
-  std::vector<std::size_t> data;    ///< replicas of most operators of a stage
-  std::vector<double> blocks;       ///< of each stage; decimals where a block is cut
+  std::vector<std::size_t> tensor;         ///< devices that divide most operators of a stage, by stage
+  std::vector<std::size_t> data;           ///< replicas of most operators of a stage
+  std::vector<double> blocks;              ///< of each stage; decimals where a block is cut
   std::vector<BlockOperators> recomputed;  ///< by block, the operators that run again in the backward pass
 };
 
