@@ -80,8 +80,8 @@ std::optional<AttentionWidths> attention_widths(const Workload& workload, std::s
   const auto sizes = attention_sizes(workload);
   if (!sizes) return std::nullopt;
   if (decoder_layer(layer, sizes->layers, sizes->unit).kind != DecoderLayer::Kind::Attention) return std::nullopt;
-  return AttentionWidths{static_cast<double>(sizes->hidden),
-                         static_cast<double>(sizes->hidden / sizes->heads * sizes->kv_heads)};
+  const std::uint64_t keys = sizes->hidden / sizes->heads * sizes->kv_heads;  // heads divide the width
+  return AttentionWidths{static_cast<double>(sizes->hidden), static_cast<double>(keys)};
 }
 
 std::optional<std::string> why_not_divided(const Workload& workload, const ContextParallelism& context,
