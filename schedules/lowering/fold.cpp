@@ -278,7 +278,7 @@ class Folder {
   /// All ends of a channel of the first replicas.
   Ranks all_ends(const Channel& channel) const
   {
-    const Ranks ranks = outer_ranks(channel);
+    Ranks ranks = outer_ranks(channel);
     if (!is_divided() || !joins_replicas(channel, ranks)) return ranks;
     Ranks all;
     for (std::size_t replica = 0; replica < places_.replicas(); ++replica) {
