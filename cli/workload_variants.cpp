@@ -39,17 +39,15 @@ std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const W
     if (!layers.empty()) layers.erase(layers.begin());
     return layers;
   }
-  for (const auto item : texts_between(text, ',')) {
-    const std::size_t dash = item.find('-');
-    const auto first = count_from_text(item.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : count_from_text(item.substr(dash + 1));
-    if (!first || !last || *first > *last || (!layers.empty() && *first <= layers.back())) {
-      throw InputError(
-          recomputed.source,
-          fmt::format("{} is neither none, all, inner, nor layers in order, such as 3-10,12", in_quotes(text)));
-    }
-    require_layer(recomputed.source, *last, workload);
-    for (std::size_t layer = *first; layer <= *last; ++layer) layers.push_back(layer);
+  const auto ranges = ranges_from_text(text);
+  if (!ranges) {
+    throw InputError(
+        recomputed.source,
+        fmt::format("{} is neither none, all, inner, nor layers in order, such as 3-10,12", in_quotes(text)));
+  }
+  require_layer(recomputed.source, ranges->back().last, workload);
+  for (const auto& [first, last] : *ranges) {
+    for (std::size_t layer = first; layer <= last; ++layer) layers.push_back(layer);
   }
   return layers;
 }

@@ -39,16 +39,14 @@ constexpr NameTable<BlockOperator, operators_of_block> block_operators = {
 /// Blocks of a text such as "0-5,9".
 std::vector<std::size_t> blocks_from(std::string_view text, std::size_t count)
 {
+  const auto ranges = ranges_from_text(text);
+  if (!ranges) throw std::invalid_argument(fmt::format("\"{}\" names no blocks in order, such as 0-5,9", text));
+  if (ranges->back().last >= count) {
+    throw std::invalid_argument(fmt::format("block {}; there are 0 to {}", ranges->back().last, count - 1));
+  }
   std::vector<std::size_t> blocks;
-  for (const auto item : texts_between(text, ',')) {
-    const std::size_t dash = item.find('-');
-    const auto first = count_from_text(item.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : count_from_text(item.substr(dash + 1));
-    if (!first || !last || *first > *last || (!blocks.empty() && *first <= blocks.back())) {
-      throw std::invalid_argument(fmt::format("\"{}\" names no blocks in order, such as 0-5,9", text));
-    }
-    if (*last >= count) throw std::invalid_argument(fmt::format("block {}; there are 0 to {}", *last, count - 1));
-    for (std::size_t block = *first; block <= *last; ++block) blocks.push_back(block);
+  for (const auto& [first, last] : *ranges) {
+    for (std::size_t block = first; block <= last; ++block) blocks.push_back(block);
   }
   return blocks;
 }

@@ -25,4 +25,17 @@ std::optional<std::uint64_t> count_from_text(std::string_view text)
   return fault == std::errc{} && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
+std::optional<std::vector<NumberRange>> ranges_from_text(std::string_view text)
+{
+  std::vector<NumberRange> ranges;
+  for (const auto item : texts_between(text, ',')) {
+    const std::size_t dash = item.find('-');
+    const auto first = count_from_text(item.substr(0, dash));
+    const auto last = dash == std::string_view::npos ? first : count_from_text(item.substr(dash + 1));
+    if (!first || !last || *first > *last || (!ranges.empty() && *first <= ranges.back().last)) return std::nullopt;
+    ranges.push_back({*first, *last});
+  }
+  return ranges;
+}
+
 }  // namespace isobar

@@ -24,5 +24,18 @@ TEST(CountFromText, TakesDigitsAlone)
   }
 }
 
+TEST(RangesFromText, TakesNumbersAndRangesInOrder)
+{
+  const auto ranges = ranges_from_text("3-10,12,13-13");
+  ASSERT_TRUE(ranges);
+  ASSERT_EQ(ranges->size(), 3U);
+  EXPECT_EQ(ranges->front().last, 10U);
+  EXPECT_EQ((*ranges)[1].first, 12U);
+  EXPECT_EQ(ranges->back().last, 13U);
+  for (const auto* text : {"", ",", "1,", "3-1", "1,1", "1-4,4", "4,2", "1-", "-1", "a", "1-2-3", "1 ,2"}) {
+    EXPECT_FALSE(ranges_from_text(text)) << text;
+  }
+}
+
 }  // namespace
 }  // namespace isobar::separated_test
