@@ -108,6 +108,22 @@ struct TypeWork : LayerWork {
   std::map<std::size_t, ShardWork> of_shards = {};
 };
 
+/// Networks of a layer of which each token passes through a few, as its router says. Work and sizes are for one
+/// micro-batch whose tokens come to all of them evenly.
+struct Experts {
+  std::uint64_t count = 1;       ///< routed ones; a shared one belongs to the rest of the layer
+  std::uint64_t per_token = 1;   ///< through how many of them a token passes
+  std::uint64_t parameters = 0;  ///< of all of them, among the layer's
+  Flops forward;                 ///< of the layer's, likewise all following
+  Flops backward;
+  Flops backward_weight;
+  Bytes activations;
+  Bytes workspace = {};
+  /// What comes to them if they are elsewhere: all tokens' hidden states, once for each expert of a token. As much
+  /// comes back.
+  Bytes dispatched;
+};
+
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
 struct Layer {
   std::string name;
@@ -127,6 +143,7 @@ struct Layer {
   /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
   /// only, and one device has both layers and all between them.
   std::optional<std::size_t> tied_to = {};
+  std::optional<Experts> experts = {};
   /// Memory beyond `activations` and gradients of inputs and outputs, while one of its passes runs: by formula or
   /// measured, and recomputed activations.
   Bytes workspace = {};
