@@ -240,10 +240,13 @@ class PlayedChecker {
   {
     if (holder.parts.size() == 1 || grid_of(plan_, holder).form != ShardGrid::Form::OneD) return;
     const std::size_t layer = plan_.stages[holder.stage].first_layer;
-    const auto all_reduce = [&](Bytes size) { return time_among_parts(holder, Opcode::AllReduce, size); };
-    const auto& gathered = workload_.layers[layer].split->gathered;
+    const Split& split = *workload_.layers[layer].split;
+    const auto among_parts = [&](Opcode opcode, Bytes size) {
+      return time_among_parts(holder, opcode, split.exchanged_fraction * size);
+    };
+    const auto all_reduce = [&](Bytes size) { return among_parts(Opcode::AllReduce, size); };
     holder.forward_sum =
-        gathered ? time_among_parts(holder, Opcode::AllGather, *gathered) : all_reduce(cuts.output[layer + 1]);
+        split.gathered ? among_parts(Opcode::AllGather, *split.gathered) : all_reduce(cuts.output[layer + 1]);
     holder.backward_sum = holder.stage == 0 ? 0 : all_reduce(cuts.gradient[layer]);
   }
 

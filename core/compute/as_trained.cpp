@@ -37,6 +37,7 @@ struct LayerCost {
   Seconds backward_weight;
   Seconds update;
   PassParts parts;
+  double exchanged_fraction = 1;  ///< Split::exchanged_fraction
 
   Seconds both() const { return forward + backward; }
 };
@@ -200,7 +201,7 @@ class Training {
     const auto exchange = context_exchange_times(plan_, stage, block_of(given_, layer).first, given_, cluster_);
     division.forward_exchange = exchange.forward;
     division.backward_exchange = exchange.backward;
-    if (const auto* profile = measurements_.layers_of(type)) return measured_cost(*profile, layer, division);
+    if (const auto* profile = measurements_.layers_of(type)) return measured_cost(*profile, stage, layer, division);
     const DeviceConstants device = measurements_.constants_of(type);
     const auto time =
         layer_time(given_, layer, device, framework_, division, measurements_.operators_of(type, given_.dtype));
@@ -249,8 +250,48 @@ class Training {
     cost.parts.tensor += again;
   }
 
-  /// The collectives among shards are in measured times, and the plan plays them again.
-  LayerCost measured_cost(const SailorProfile& profile, std::size_t layer, const LayerDivision& division) const
+  /// The part of the bytes of a layer's collectives that take no longer than its passes, which were measured with them;
+  /// 1 if all of them do, or if the shards are no nearest neighbours, as those of a measurement are.
+  double exchanged_fraction(std::size_t stage, std::size_t layer, const SailorTimes& measured,
+                            const LayerDivision& division) const
+  {
+    const bool fits =
+        division.forward_collectives <= measured.forward && division.backward_collectives <= measured.backward;
+    if (fits || !are_nearest(plan_.stages[stage])) return 1;
+    Workload starts_alone = given_;
+    starts_alone.layers[layer].split->exchanged_fraction = 0;
+    const auto starts = shard_collective_times(plan_, stage, layer, starts_alone, cluster_);
+    const auto part = [](Seconds pass, Seconds all, Seconds start) {
+      return all > pass ? std::max((pass - start) / (all - start), 0.0) : 1;
+    };
+    return std::min(part(measured.forward, division.forward_collectives, starts.forward),
+                    part(measured.backward, division.backward_collectives, starts.backward));
+  }
+
+  /// True if the shards of a stage's first replica, which are of one type with those of all others, reach each other as
+  /// fast as one of them reaches any device. O(devices).
+  bool are_nearest(const Stage& stage) const
+  {
+    const std::size_t first = index_of_.at(stage.replicas.front().shards.front().device);
+    bool are_alike = true;
+    for_each_device(stage, [&](std::size_t device) {
+      are_alike = are_alike && cluster_.devices[device].type == cluster_.devices[first].type;
+    });
+    if (!are_alike) return false;
+    BytesPerSecond fastest;
+    for (std::size_t other = 0; other < cluster_.devices.size(); ++other) {
+      if (other != first) fastest = std::max(fastest, cluster_.path(first, other).bandwidth);
+    }
+    return std::ranges::all_of(stage.replicas.front().shards, [&](const Shard& shard) {
+      const std::size_t other = index_of_.at(shard.device);
+      return other == first || cluster_.path(first, other).bandwidth >= fastest;
+    });
+  }
+
+  /// The collectives among shards are in measured times, and the plan plays them again: no longer than these, where
+  /// the shards are as near to each other as devices can be.
+  LayerCost measured_cost(const SailorProfile& profile, std::size_t stage, std::size_t layer,
+                          LayerDivision division) const
   {
     const auto run = in_training(profile, given_.micro_batch, division.shards, framework_);
     const SailorTimes measured = times_of_layer(profile, run, given_, layer);
@@ -264,6 +305,14 @@ class Training {
       throw InputError(profile.name, "has times of whole sequences, and the plan's context divides them");
     }
     LayerCost cost;
+    cost.exchanged_fraction = exchanged_fraction(stage, layer, measured, division);
+    if (cost.exchanged_fraction < 1) {
+      Workload exchanged = given_;
+      exchanged.layers[layer].split->exchanged_fraction = cost.exchanged_fraction;
+      const auto collectives = shard_collective_times(plan_, stage, layer, exchanged, cluster_);
+      division.forward_collectives = collectives.forward;
+      division.backward_collectives = collectives.backward;
+    }
     const auto without = [](Seconds all, Seconds collectives) { return std::max(all - collectives, Seconds(0)); };
     cost.forward = fill_ * without(measured.forward, division.forward_collectives);
     cost.backward = fill_ * without(measured.backward, division.backward_collectives);
@@ -315,6 +364,7 @@ class Training {
     layer.backward_weight = count * work.backward_weight;
     layer.work_of_shards = {{shards, work}};
     layer.update = count * cost.update * speed;
+    if (layer.split) layer.split->exchanged_fraction = cost.exchanged_fraction;
     // Training software computes gradients of what all shards have in each of them alike, and adds up nothing, unless
     // shards divide the sequence.
     if (shards > 1 && stage.grid.form == ShardGrid::Form::OneD) {

@@ -195,7 +195,8 @@ ParameterBytes state_of(const Framework& framework, DType dtype)
 {
   const auto& memory = framework.memory;
   const StateBytes& state = dtype == DType::Float32 ? memory.state32 : memory.state16;
-  return {state.parameters, state.gradients, state.optimizer, static_cast<double>(size_of(framework.gathered))};
+  return {state.parameters, state.gradients, state.optimizer, static_cast<double>(size_of(framework.gathered)),
+          state.update};
 }
 
 }  // namespace isobar::compute

@@ -129,6 +129,8 @@ class OperatorPrices : public LayerPrices {
     }
     workload.workspace += framework_.memory.context;
     workload.state = state_of(framework_, workload.dtype);
+    // Tables of allocators count what the update needs as if it were always there.
+    workload.state->gradient += std::exchange(workload.state->update, 0);
   }
 
  private:

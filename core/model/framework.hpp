@@ -19,12 +19,14 @@ struct BytesPerElement {
   double backward = 0;
 };
 
-/// Bytes per parameter that training holds between steps.
+/// Bytes per parameter that training holds.
 struct StateBytes {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;  ///< the optimizer's state, with the float32 master copy where it has one
+  double update = 0;     ///< more while the update runs, once all activations are gone
 
+  /// What it holds between steps.
   double all() const { return parameters + gradients + optimizer; }
 };
 
@@ -152,6 +154,7 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"memory_parameter_bytes_16bit", moved_bytes}, of.memory.state16.parameters...);
   visit(FlagKey{"memory_gradient_bytes_16bit", moved_bytes}, of.memory.state16.gradients...);
   visit(FlagKey{"memory_optimizer_bytes_16bit", moved_bytes}, of.memory.state16.optimizer...);
+  visit(FlagKey{"memory_update_bytes_16bit", moved_bytes}, of.memory.state16.update...);
   visit(FlagKey{"memory_parameter_bytes_32bit", moved_bytes}, of.memory.state32.parameters...);
   visit(FlagKey{"memory_gradient_bytes_32bit", moved_bytes}, of.memory.state32.gradients...);
   visit(FlagKey{"memory_optimizer_bytes_32bit", moved_bytes}, of.memory.state32.optimizer...);

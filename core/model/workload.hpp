@@ -24,14 +24,16 @@ namespace isobar {
 /// The optimizers that an update can use.
 enum class Optimizer { Sgd, Momentum, Adam, AdamW };
 
-/// What a parameter needs on its device between steps, in bytes.
+/// What a parameter needs on its device, in bytes.
 struct ParameterBytes {
   double parameter = 0;
   double gradient = 0;
   double optimizer = 0;  ///< the optimizer's state, with the float32 master copy where there is one
   /// Of a parameter that replicas divide, while it is there for a pass; none: what the replica lacks of `parameter`.
   std::optional<double> gathered = {};
+  double update = 0;  ///< more, from the first update of a device until the last one
 
+  /// What it needs between steps.
   double all() const { return parameter + gradient + optimizer; }
 };
 
@@ -80,6 +82,9 @@ struct Split {
   /// What each device gathers from every other instead of the sum of the outputs: of a head, which divides the
   /// vocabulary, what the loss needs to know of its part.
   std::optional<Bytes> gathered = {};
+  /// The part of the bytes that sums and gathers of the layer exchange. Less than 1 where measured passes, which have
+  /// them in their times, show that they are faster than the platform says.
+  double exchanged_fraction = 1;
   // For devices in a grid (core/plan/shard_grid.hpp), which divide everything:
   std::vector<MatrixProduct> products = {};  ///< one after another; none of a layer that looks up its outputs
   std::uint64_t norm_sums = 0;               ///< numbers of each token that the layer's norm sums up over all inputs

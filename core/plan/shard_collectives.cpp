@@ -208,6 +208,7 @@ std::vector<ShardCollective> sequence_collectives(const Layer& layer, const Boun
     gather(ShardRole::KeptInputGather, Payload::Activation, boundaries.output.at(index));
     sum(ShardRole::InputGradientSum, Payload::Gradient, boundaries.gradient.at(index));
   }
+  for (auto& collective : collectives) collective.size = collective.size * layer.split->exchanged_fraction;
   return collectives;
 }
 
@@ -266,6 +267,7 @@ std::vector<ShardCollective> shard_collectives(const Workload& workload, const B
                            boundaries.gradient.at(layer),
                            {}});
   }
+  for (auto& collective : collectives) collective.size = collective.size * split->exchanged_fraction;
   return collectives;
 }
 

@@ -70,13 +70,14 @@ class RowOfShards {
 
   void gather(NeedOf pass, Payload payload, NeedLane lane, double whole, bool on_arrival)
   {
-    const double part = whole / static_cast<double>(shards_);
+    const double part = split_.exchanged_fraction * whole / static_cast<double>(shards_);
     needs_.push_back(
         {pass, true, on_arrival, Opcode::AllGather, payload, number_of(lane), ShardAxis{1, shards_}, part});
   }
   void after(NeedOf pass, Opcode opcode, Payload payload, NeedLane lane, double bytes)
   {
-    needs_.push_back({pass, false, false, opcode, payload, number_of(lane), ShardAxis{1, shards_}, bytes});
+    needs_.push_back({pass, false, false, opcode, payload, number_of(lane), ShardAxis{1, shards_},
+                      split_.exchanged_fraction * bytes});
   }
 
   const Split& split_;

@@ -85,6 +85,11 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   add_shard_lanes();
   sharded_ = plan.sync.sharded;
   if (sharded_ != Sharding::None) divide_memory(workload);
+  held_by_updates_.resize(orders_.size());
+  for (const auto& work : works_) {
+    const auto holders = static_cast<double>(sharded_ == Sharding::None ? 1 : replicas_of(work.index));
+    held_by_updates_[work.rank] += Bytes(work.parameters * parameter_bytes(workload).update / holders);
+  }
   overlaps_gathers_ = overlaps_gathers(plan);
   if (sharded_ == Sharding::Parameters) {
     add_gathers_for_tasks(plan, "gather for forwards", &StageWork::forwards, &StageWork::forward_gather);
@@ -440,6 +445,8 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
     default:
       instruction.time = stage.update;
       instruction.waits = stage.update_waits;
+      if (position == order.length()) instruction.acquires.size += held_by_updates_[rank];
+      if (position + 1 == order.length() + updates_of(rank)) instruction.releases.size += held_by_updates_[rank];
       break;
   }
   if (stage.is_divided) divide(stage, task, position, instruction);

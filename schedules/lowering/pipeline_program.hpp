@@ -429,6 +429,7 @@ class PipelineProgram : public Program {
   std::vector<Waits> last_gradients_;             // by rank: for the last collectives of gradients among shards
   std::vector<std::unique_ptr<const TierLanes>> tiers_;     // by rank; null where all is on the device
   std::vector<std::array<Bytes, tier_count>> tier_memory_;  // by rank
+  std::vector<Bytes> held_by_updates_;                      // by rank: ParameterBytes::update of all of its parameters
   std::deque<Waits> sync_waits_;                            // of records
   std::deque<Series> parts_of_series_;                      // of hops between stages with other patterns
   std::deque<Route> routes_;

@@ -2,11 +2,14 @@
 
 #include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
+#include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/costs/shard_collective_times.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/system_rules.hpp"
+#include "tests/support/temporary_folder.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -33,18 +36,20 @@ Cluster cluster_of(const std::vector<std::string>& types)
 }
 
 /// A gpt of 2 blocks, whose layers are halves of them: embedding, 4 halves, head.
-Workload gpt(const std::string& framework, Cluster& cluster, const std::string& more = "")
+Workload gpt(const std::string& framework, Cluster& cluster, const std::string& more = "",
+             const Measurements& measurements = {})
 {
   Workload workload = workload_from_text(
       "model: gpt\nlayers: 2\nhidden: 1024\nheads: 16\nvocabulary: 1024\nsequence: 512\nmicro_batch: 2\ndtype: fp16\n"
       "optimizer: adam\nunit: operator\ncompute: operators\nframework: " +
           framework + "\n" + more,
       "gpt.yaml");
-  price(workload, cluster, [&](const std::string& type, FlopsPerSecond speed) {
+  const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) {
     for (auto& device : cluster.devices) {
       if (device.type == type) device.speed = speed;
     }
-  });
+  };
+  price(workload, cluster, set_speed, measurements);
   return workload;
 }
 
@@ -163,6 +168,68 @@ TEST(AsTrained, RebuildsActivationsThatArriveInSlices)
   const double gather = cluster.path(2, 3).transfer_time(Bytes(bytes / 2)).value;
   EXPECT_NEAR(pipeline(""), slices + bytes / 1e9 * framework.rebuild + gather, 1e-9);
   EXPECT_GT(framework.rebuild, 0);
+}
+
+/// A profile of two shards of the gpt, in which every pass of a layer takes these seconds.
+Measurements profile_of(double forward, double backward)
+{
+  const testing_support::TemporaryFolder folder;
+  std::string layers;
+  for (int layer = 0; layer < 4; ++layer) {
+    layers += fmt::format("{}\"{}\": [{}, {}, 1e-6]", layer == 0 ? "" : ", ", layer, forward, backward);
+  }
+  const auto file = folder.write("OPT_A100-SXM4-80GB.json", fmt::format("{{\"2\": {{\"2\": {{{}}}}}}}", layers));
+  return Measurements({file.string()});
+}
+
+/// A plan of two shards, a and b, with a stage for each layer.
+Plan plan_of_two_shards(const Workload& workload)
+{
+  std::vector<Stage> stages;
+  for (std::size_t layer = 0; layer < 6; ++layer) {
+    Stage& stage = stages.emplace_back(stage_on("a", layer, layer));
+    stage.replicas = {{4, {Shard{"a", 0.5}, Shard{"b", 0.5}}}};
+  }
+  return plan_of(std::move(stages), workload);
+}
+
+/// What the passes of a layer take with its collectives, as trained.
+std::pair<double, double> passes_with_collectives(const Plan& plan, const AsTrained& trained, std::size_t layer)
+{
+  const auto collectives = shard_collective_times(plan, layer, layer, trained.workload(), trained.cluster());
+  const Layer shard = layer_of_shard(trained.workload().layers[layer], plan.stages[layer], 0, 0);
+  const FlopsPerSecond speed = trained.cluster().devices[0].speed;
+  return {(shard.forward / speed + collectives.forward).value, (shard.backward / speed + collectives.backward).value};
+}
+
+TEST(AsTrained, KeepsTheTimesOfAProfileWithTheCollectivesThatItHas)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "A100-SXM4-80GB", "A100-SXM4-80GB"});
+  // An all-reduce of 2 MB over 100 GB/s takes 23 us. Half a block takes half of the profile's block.
+  for (const auto& [forward, backward] : {std::pair(100e-6, 200e-6), {30e-6, 60e-6}, {20e-6, 200e-6}}) {
+    const Workload workload = gpt("megatron-lm-2021", cluster, "", profile_of(forward, backward));
+    const Plan plan = plan_of_two_shards(workload);
+    const AsTrained trained(plan, workload, cluster);
+    const auto found = passes_with_collectives(plan, trained, 1);
+    constexpr double byte = 1e-10;  // a message has one at least
+    EXPECT_NEAR(found.first, forward / 2, byte);
+    EXPECT_NEAR(found.second, backward / 2, byte);
+    const double part = trained.workload().layers[1].split->exchanged_fraction;
+    EXPECT_EQ(part < 1, forward < 40e-6) << part;
+  }
+}
+
+TEST(AsTrained, PlaysCollectivesOfShardsThatAreFartherApartThanNeighboursAtTheirFullSize)
+{
+  Cluster cluster = cluster_of({"A100-SXM4-80GB", "A100-SXM4-80GB", "A100-SXM4-80GB"});
+  std::vector<Path> paths(9, {Seconds(1e-6), BytesPerSecond(1e10)});
+  paths[2] = paths[6] = {Seconds(1e-6), BytesPerSecond(1e11)};  // between a and c
+  cluster.network = std::make_shared<MatrixNetwork>(3, paths);
+  const Workload workload = gpt("megatron-lm-2021", cluster, "", profile_of(30e-6, 60e-6));
+  const Plan plan = plan_of_two_shards(workload);
+  const AsTrained trained(plan, workload, cluster);
+  EXPECT_EQ(trained.workload().layers[1].split->exchanged_fraction, 1);
+  EXPECT_GT(passes_with_collectives(plan, trained, 1).first, 200e-6);
 }
 
 TEST(AsTrained, CountsMemoryByTheSystemOnce)
