@@ -244,7 +244,10 @@ void InputOptions::add_to(CLI::App& command)
           [this](const std::string& file) {
             system = compute::read_calibration(file);
             if (workload.empty()) return;  // which is refused
-            add_calibration(*system, workload, settings);
+            const auto replaced = add_calibration(*system, workload, settings);
+            if (replaced.empty()) return;
+            say(fmt::format("{}: as calibrated, in place of what {} says: {}", on_one_line(file), on_one_line(workload),
+                            fmt::join(replaced, ", ")));
           },
           "training software and links as calibrated; means compute: operators (YAML; isobar calibrate writes it; "
           "default: the workload's framework)")
@@ -305,7 +308,7 @@ void take_speeds(const DeviceProfile& profile, const std::string& file, Inputs& 
 Inputs load(const InputOptions& options, const RecomputedLayers& recomputed, const LeftOut& left_out)
 {
   LeftOut found = left_out;  // by devices alone once the platform is loaded
-  Inputs inputs = read_inputs(options, options.settings, "--set", found, [&] {
+  Inputs inputs = read_inputs(options, options.settings, options.system ? "--set and --system" : "--set", found, [&] {
     sim::Platform platform = load_with_notes(options, left_out.devices);
     found.devices = devices_named(platform.cluster(), left_out.devices, left_out.source);
     return platform;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -103,16 +104,25 @@ std::optional<LinkFactors> read_links(MappingReader& file, FaultList& faults)
   return links;
 }
 
-/// The training system that a workload file names; "": none, or the file is wrong, which its reader reports.
-std::string system_named_by(const std::string& file)
+struct NamedSystem {
+  std::string name;
+  std::set<std::string> flags;  ///< that the file sets
+};
+/// The training system of a workload file. Its name is "" if there is none, or if the file is wrong, which its reader
+/// reports.
+NamedSystem system_named_by(const std::string& file)
 {
   const std::string text = read_file(file);
   FaultList faults(file);
   const DocumentNode document = file.ends_with(".json") ? parse_json(text, file) : parse_yaml(text, file);
-  if (document.kind != DocumentNode::Kind::Mapping) return "";
+  if (document.kind != DocumentNode::Kind::Mapping) return {};
   MappingReader reader(document, "", faults);
+  const DocumentNode* const own = reader.optional("framework");
   const auto system = read_training_system(reader, "framework", FlagSpelling::Yaml, faults);
-  return system && faults.empty() ? system->name : "";
+  if (!system || !faults.empty()) return {};
+  NamedSystem named{system->name, {}};
+  for (const auto& member : own->members) named.flags.insert(member.key);
+  return named;
 }
 
 }  // namespace
@@ -175,7 +185,8 @@ WorkloadSettings settings_of(const Calibration& calibration)
   return settings;
 }
 
-void add_calibration(const Calibration& calibration, const std::string& workload_file, WorkloadSettings& settings)
+std::vector<std::string> add_calibration(const Calibration& calibration, const std::string& workload_file,
+                                         WorkloadSettings& settings)
 {
   const auto refuse = [](const std::string& what) { throw InputError("--system", what); };
   const std::string& system = calibration.system.name;
@@ -184,7 +195,8 @@ void add_calibration(const Calibration& calibration, const std::string& workload
                        shown(compute->second)));
   }
   const auto set = settings.find("framework");
-  const std::string named = set != settings.end() ? set->second : system_named_by(workload_file);
+  const NamedSystem own = set != settings.end() ? NamedSystem{set->second, {}} : system_named_by(workload_file);
+  const std::string& named = own.name;
   const Framework* const known = standing_for(named);
   if (known != nullptr && known->name != system) {
     refuse(fmt::format("{} calibrates {}, and {} has framework {}; calibrate that one, or write --set framework={}",
@@ -193,7 +205,13 @@ void add_calibration(const Calibration& calibration, const std::string& workload
   }
   settings.emplace("compute", "operators");
   if (named.empty()) settings.emplace("framework", system);
-  for (const auto& [key, value] : settings_of(calibration)) settings.emplace(key, value);
+  std::vector<std::string> replaced;
+  for (const auto& [key, value] : settings_of(calibration)) {
+    constexpr std::string_view prefix = "framework.";
+    const bool is_new = settings.emplace(key, value).second;
+    if (is_new && own.flags.contains(key.substr(prefix.size()))) replaced.push_back(key.substr(prefix.size()));
+  }
+  return replaced;
 }
 
 }  // namespace isobar::compute

@@ -37,8 +37,9 @@ std::string calibration_to_yaml(const Calibration& calibration);
 /// same number.
 WorkloadSettings settings_of(const Calibration& calibration);
 /// Adds a calibration to the settings of a workload file: `compute`, `framework` where the file names none, and
-/// settings_of. Settings that exist already stay.
+/// settings_of. Settings that exist already stay. Returns the flags of the file's own that the calibration replaces.
 /// @throws InputError "--system: …" if the settings or the file name another training system, or compute: rate.
-void add_calibration(const Calibration& calibration, const std::string& workload_file, WorkloadSettings& settings);
+std::vector<std::string> add_calibration(const Calibration& calibration, const std::string& workload_file,
+                                         WorkloadSettings& settings);
 
 }  // namespace isobar::compute

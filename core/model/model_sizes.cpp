@@ -160,6 +160,7 @@ void add_block_operators(std::string_view text, std::vector<BlockOperators>& of_
       throw std::invalid_argument(
           fmt::format("\"{}\" is no operator of a block; write {}", name, fmt::join(block_operator_names(), ", ")));
     }
+    if (own.has(*which)) throw std::invalid_argument(fmt::format("\"{}\" names {} twice", text, name));
     own.add(*which);
   }
   if (!own.any()) {

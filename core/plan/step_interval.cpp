@@ -25,7 +25,12 @@ auto read_item(const DocumentNode& item, const std::string& key, std::size_t ind
 
 std::optional<StepInterval> read_step_interval(MappingReader& reader, FaultList& faults)
 {
-  if (!reader.has("step_interval_s")) return std::nullopt;
+  if (!reader.has("step_interval_s")) {
+    if (reader.optional("interval_because") != nullptr) {
+      reader.add_fault("interval_because", "goes with step_interval_s; leave it out, or write that");
+    }
+    return std::nullopt;
+  }
   const auto number = [](MappingReader& item, const std::string& name) { return item.required_number(name); };
   const auto text = [](MappingReader& item, const std::string& name) { return item.required_text(name); };
   const auto& ends = reader.required_sequence("step_interval_s");

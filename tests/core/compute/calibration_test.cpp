@@ -60,13 +60,16 @@ std::string changed(const std::string& from, const std::string& to)
   return text.replace(text.find(from), from.size(), to);
 }
 
-WorkloadSettings added_to(const std::string& workload, WorkloadSettings settings = {})
+/// What a calibration replaces in a workload file.
+std::vector<std::string> replaced_in(const std::string& workload, WorkloadSettings& settings)
 {
   const Calibration calibration = read(whole);
-  with_file("w.yaml", workload, [&] {
-    add_calibration(calibration, "w.yaml", settings);
-    return 0;
-  });
+  return with_file("w.yaml", workload, [&] { return add_calibration(calibration, "w.yaml", settings); });
+}
+
+WorkloadSettings added_to(const std::string& workload, WorkloadSettings settings = {})
+{
+  replaced_in(workload, settings);
   return settings;
 }
 
@@ -105,6 +108,19 @@ TEST(Calibration, OfNothingHasNeitherFlagsNorLinks)
       calibration_to_yaml(read("schema: isobar-calibration/1\ndevice: T4\nframework: composer-fsdp-2023\n"));
   EXPECT_THAT(text, Not(HasSubstr("links:")));
   EXPECT_THAT(settings_of(read(text)), ElementsAre());
+}
+
+TEST(Calibration, SaysWhichFlagsOfAWorkloadItReplaces)
+{
+  const std::string workload =
+      "framework: {name: megatron-lm, version: \"2021\", kernel_start: 9 us, norm_speed: 3, product_speed: 0.8}\n";
+  WorkloadSettings none;
+  EXPECT_THAT(replaced_in(workload, none), ElementsAre("kernel_start", "product_speed"));
+  WorkloadSettings own = {{"framework.kernel_start", "1 us"}};
+  EXPECT_THAT(replaced_in(workload, own), ElementsAre("product_speed"));
+  EXPECT_EQ(own.at("framework.kernel_start"), "1 us");
+  WorkloadSettings others;
+  EXPECT_THAT(replaced_in("framework: megatron-lm-2021\n", others), ElementsAre());
 }
 
 TEST(Calibration, ReportsEachFaultWithItsLineAndWhatWouldBeRight)

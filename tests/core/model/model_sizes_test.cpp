@@ -57,6 +57,7 @@ TEST(BlockOperators, SayWhatIsWrongWithAText)
   EXPECT_EQ(fault_of("0: upp"),
             "\"upp\" is no operator of a block; write norm1, qkv, scores, softmax, score_dropout, context, projection, "
             "dropout1, norm2, up, activation, down, dropout2");
+  EXPECT_EQ(fault_of("0: up down up"), "\"0: up down up\" names up twice");
   EXPECT_EQ(fault_of("0: ").substr(0, 25), "\"0: \" names no operators;");
 }
 

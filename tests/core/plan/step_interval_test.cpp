@@ -48,6 +48,8 @@ TEST(ReadStepInterval, RefusesWhatIsNoInterval)
               HasSubstr("predicted.step_interval_s[0]: "));
   EXPECT_THAT(message_of([] { interval_in(R"({"step_interval_s": [1, 2], "interval_because": [3]})"); }),
               HasSubstr("predicted.interval_because[0]: "));
+  EXPECT_EQ(message_of([] { interval_in(R"({"interval_because": ["luck"]})"); }),
+            "InputError f:1: predicted.interval_because: goes with step_interval_s; leave it out, or write that");
 }
 
 TEST(TextOfAStepInterval, HasThreeDigitsOrWholeSeconds)
