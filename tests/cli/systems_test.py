@@ -94,7 +94,7 @@ FLAGS = {
     "memory_parameter_bytes_16bit": (MEGATRON, "one", 20, MORE),
     "memory_gradient_bytes_16bit": (MEGATRON, "one", 40, MORE),
     "memory_optimizer_bytes_16bit": (MEGATRON, "one", 40, MORE),
-    "memory_update_bytes_16bit": (MEGATRON, "one", 400, MORE),
+    "memory_update_bytes_16bit": (MEGATRON, "one", 200, MORE),
     "memory_parameter_bytes_32bit": (MEGATRON, "one", 40, MORE, {"dtype": "float32"}),
     "memory_gradient_bytes_32bit": (MEGATRON, "one", 40, MORE, {"dtype": "float32"}),
     "memory_optimizer_bytes_32bit": (MEGATRON, "one", 40, MORE, {"dtype": "float32"}),
