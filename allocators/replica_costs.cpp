@@ -131,14 +131,17 @@ void ReplicaCosts::add_sums(const Stage& stage, Algorithm of_replicas, Replica& 
                    : hierarchical_time(devices, Opcode::AllReduce, size, cost.cluster());
   };
   const std::size_t layer = stage.first_layer;
-  const auto gathered = cost.workload().layers[layer].split->gathered;
-  if (!gathered) {
-    replica.output_sum = all_reduce(cost.boundary_output(layer + 1));
+  const Split& split = *cost.workload().layers[layer].split;
+  if (!split.gathered) {
+    replica.output_sum = all_reduce(split.exchanged_fraction * cost.boundary_output(layer + 1));
   } else {
-    replica.output_sum = is_ring ? ring_time(devices, others, others * *gathered, cost.cluster())
-                                 : hierarchical_time(devices, Opcode::AllGather, *gathered, cost.cluster());
+    const Bytes gathered = split.exchanged_fraction * *split.gathered;
+    replica.output_sum = is_ring ? ring_time(devices, others, others * gathered, cost.cluster())
+                                 : hierarchical_time(devices, Opcode::AllGather, gathered, cost.cluster());
   }
-  if (replica.stage > 0) replica.input_gradient_sum = all_reduce(cost.boundary_gradient(layer));
+  if (replica.stage > 0) {
+    replica.input_gradient_sum = all_reduce(split.exchanged_fraction * cost.boundary_gradient(layer));
+  }
 }
 
 void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPattern>& patterns, const CostModel& cost)
