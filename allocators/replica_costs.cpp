@@ -1,5 +1,6 @@
 #include "allocators/replica_costs.hpp"
 
+#include "core/costs/layer_times.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
@@ -83,11 +84,9 @@ ReplicaCosts::ReplicaCosts(const Plan& plan, const std::vector<Order>& orders, c
         costs.times.weights += cost.weight_time(costs.device, layer);
       }
     } else {
-      const Layer own = layer_on(cost.workload(), first, cluster.devices[costs.device].type);
-      const Layer part = layer_of_shard(own, whole, replica, shard);
-      const FlopsPerSecond rate = cost.rate(costs.device);
-      costs.times = {part.forward / rate, part.backward / rate,
-                     splits_backward ? part.backward_weight / rate : Seconds(0)};
+      const LayerTimes part =
+          times_of_shard(cost.workload(), first, cluster.devices[costs.device], whole, replica, shard);
+      costs.times = {part.forward, part.backward, splits_backward ? part.backward_weight : Seconds(0)};
     }
     if (shard == 0) {
       Replica& next = replicas_.emplace_back();

@@ -291,9 +291,8 @@ std::vector<std::string> files_of(const Fingerprint& profiles)
 
 void price(Inputs& inputs, const compute::Measurements& measurements, const LeftOut& left_out)
 {
-  const auto set_speed = [&](const std::string& type, FlopsPerSecond speed) { inputs.platform.set_speed(type, speed); };
   const Cluster used = without_devices(inputs.platform.cluster(), left_out.devices, left_out.source);
-  compute::price(inputs.workload, used, set_speed, measurements);
+  compute::price(inputs.workload, used, measurements);
   inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, used, measurements);
 }
 

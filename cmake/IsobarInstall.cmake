@@ -22,6 +22,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/compute/known_pairs.hpp
     core/compute/prediction_interval.hpp
     core/costs/cost_model.hpp
+    core/costs/layer_times.hpp
     core/costs/nominal_rates.hpp
     core/costs/step_recurrence.hpp
     core/errors.hpp

@@ -326,6 +326,7 @@ void speed_up(Cluster& cluster, const std::string& name)
   const auto index = cluster.device_index(name);
   if (!index) return;  // the data server computes nothing
   Device& device = cluster.devices[*index];
+  device.pace *= relaxation;
   device.speed *= relaxation;
   for (auto& [dtype, speed] : device.speed_in) speed *= relaxation;
 }

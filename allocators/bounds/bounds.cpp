@@ -23,12 +23,13 @@ class Knapsack {
     const auto& workload = cost.workload();
     double free_work = 0;
     std::vector<Item> items;
-    for (const auto& layer : workload.layers) {
+    for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+      const Layer& layer = workload.layers[i];
       const double memory = cost.memory_ignores_schedule()
                                 ? layer.sky_memory.value
                                 : static_cast<double>(layer.parameters) * per_parameter +
                                       layer.activations.value * static_cast<double>(in_flight);
-      const double work = (layer.forward + layer.backward).value;
+      const double work = (cost.layer_work(i).forward + cost.layer_work(i).backward).value;
       if (memory > 0) {
         items.push_back({work, memory});
       } else {
@@ -118,8 +119,8 @@ double divided_bound(const std::vector<Capacity>& capacities, const Knapsack& kn
 double bottleneck_bound(const CostModel& cost, const std::vector<Capacity>& capacities, const Knapsack& knapsack)
 {
   double heaviest = 0;
-  for (const auto& layer : cost.workload().layers) {
-    heaviest = std::max(heaviest, (layer.forward + layer.backward).value);
+  for (std::size_t i = 0; i < cost.layers(); ++i) {
+    heaviest = std::max(heaviest, (cost.layer_work(i).forward + cost.layer_work(i).backward).value);
   }
   return std::max(divided_bound(capacities, knapsack), heaviest / capacities.front().speed);
 }
@@ -173,13 +174,13 @@ double turns_of_step(const CostModel& cost, const Goal& goal)
   double least_forward = 1;
   double least_backward = 1;
   const auto count = [&](const auto& layer) {
-    const Flops work = layer.forward + layer.backward;
+    const auto work = layer.forward + layer.backward;
     if (work.value <= 0) return;
     least_forward = std::min(least_forward, layer.forward / work);
     least_backward = std::min(least_backward, layer.backward / work);
   };
-  std::ranges::for_each(cost.workload().layers, count);
-  for (const auto& [type, own] : cost.workload().work_on) std::ranges::for_each(own, count);
+  for (std::size_t i = 0; i < cost.layers(); ++i) count(cost.layer_work(i));
+  for (const auto& [type, own] : cost.workload().times) std::ranges::for_each(own, count);
   const double larger = std::max({0.5, least_forward, least_backward}) * (1 - 1e-11);
   const std::size_t most_stages = std::min(cost.layers(), cost.devices());
   const auto in_flight = microbatches_in_flight(schedule, most_stages - 1, goal.microbatches);

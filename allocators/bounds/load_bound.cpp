@@ -168,10 +168,12 @@ class LoadRelaxation {
     const Workload& workload = cost_.workload();
     const bool may_divide = scope_.shares_stages && cost_.devices() > 1;
     last_whole_.push_back(0);
-    for (const auto& layer : workload.layers) {
-      forward_.push_back(forward_.back() + layer.forward.value);
-      backward_.push_back(backward_.back() + layer.backward.value);
-      weights_.push_back(weights_.back() + (splits_backward_ ? layer.backward_weight.value : 0));
+    for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+      const Layer& layer = workload.layers[i];
+      const LayerWork& work = cost_.layer_work(i);
+      forward_.push_back(forward_.back() + work.forward.value);
+      backward_.push_back(backward_.back() + work.backward.value);
+      weights_.push_back(weights_.back() + (splits_backward_ ? work.backward_weight.value : 0));
       parameters_.push_back(parameters_.back() + static_cast<double>(layer.parameters));
       activations_.push_back(activations_.back() + layer.activations.value);
       const bool is_divided = may_divide && layer.split && layer.split->units > 1;

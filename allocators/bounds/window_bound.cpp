@@ -24,10 +24,11 @@ class OneDevice {
     const auto microbatches = static_cast<double>(plan.goal.microbatches);
     const ParameterBytes bytes = parameter_bytes(workload);
     Bytes pass;  // of the layer that needs most
-    for (const auto& layer : workload.layers) {
+    for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+      const Layer& layer = workload.layers[i];
       const auto parameters = static_cast<double>(layer.parameters);
-      layers_.push_back({microbatches * (layer.forward / cost.speed(0)).value,
-                         microbatches * (layer.backward / cost.speed(0)).value,
+      layers_.push_back({microbatches * (cost.layer_work(i).forward / cost.speed(0)).value,
+                         microbatches * (cost.layer_work(i).backward / cost.speed(0)).value,
                          machine_update_work(workload, layer).value, parameters * bytes.all()});
       compute_ += layers_.back().forward + layers_.back().backward;
       if (layers_.back().bytes > 0) {
@@ -120,7 +121,9 @@ class OneDevice {
 Bound window_bound(const Plan& plan, const CostModel& cost)
 {
   double work = 0;
-  for (const auto& layer : cost.workload().layers) work += (layer.forward + layer.backward).value;
+  for (std::size_t i = 0; i < cost.layers(); ++i) {
+    work += (cost.layer_work(i).forward + cost.layer_work(i).backward).value;
+  }
   double speed = 0;
   for (std::size_t i = 0; i < cost.devices(); ++i) speed += cost.speed(i).value;
   double least = static_cast<double>(plan.goal.microbatches) * work / speed;

@@ -2,6 +2,7 @@
 
 #include "allocators/planners/grid_stages.hpp"
 #include "allocators/schedule_numbers.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
@@ -26,10 +27,7 @@ std::optional<Workload> workload_of_shard(const Workload& workload, std::size_t 
     if (!workload.layers[i].split || workload.layers[i].split->units < shards) return std::nullopt;
     const Stage stage{i, i, {replica}};
     part.layers[i] = layer_of_shard(workload.layers[i], stage, 0, 0);
-    for (auto& [type, own] : part.work_on) {
-      const Layer of_type = layer_of_shard(layer_on(workload, i, type), stage, 0, 0);
-      own[i] = {work_of(workload, of_type)};
-    }
+    for (auto& [type, own] : part.times) own[i] = times_of_shard(own[i], workload.layers[i], stage, 0, 0);
   }
   return part;
 }

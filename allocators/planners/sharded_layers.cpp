@@ -1,5 +1,6 @@
 #include "allocators/planners/sharded_layers.hpp"
 
+#include "core/costs/layer_times.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/shard_collectives.hpp"
@@ -49,12 +50,15 @@ ShardedLayers::ShardedLayers(const CostModel& cost, std::uint64_t shards, const 
   const Workload& workload = cost.workload();
   const Boundaries boundaries = boundaries_of(workload);
   const double bytes_per = bytes_per_parameter(workload);
+  const Device& first = cost.cluster().devices.front();
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& whole = workload.layers[i];
     // Units that are left over go to the first shards.
-    const Layer part = shards == 1 ? whole : layer_of_shard(whole, stage_of(i, shards, grid), 0, 0);
-    append(work_, (part.forward + part.backward).value);
-    append(update_, isobar::update_work(workload, part).value);
+    const Stage stage = stage_of(i, shards, grid);
+    const Layer part = shards == 1 ? whole : layer_of_shard(whole, stage, 0, 0);
+    const LayerTimes times = times_of_shard(workload, i, first, stage, 0, 0);
+    append(work_, ((times.forward + times.backward) * cost.speed(0)).value);
+    append(update_, (times.update * cost.speed(0)).value);
     append(parameters_, static_cast<double>(part.parameters));
     append(resident_, cost.memory_ignores_schedule() ? cost.memory(i, i, 0).value
                                                      : static_cast<double>(part.parameters) * bytes_per);

@@ -190,7 +190,7 @@ SkyInputs sky_inputs(const CostModel& cost, const Goal& goal)
   const auto& layers = cost.workload().layers;
   inputs.stage_memory = cost.workload().workspace.value;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    inputs.multiply_adds.push_back(layers[i].forward.value / 2);
+    inputs.multiply_adds.push_back(cost.layer_work(i).forward.value / 2);
     inputs.layer_memory.push_back(cost.memory_ignores_schedule()
                                       ? layers[i].sky_memory.value
                                       : stage_memory(cost, goal, {0, i, i}, cost.devices() - 1).value -

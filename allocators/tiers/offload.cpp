@@ -67,7 +67,7 @@ Workload layers_between(const Workload& workload, const Boundaries& cuts, std::s
     layer.inputs = std::move(inputs);
     if (layer.tied_to) *layer.tied_to -= first;
   }
-  for (auto& [type, own] : part.work_on) {
+  for (auto& [type, own] : part.times) {
     own.assign(own.begin() + static_cast<std::ptrdiff_t>(first), own.begin() + static_cast<std::ptrdiff_t>(last) + 1);
   }
   part.recompute.clear();

@@ -3,6 +3,7 @@
 #include "allocators/plan_stages.hpp"
 #include "allocators/tiers/lane_clock.hpp"
 #include "core/costs/cost_model.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
@@ -53,12 +54,13 @@ WindowCosts::WindowCosts(const Workload& workload, const Cluster& cluster, std::
   measured_ = measured_system(plan, cluster);
   rates_ = machine_rates(plan, device_, cluster);
   const ParameterBytes bytes = isobar::parameter_bytes(workload);
-  const FlopsPerSecond speed = device_.speed_at(workload.dtype);
-  for (const auto& layer : workload.layers) {
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    const Layer& layer = workload.layers[i];
+    const LayerTimes times = times_on(workload, i, device_);
     const auto count = static_cast<double>(layer.parameters);
-    forward_.push_back(microbatches_ * (layer.forward / speed).value);
-    backward_.push_back(microbatches_ * (layer.backward / speed).value);
-    device_updates_.push_back((update_work(workload, layer) / speed).value);
+    forward_.push_back(microbatches_ * times.forward.value);
+    backward_.push_back(microbatches_ * times.backward.value);
+    device_updates_.push_back(times.update.value);
     machine_updates_.push_back(machine_update_work(workload, layer).value);
     parameters_.emplace_back(count * bytes.parameter);
     gradients_.emplace_back(count * bytes.gradient);

@@ -55,7 +55,7 @@ struct RowCandidate {
 RowCandidate candidate_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& cluster, bool unfolded)
 {
   RowCandidate made{choice, plan_of(row, choice, cluster), nullptr, {}};
-  made.trained = std::make_unique<compute::AsTrained>(made.row.plan, made.row.workload, made.row.cluster);
+  made.trained = std::make_unique<compute::AsTrained>(made.row.plan, made.row.workload, cluster);
   if (!unfolded) {
     auto folded = schedules::fold(made.row.plan, made.trained->workload(), made.trained->cluster());
     if (auto* step = std::get_if<schedules::FoldedStep>(&folded)) {
@@ -228,7 +228,7 @@ void export_row(const MeasuredRow& row, const RowPlan& row_plan, const sim::Plat
   };
   const bool is_machine = !row.platform.ends_with(".xml");
   const std::string xml = is_machine ? sim::machine_to_xml(machine_of(row, options.system)) : read_file(row.platform);
-  Plan plan = allocators::priced_for(row_plan.plan, row_plan.workload, row_plan.cluster);
+  Plan plan = allocators::priced_for(row_plan.plan, row_plan.workload, platform.cluster());
   plan.platform = {write("platform.xml", xml), platform.hash()};
   plan.workload = {write("workload.yaml", row_plan.workload_text),
                    workload_fingerprint(row_plan.workload_text, row_plan.settings), row_plan.settings};
@@ -262,7 +262,7 @@ RowPrediction predicted(const MeasuredRow& given, const PredictionOptions& optio
   if (!options.folder.empty()) export_row(row, row_plan, platform, options);
   const Framework* const changed = plan.system ? framework_of(*plan.system) : nullptr;
   const Framework& framework = changed != nullptr ? *changed : *named;
-  const auto stages = results::pipeline_of(plan, *trained, row_plan.work);
+  const auto stages = results::pipeline_of(plan, *trained);
   if (!row.plan.empty() && row.pipeline_degree > 1 && row.pipeline_degree != stages.size()) {
     prediction.notes.push_back(
         fmt::format("pp: is {}; the plan has {} stages, which count", row.pipeline_degree, stages.size()));

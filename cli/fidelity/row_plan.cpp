@@ -202,20 +202,14 @@ RowPlan priced(const MeasuredRow& row, RowWorkload made, Plan plan, const Cluste
         fmt::format("profiles: {} is of {}, and the machine has {}", other.file, other.device, fmt::join(types, ", ")));
   }
   if (!plan.recompute.empty()) made.workload = with_recomputation(made.workload, plan.recompute);
-  std::vector<Flops> work;
-  for (const auto& layer : made.workload.layers) work.push_back(layer.forward + layer.backward);
-  Cluster own = cluster;
-  compute::price(
-      made.workload, cluster, [&](const std::string& type, FlopsPerSecond speed) { set_speed(own, type, speed); },
-      measurements);
+  compute::price(made.workload, cluster, measurements);
   if (!plan.system) compute::take_system(plan, made.workload);
   if (plan.sync.each_microbatch && has_shards(plan)) {
     throw Unsupported(
         "zero: 3 of replicas with several shards, which add up the gradients of each micro-batch; plans have "
         "that with one shard");
   }
-  return {std::move(made.text), std::move(made.settings), std::move(made.workload),
-          std::move(work),      std::move(plan),          std::move(own)};
+  return {std::move(made.text), std::move(made.settings), std::move(made.workload), std::move(plan)};
 }
 
 /// A row with a plan of Isobar, whose layers are those of unit operator.

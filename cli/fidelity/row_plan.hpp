@@ -29,9 +29,7 @@ struct RowPlan {
   std::string workload_text;
   WorkloadSettings settings;  ///< of the workload
   Workload workload;          ///< with the times of its software, and with recomputation as the plan says
-  std::vector<Flops> work;    ///< of each layer, both passes
   Plan plan;                  ///< without claims
-  Cluster cluster;            ///< with the speeds of its devices under the software
 };
 /// @throws Unsupported, and InputError for a workload or profile that is wrong.
 RowPlan plan_of(const results::MeasuredRow& row, const RowChoice& choice, const Cluster& cluster);

@@ -3,6 +3,7 @@
 #include "core/certificates/proofs.hpp"
 #include "core/check/dtfm_cost.hpp"
 #include "core/compute/pricing.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/text/quantity_text.hpp"
@@ -10,11 +11,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
-#include <iterator>
 #include <map>
 #include <string>
+#include <tuple>
 
 namespace isobar {
 
@@ -33,6 +35,13 @@ std::vector<double> sums_before_cuts(const Layers& layers, Read read)
     sums.push_back(static_cast<double>(sum));
   }
   return sums;
+}
+
+WorkSums sums_of(const std::vector<LayerWork>& layers)
+{
+  return {sums_before_cuts(layers, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; }),
+          sums_before_cuts(layers, [](const LayerWork& layer) { return layer.forward.value; }),
+          sums_before_cuts(layers, [](const LayerWork& layer) { return layer.update.value; })};
 }
 
 }  // namespace
@@ -64,9 +73,7 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
   const auto most_parts = static_cast<double>(std::min<std::uint64_t>(devices, goal.microbatches));
   const double per_parameter = bytes_per_parameter(chain) / (divides_layers ? most_parts : 1);
   const auto& all = chain.layers;
-  work = {sums_before_cuts(all, [](const Layer& layer) { return layer.forward.value + layer.backward.value; }),
-          sums_before_cuts(all, [](const Layer& layer) { return layer.forward.value; }),
-          sums_before_cuts(all, [&](const Layer& layer) { return update_work(chain, layer).value; })};
+  work = sums_of(work_of_layers(chain, reference_times(chain, given)));
   parameter_bytes =
       sums_before_cuts(all, [&](const Layer& layer) { return static_cast<double>(layer.parameters) * per_parameter; });
   activations = sums_before_cuts(all, [](const Layer& layer) { return layer.activations.value; });
@@ -77,7 +84,6 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
     gradient.push_back(cuts.gradient[cut].value);
   }
   for (std::size_t i = 0; i < devices; ++i) {
-    rate.push_back(given.devices[i].speed_at(chain.dtype).value);
     memory.push_back(given.devices[i].memory.value);
     input_s.push_back(0);
     input_turn_s.push_back(0);
@@ -92,48 +98,68 @@ Chain::Chain(const Workload& chain, const Cluster& given, const Plan& asked, Eff
     input_s[i] /= beta();
     if (schedule != ChainSchedule::Sequential) input_turn_s[i] = path.data_time(cuts.output.front()).value;
   }
-  add_work_of_types(chain);
+  add_devices(chain);
 }
 
 namespace {
 
-/// How many times as fast as at a rate a device with own work does the layers' work, at most: of a layer, a pass, the
+/// The largest rate at which a device does the layers' `work`, if it does `own` at `rate`: of a layer, a pass, the
 /// parts of a backward pass, or an update.
-double most_gain(const Workload& workload, const std::vector<TypeWork>& own)
+double largest_rate(const std::vector<LayerWork>& work, const std::vector<LayerWork>& own, double rate, double usual)
 {
+  const auto passes = [](const LayerWork& layer) {
+    return std::array{layer.forward.value, layer.backward.value, layer.backward_weight.value,
+                      layer.backward.value - layer.backward_weight.value, layer.update.value};
+  };
   double most = 0;
   for (std::size_t k = 0; k < own.size(); ++k) {
-    const Layer& layer = workload.layers[k];
-    const double whole[] = {layer.forward.value, layer.backward.value, layer.backward_weight.value,
-                            layer.backward.value - layer.backward_weight.value, update_work(workload, layer).value};
-    const double part[] = {own[k].forward.value, own[k].backward.value, own[k].backward_weight.value,
-                           own[k].backward.value - own[k].backward_weight.value, own[k].update.value};
-    for (std::size_t pass = 0; pass < std::size(whole); ++pass) {
-      if (whole[pass] > 0) most = std::max(most, whole[pass] / std::max(part[pass], whole[pass] / most_gain_of_type));
+    const auto whole = passes(work[k]);
+    const auto part = passes(own[k]);
+    for (std::size_t pass = 0; pass < whole.size(); ++pass) {
+      const double least_s = whole[pass] / usual / most_gain_of_type;
+      if (whole[pass] > 0) most = std::max(most, whole[pass] / std::max(part[pass] / rate, least_s));
     }
   }
-  return most > 0 ? most : 1;
+  return most > 0 ? most : usual;
 }
 
 }  // namespace
 
-/// A device's speed is the largest with which it does a part of a layer's work.
-void Chain::add_work_of_types(const Workload& chain)
+std::vector<Rates> rates_of_devices(const Workload& workload, const Cluster& cluster)
 {
-  own_work.reserve(chain.work_on.size());  // devices refer to them
-  std::map<std::string, const WorkSums*> sums_of;
-  for (const auto& [type, own] : chain.work_on) {
-    WorkSums& sums = own_work.emplace_back();
-    sums.both = sums_before_cuts(own, [](const LayerWork& layer) { return (layer.forward + layer.backward).value; });
-    sums.forward = sums_before_cuts(own, [](const LayerWork& layer) { return layer.forward.value; });
-    sums.update = sums_before_cuts(own, [](const LayerWork& layer) { return layer.update.value; });
-    sums_of[type] = &sums;
+  const auto* const reference = reference_times(workload, cluster);
+  const std::vector<LayerWork> work = work_of_layers(workload, reference);
+  std::map<std::tuple<std::string, double, double>, Rates> known;  // by type, speed and pace
+  std::vector<Rates> all;
+  for (const auto& device : cluster.devices) {
+    const double speed = device.speed_at(workload.dtype).value;
+    const auto [entry, is_new] = known.try_emplace({device.type, speed, device.pace});
+    Rates& rates = entry->second;
+    if (is_new) {
+      const auto* const own = known_times(workload, device.type);
+      rates.own = own == nullptr ? speed : device.pace;
+      const double usual = reference == nullptr ? speed : device.pace;
+      const bool has_same = own == reference;
+      rates.largest = has_same ? rates.own : largest_rate(work, work_of_layers(workload, own), rates.own, usual);
+    }
+    all.push_back(rates);
   }
-  for (std::size_t i = 0; i < devices; ++i) {
-    const auto own = sums_of.find(cluster->devices[i].type);
-    work_on.push_back(own == sums_of.end() ? &work : own->second);
-    speed.push_back(rate[i]);
-    if (own != sums_of.end()) speed.back() *= most_gain(chain, chain.work_on.at(own->first));
+  return all;
+}
+
+void Chain::add_devices(const Workload& chain)
+{
+  const auto* const reference = reference_times(chain, *cluster);
+  own_work.reserve(chain.times.size() + 1);  // devices refer to them
+  std::map<const std::vector<LayerTimes>*, const WorkSums*> known = {{reference, &work}};
+  for (const auto& device : cluster->devices) {
+    const auto [entry, is_new] = known.try_emplace(known_times(chain, device.type));
+    if (is_new) entry->second = &own_work.emplace_back(sums_of(work_of_layers(chain, entry->first)));
+    work_on.push_back(entry->second);
+  }
+  for (const auto& [own, largest] : rates_of_devices(chain, *cluster)) {
+    rate.push_back(own);
+    speed.push_back(largest);
   }
 }
 

@@ -63,12 +63,21 @@ class Effort {
   std::uint64_t steps_ = 0;
 };
 
-/// Sums of FLOP over the layers before each cut.
+/// Sums of work (LayerWork) over the layers before each cut.
 struct WorkSums {
   std::vector<double> both;     ///< forward and backward
   std::vector<double> forward;  ///< of `both`
   std::vector<double> update;
 };
+
+/// The rate at which a device does its work of layers; no pass of a layer takes less than the layer's work by
+/// reference_times over the largest of a pass.
+struct Rates {
+  double own = 0;
+  double largest = 0;
+};
+/// Those of each device of a cluster.
+std::vector<Rates> rates_of_devices(const Workload& workload, const Cluster& cluster);
 
 /// A chain of layers on a cluster, with its own sums over the layers. Cut k lies before layer k.
 struct Chain {
@@ -83,8 +92,8 @@ struct Chain {
   std::optional<ChainSchedule> schedule;
   bool divides_layers = false;           ///< several replicas of a stage divide the micro-batches of its layers
   bool is_sky = false;                   ///< memory is by Sky's estimator
-  WorkSums work;                         ///< of the layers
-  std::vector<WorkSums> own_work;        ///< of types of devices whose times are known
+  WorkSums work;                         ///< of the layers, by reference_times
+  std::vector<WorkSums> own_work;        ///< that devices have beside it
   std::vector<double> parameter_bytes;   ///< of the layers before each cut
   std::vector<double> activations;       ///< likewise, of one micro-batch
   std::vector<double> sky_memory;        ///< likewise
@@ -101,7 +110,7 @@ struct Chain {
   bool latency_counts = true;  ///< in the transfers of stages
   Effort& effort;              ///< spent on all proofs about this chain
 
-  void add_work_of_types(const Workload& chain);
+  void add_devices(const Workload& chain);
 
   /// The time that the goal counts of a transfer between two endpoints.
   double transfer_s(const Path& path, double bytes) const

@@ -2,6 +2,7 @@
 // what copies and updates take at least, for every part of the layers that may stay on it.
 
 #include "core/certificates/proofs.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/model/layer_graph.hpp"
 
@@ -34,17 +35,19 @@ double window_bound(const Plan& plan, const Workload& workload, const Cluster& c
 {
   const auto microbatches = static_cast<double>(plan.goal.microbatches);
   double speed = 0;
-  for (const auto& device : cluster.devices) speed += device.speed_at(workload.dtype).value;
+  for (const auto& rates : rates_of_devices(workload, cluster)) speed += rates.largest;
+  const auto work = work_of_layers(workload, reference_times(workload, cluster));
   Before before;
   double densest = 0;     // FLOP of updates for each byte that stays
   double parameters = 0;  // count
   double pass = 0;        // bytes, of the layer that needs most
   const ParameterBytes bytes = parameter_bytes(workload);
-  for (const auto& layer : workload.layers) {
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    const Layer& layer = workload.layers[i];
     const auto count = static_cast<double>(layer.parameters);
     const double update = count * update_flops_per_parameter(workload.optimizer);
-    before.forward_s.push_back(before.forward_s.back() + microbatches * layer.forward.value / speed);
-    before.backward_s.push_back(before.backward_s.back() + microbatches * layer.backward.value / speed);
+    before.forward_s.push_back(before.forward_s.back() + microbatches * work[i].forward.value / speed);
+    before.backward_s.push_back(before.backward_s.back() + microbatches * work[i].backward.value / speed);
     before.update_flop.push_back(before.update_flop.back() + update);
     before.resident_bytes.push_back(before.resident_bytes.back() + count * bytes.all());
     if (count > 0) densest = std::max(densest, update / (count * bytes.all()));

@@ -9,6 +9,7 @@
 #include "core/check/dtfm_cost.hpp"
 #include "core/check/residence_checker.hpp"
 #include "core/compute/as_trained.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
@@ -472,27 +473,19 @@ class Checker {
       const Stage& stage = plan_.stages[i];
       StageFacts facts;
       facts.device = devices_[i].front().front();
-      const double speed = cluster_.devices[facts.device].speed_at(workload_.dtype).value;
       double parameters = 0;
       double activations = 0;
       double sky = 0;
-      double forward = 0;
-      double backward = 0;
-      double update = 0;
-      const std::string& type = cluster_.devices[facts.device].type;
+      const LayerTimes times = times_on(workload_, stage.first_layer, stage.last_layer, cluster_.devices[facts.device]);
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];
-        const LayerWork work = work_of(workload_, k, type);
-        forward += work.forward.value;
-        backward += work.backward.value;
-        update += work.update.value;
         parameters += static_cast<double>(layer.parameters);
         activations += layer.activations.value;
         sky += layer.sky_memory.value;
       }
-      facts.forward_s = forward / speed;
-      facts.backward_s = backward / speed;
-      facts.update_s = update / speed;
+      facts.forward_s = times.forward.value;
+      facts.backward_s = times.backward.value;
+      facts.update_s = times.update.value;
       const std::size_t end = stage.last_layer + 1;
       if (i + 1 < stages)
         facts.sent_forward = transfer(facts.device, devices_[i + 1].front().front(), cuts.output[end]);

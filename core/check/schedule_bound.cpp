@@ -1,6 +1,7 @@
 #include "core/check/schedule_bound.hpp"
 
 #include "core/check/claims.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/steps/step_player.hpp"
 
@@ -71,17 +72,16 @@ class OrderBound {
   {
     const Stage& placed = plan_.stages[index];
     const Device& device = cluster_.devices[devices_[index]];
-    const double speed = device.speed_at(workload_.dtype).value;
     OrderedStage result;
     double backward = 0;
     double parameters = 0;
     double activations = 0;
     for (std::size_t k = placed.first_layer; k <= placed.last_layer; ++k) {
       const Layer& layer = workload_.layers[k];
-      const LayerWork work = work_of(workload_, k, device.type);
-      result.forward += work.forward.value / speed;
-      backward += work.backward.value / speed;
-      result.weights += work.backward_weight.value / speed;
+      const LayerTimes times = times_on(workload_, k, device);
+      result.forward += times.forward.value;
+      backward += times.backward.value;
+      result.weights += times.backward_weight.value;
       parameters += static_cast<double>(layer.parameters);
       activations += layer.activations.value;
     }

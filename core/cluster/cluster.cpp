@@ -228,6 +228,7 @@ std::string cluster_to_json(const Cluster& cluster)
     }
     entry["price_usd_per_hour"] = device.price_usd_per_hour ? Json(*device.price_usd_per_hour) : Json(nullptr);
     if (device.interference != 1) entry["interference"] = device.interference;
+    if (device.pace != 1) entry["pace"] = device.pace;
     if (device.collective_start > Seconds(0)) entry["collective_start_s"] = device.collective_start.value;
     if (!cluster.machines.empty()) {
       entry["machine"] = device.machine ? link_to_json(*device.machine, cluster) : Json(nullptr);

@@ -74,7 +74,9 @@ struct Device {
   Bytes memory;
   std::optional<double> price_usd_per_hour;
   std::optional<MachineLink> machine = {};  ///< none: it can use its own memory alone
-  double interference = 1;        ///< how many times longer it computes while it takes part in a collective; 1 or more
+  double interference = 1;  ///< how many times longer it computes while it takes part in a collective; 1 or more
+  /// How many times as fast as its type computes what times by type say (Workload::times): 1, unless it is scaled.
+  double pace = 1;
   Seconds collective_start = {};  ///< that passes before the first message of a collective in which it takes part
 
   /// The sustained rate in `dtype`: the platform's rate for it, else `speed`.

@@ -49,6 +49,7 @@ Cluster scaled(const Cluster& cluster, const ClusterFactors& factors)
 {
   Cluster result = cluster;
   for (auto& device : result.devices) {
+    device.pace *= factors.speed;
     device.speed = device.speed * factors.speed;
     for (auto& [dtype, speed] : device.speed_in) speed = speed * factors.speed;
     if (!device.machine) continue;

@@ -6,6 +6,7 @@
 #include "core/compute/pricing.hpp"
 #include "core/compute/transformer.hpp"
 #include "core/costs/context_exchange_times.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/costs/shard_collective_times.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -73,9 +74,9 @@ class Training {
           const std::string& type = cluster_.devices[device].type;
           if (!costs.contains(type)) costs.emplace(type, &known_cost(index, layer, type));
         });
+        for (const auto& [type, cost] : costs) take_times(type, layer, stage, *cost);
         const std::string& first = cluster_.devices[first_device_of(index)].type;
-        set_work(layer, stage, *costs.at(first), speed_of(first));
-        for (const auto& [type, cost] : costs) set_work_on(type, layer, stage, *cost);
+        set_exchanges(layer, stage, costs.at(first)->exchanged_fraction);
         const auto slowest =
             std::ranges::max_element(costs, {}, [](const auto& entry) { return entry.second->both(); });
         parts[index] += slowest->second->parts;
@@ -139,12 +140,12 @@ class Training {
         parts.pipeline += arrival;
         time += arrival;
       }
-      add_to(index, stages[index].first_layer, &ShardWork::forward, &Layer::forward, &LayerWork::forward, time);
+      add_to(index, stages[index].first_layer, &ShardTimes::forward, time);
     }
     if (is_last && framework_.serial_transfers && index + 1 < stages.size()) {
       const Seconds arrival = receive(index + 1, given_.layers[stages[index].last_layer].gradient);
       parts.pipeline += arrival;
-      add_to(index, stages[index].last_layer, &ShardWork::backward, &Layer::backward, &LayerWork::backward, arrival);
+      add_to(index, stages[index].last_layer, &ShardTimes::backward, arrival);
     }
   }
 
@@ -158,19 +159,12 @@ class Training {
   }
 
   /// Adds a time to a pass of a layer, on all devices of its stage.
-  void add_to(std::size_t stage, std::size_t layer, Flops ShardWork::*pass, Flops Layer::*whole,
-              Flops LayerWork::*of_type, Seconds time)
+  void add_to(std::size_t stage, std::size_t layer, Seconds ShardTimes::*pass, Seconds time)
   {
-    Layer& own = own_.layers[layer];
-    const Flops more = time * speed_of(cluster_.devices[first_device_of(stage)].type);
-    for (auto& [shards, work] : own.work_of_shards) {
-      work.*pass += more;
-      own.*whole += static_cast<double>(shards) * more;
-    }
     const auto shards = static_cast<double>(plan_.stages[stage].replicas.front().shards.size());
-    for (auto& [type, layers] : own_.work_on) {
-      layers[layer].*of_type += shards * time * speed_of(type);
-      for (auto& [count, work] : layers[layer].of_shards) work.*pass += time * speed_of(type);
+    for (auto& [type, layers] : own_.times) {
+      layers[layer].*pass += shards * time;
+      for (auto& [count, each] : layers[layer].of_shards) each.*pass += time;
     }
   }
 
@@ -178,10 +172,11 @@ class Training {
   const LayerCost& known_cost(std::size_t stage, std::size_t layer, const std::string& type)
   {
     const Layer& given = given_.layers[layer];
+    const LayerTimes times = times_on(given_, layer, cluster_.devices[first_device_of(stage)]);
     const Key key{first_device_of(stage),
                   plan_.stages[stage].replicas.front().shards.size(),
-                  given.forward.value,
-                  given.backward.value,
+                  times.forward.value,
+                  times.backward.value,
                   given.parameters,
                   given.gradient.value,
                   is_recomputed(given_, layer),
@@ -327,44 +322,29 @@ class Training {
     return cost;
   }
 
-  /// Where the plan's devices are of several types, layers have work of their own on each.
   void prepare_types()
   {
-    own_.work_on.clear();
+    own_.times.clear();
     for (const auto& name : devices_of(plan_)) {
-      const Device& device = cluster_.devices[index_of_.at(name)];
-      speed_of_type_.emplace(device.type, speed_as_priced(given_, device));
+      own_.times[cluster_.devices[index_of_.at(name)].type].resize(given_.layers.size());
     }
-    if (speed_of_type_.size() == 1) return;
-    for (const auto& [type, speed] : speed_of_type_) own_.work_on[type].resize(given_.layers.size());
   }
 
-  FlopsPerSecond speed_of(const std::string& type) const { return speed_of_type_.at(type); }
-
-  void set_work_on(const std::string& type, std::size_t layer, const Stage& stage, const LayerCost& cost)
+  void take_times(const std::string& type, std::size_t layer, const Stage& stage, const LayerCost& cost)
   {
-    const auto own = own_.work_on.find(type);
-    if (own == own_.work_on.end()) return;
     const std::size_t shards = stage.replicas.front().shards.size();
-    const FlopsPerSecond of_shard = speed_of(type);
-    const FlopsPerSecond speed = static_cast<double>(shards) * of_shard;
-    own->second[layer] = {
-        {cost.forward * speed, cost.backward * speed, cost.backward_weight * speed, cost.update * speed},
-        {{shards, {cost.forward * of_shard, cost.backward * of_shard, cost.backward_weight * of_shard}}}};
+    const auto count = static_cast<double>(shards);
+    const ShardTimes of_shard{cost.forward, cost.backward, cost.backward_weight};
+    own_.times.at(type)[layer] = {{count * cost.forward, count * cost.backward, count * cost.backward_weight},
+                                  count * cost.update,
+                                  {{shards, of_shard}}};
   }
 
-  void set_work(std::size_t index, const Stage& stage, const LayerCost& cost, FlopsPerSecond speed)
+  void set_exchanges(std::size_t index, const Stage& stage, double exchanged_fraction)
   {
     Layer& layer = own_.layers[index];
     const std::size_t shards = stage.replicas.front().shards.size();
-    const ShardWork work{cost.forward * speed, cost.backward * speed, cost.backward_weight * speed};
-    const auto count = static_cast<double>(shards);
-    layer.forward = count * work.forward;
-    layer.backward = count * work.backward;
-    layer.backward_weight = count * work.backward_weight;
-    layer.work_of_shards = {{shards, work}};
-    layer.update = count * cost.update * speed;
-    if (layer.split) layer.split->exchanged_fraction = cost.exchanged_fraction;
+    if (layer.split) layer.split->exchanged_fraction = exchanged_fraction;
     // Training software computes gradients of what all shards have in each of them alike, and adds up nothing, unless
     // shards divide the sequence.
     if (shards > 1 && stage.grid.form == ShardGrid::Form::OneD) {
@@ -409,7 +389,7 @@ class Training {
     own.split->workspace = own.workspace;
   }
 
-  /// Device, shards, work of both passes, parameters, gradient, recomputes, operators recomputed, device type.
+  /// Device, shards, times of both passes there, parameters, gradient, recomputes, operators recomputed, device type.
   using Key =
       std::tuple<std::size_t, std::size_t, double, double, std::uint64_t, double, bool, unsigned long, std::string>;
 
@@ -423,7 +403,6 @@ class Training {
   std::vector<std::size_t> pipeline_stage_;
   double fill_;  // samples of a step over those of its micro-batches, of which the last may be smaller
   std::unordered_map<std::string_view, std::size_t> index_of_;
-  std::map<std::string, FlopsPerSecond> speed_of_type_;  // of the plan's devices
   std::map<Key, LayerCost> costs_;
 };
 

@@ -31,8 +31,8 @@ struct PassParts {
 /// needs. Everything that plays, checks or simulates a plan takes its layers and devices from here.
 ///
 /// Of a plan without such a system, and of one whose devices divide operators or use their machines, the layers and
-/// devices are those that were given. Where the plan's devices are of several types, the layers have work of their own
-/// on each (Workload::work_on).
+/// devices are those that were given. Otherwise Workload::times has the types of the plan's devices, each with the
+/// times of its stages' layers.
 class AsTrained {
  public:
   /// Keeps references to `workload`, which recomputes what the plan says, and `cluster`. O(layers + devices), and a

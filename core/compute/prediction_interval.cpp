@@ -2,6 +2,7 @@
 
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/errors.hpp"
 #include "core/model/framework.hpp"
 #include "core/plan/placed_shards.hpp"
@@ -132,8 +133,7 @@ struct StageTimes {
   Seconds update;
 };
 
-std::map<std::string, StageTimes> stage_times_of(const Plan& plan, const AsTrained& trained, const Workload& workload,
-                                                 const Cluster& cluster)
+std::map<std::string, StageTimes> stage_times_of(const Plan& plan, const AsTrained& trained, const Cluster& cluster)
 {
   std::map<std::string, StageTimes> stages;  // by first device
   const auto number = pipeline_stages(plan);
@@ -150,8 +150,7 @@ std::map<std::string, StageTimes> stage_times_of(const Plan& plan, const AsTrain
     const Device& device = cluster.devices[cluster.device_index(shards.front().device).value()];
     const double holders = static_cast<double>(shards.size()) * (plan.sync.sharded == Sharding::None ? 1 : replicas);
     for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      times.update +=
-          trained.workload().layers[layer].update.value_or(Flops(0)) / (holders * speed_as_priced(workload, device));
+      times.update += times_on(trained.workload(), layer, device).update / holders;
     }
   }
   return stages;
@@ -181,7 +180,7 @@ std::optional<StepBasis> basis_of(const Plan& plan, const AsTrained& trained, co
   basis.spans_nodes = sites.size() > 1;
 
   // A step is the passes of the stage that computes most, its wait for a micro-batch of the others, and the update.
-  const auto stages = stage_times_of(plan, trained, workload, cluster);
+  const auto stages = stage_times_of(plan, trained, cluster);
   const auto all_passes = [](const StageTimes& stage) { return stage.microbatches * stage.computes; };
   const auto& slowest =
       std::ranges::max_element(stages, {}, [&](const auto& each) { return all_passes(each.second); })->second;

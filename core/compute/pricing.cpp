@@ -42,28 +42,27 @@ class TypeTimes {
 
   const DeviceConstants& constants() const { return constants_; }
 
-  ShardWork work(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
-                 FlopsPerSecond speed) const
+  /// Of one of several shards.
+  ShardTimes times(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework) const
   {
-    if (layers_ != nullptr) return measured(workload, layer, shards, framework, speed);
+    if (layers_ != nullptr) return measured(workload, layer, shards, framework);
     const auto time = layer_time(workload, layer, constants_, framework, {shards}, table_);
-    return {time.forward.total() * speed, time.backward.total() * speed, time.backward_weight * speed};
+    return {time.forward.total(), time.backward.total(), time.backward_weight};
   }
 
   /// The most of it that is beside what parts of a sequence exchange: attention beside a ring, and what the host adds.
-  ShardWork beside_exchange(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
-                            FlopsPerSecond speed) const
+  ShardTimes beside_exchange(const Workload& workload, std::size_t layer, std::size_t shards,
+                             const Framework& framework) const
   {
     if (layers_ != nullptr || !workload.context.divides()) return {};
     const auto time = layer_time(workload, layer, constants_, framework, {shards}, table_);
     const HiddenAttention most = most_hidden_attention(workload, time);
-    return {(most.forward + time.forward.launch) * speed, (most.backward + time.backward.launch) * speed, {}};
+    return {most.forward + time.forward.launch, most.backward + time.backward.launch, {}};
   }
 
  private:
   /// By the nearest number of shards that was measured.
-  ShardWork measured(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework,
-                     FlopsPerSecond speed) const
+  ShardTimes measured(const Workload& workload, std::size_t layer, std::size_t shards, const Framework& framework) const
   {
     const auto of_size = layers_->runs.find(workload.micro_batch);
     if (of_size == layers_->runs.end()) layers_->run(workload.micro_batch, shards);  // throws
@@ -72,11 +71,12 @@ class TypeTimes {
     const auto run = in_training(*layers_, workload.micro_batch, nearest->first, framework);
     const auto [forward, backward] = times_of_layer(*layers_, run, workload, layer);
     const auto scaled = [&](Seconds time) {
-      return time * (static_cast<double>(nearest->first) / static_cast<double>(shards)) * speed;
+      return time * (static_cast<double>(nearest->first) / static_cast<double>(shards));
     };
-    ShardWork work{scaled(forward), scaled(backward), scaled(0.5 * backward)};
-    if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer)) work.backward += work.forward;
-    return work;
+    ShardTimes times{scaled(forward), scaled(backward), scaled(0.5 * backward)};
+    if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), layer))
+      times.backward += times.forward;
+    return times;
   }
 
   DeviceConstants constants_;
@@ -84,7 +84,7 @@ class TypeTimes {
   const OperatorTable* table_;
 };
 
-/// Calls `visit` with each number of shards whose work is known: powers of two.
+/// Calls `visit` with each number of shards whose times are known: powers of two.
 template <typename Visit>
 void for_each_number_of_shards(const Layer& layer, Visit visit)
 {
@@ -94,38 +94,25 @@ void for_each_number_of_shards(const Layer& layer, Visit visit)
 
 class OperatorPrices : public LayerPrices {
  public:
-  /// `speeds` are by type of device; layers have the work of `reference`.
-  OperatorPrices(Framework framework, std::string reference, std::map<std::string, FlopsPerSecond> speeds,
-                 Measurements measurements)
+  /// `types` are those of the devices; bounds weigh layers by their times on `reference`.
+  OperatorPrices(Framework framework, std::string reference, std::set<std::string> types, Measurements measurements)
       : framework_(std::move(framework)),
         reference_(std::move(reference)),
-        speeds_(std::move(speeds)),
+        types_(std::move(types)),
         measurements_(std::move(measurements))
   {
   }
 
   const Measurements& measurements() const { return measurements_; }
-  const std::map<std::string, FlopsPerSecond>& speeds() const { return speeds_; }
 
   void apply(Workload& workload) const override
   {
-    const TypeTimes times(reference_, workload.dtype, measurements_);
-    const FlopsPerSecond speed = speeds_.at(reference_);
-    workload.work_on.clear();
+    workload.times.clear();
     workload.workspace = Bytes(0);
-    for (std::size_t index = 0; index < workload.layers.size(); ++index) {
-      Layer& layer = workload.layers[index];
-      const auto work = [&](std::size_t shards) { return times.work(workload, index, shards, framework_, speed); };
-      const ShardWork whole = work(1);
-      layer.forward = whole.forward;
-      layer.backward = whole.backward;
-      layer.backward_weight = whole.backward_weight;
-      layer.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_) * speed;
-      for_each_number_of_shards(layer, [&](std::size_t shards) { layer.work_of_shards[shards] = work(shards); });
-      set_memory(workload, index);
-    }
-    for (const auto& [type, own_speed] : speeds_) {
-      if (type != reference_) set_work_on(workload, type, work_of(workload, type, own_speed));
+    for (std::size_t index = 0; index < workload.layers.size(); ++index) set_memory(workload, index);
+    const std::vector<LayerTimes> usual = times_of_type(workload, reference_);
+    for (const auto& type : types_) {
+      set_times(workload, type, type == reference_ ? usual : times_of_type(workload, type), usual);
     }
     workload.workspace += framework_.memory.context;
     workload.state = state_of(framework_, workload.dtype);
@@ -134,17 +121,17 @@ class OperatorPrices : public LayerPrices {
   }
 
  private:
-  std::vector<TypeWork> work_of(const Workload& workload, const std::string& type, FlopsPerSecond speed) const
+  std::vector<LayerTimes> times_of_type(const Workload& workload, const std::string& type) const
   {
     const TypeTimes times(type, workload.dtype, measurements_);
-    std::vector<TypeWork> all;
+    std::vector<LayerTimes> all;
     for (std::size_t index = 0; index < workload.layers.size(); ++index) {
-      const auto work = [&](std::size_t shards) { return times.work(workload, index, shards, framework_, speed); };
       const Layer& layer = workload.layers[index];
-      const ShardWork whole = work(1);
-      const Seconds update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_);
-      all.push_back({{whole.forward, whole.backward, whole.backward_weight, update * speed}});
-      for_each_number_of_shards(layer, [&](std::size_t shards) { all.back().of_shards[shards] = work(shards); });
+      LayerTimes& own = all.emplace_back();
+      static_cast<ShardTimes&>(own) = times.times(workload, index, 1, framework_);
+      own.update = update_time(static_cast<double>(layer.parameters), times.constants(), framework_);
+      for_each_number_of_shards(
+          layer, [&](std::size_t shards) { own.of_shards[shards] = times.times(workload, index, shards, framework_); });
     }
     return all;
   }
@@ -165,30 +152,16 @@ class OperatorPrices : public LayerPrices {
 
   Framework framework_;
   std::string reference_;
-  std::map<std::string, FlopsPerSecond> speeds_;
+  std::set<std::string> types_;
   Measurements measurements_;
 };
 
 }  // namespace
 
-void price(Workload& workload, const Cluster& cluster,
-           const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
-           const Measurements& measurements)
+void price(Workload& workload, const Cluster& cluster, const Measurements& measurements)
 {
   if (workload.compute == ComputeModel::Rate) return;
-  const Framework& framework = framework_of(workload);
-  Flops all;
-  for (const auto& layer : workload.layers) all += layer.forward + layer.backward;
-  const auto time_on = [&](const std::string& type) {
-    const TypeTimes times(type, workload.dtype, measurements);
-    Seconds sum;
-    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-      const ShardWork work = times.work(workload, layer, 1, framework, FlopsPerSecond(1));
-      sum += (work.forward + work.backward) / FlopsPerSecond(1);
-    }
-    return sum;
-  };
-  std::map<std::string, FlopsPerSecond> speeds;  // by type
+  std::set<std::string> types;
   for (const auto& device : cluster.devices) {
     if (device.type.empty()) {
       throw InputError(cluster.name,
@@ -196,13 +169,11 @@ void price(Workload& workload, const Cluster& cluster,
                                    "a prop device, or write compute: rate",
                                    shown(device.name)));
     }
-    if (!speeds.contains(device.type)) speeds[device.type] = all / time_on(device.type);
+    types.insert(device.type);
   }
-  const std::string& reference = cluster.devices.front().type;
-  const auto prices = std::make_shared<OperatorPrices>(framework, reference, speeds, measurements);
-  workload.prices = prices;
-  prices->apply(workload);
-  for (const auto& [type, speed] : speeds) set_speed(type, speed);
+  workload.prices = std::make_shared<OperatorPrices>(framework_of(workload), cluster.devices.front().type,
+                                                     std::move(types), measurements);
+  workload.prices->apply(workload);
 }
 
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster)
@@ -219,33 +190,25 @@ double least_as_trained(const Plan& plan, const Workload& workload, const Cluste
     const TypeTimes times(device.type, workload.dtype, prices->measurements());
     std::set<std::pair<double, double>> kinds;
     for (std::size_t index = 0; index < workload.layers.size(); ++index) {
-      const Layer layer = layer_on(workload, index, device.type);
-      if (!kinds.emplace(layer.forward.value, layer.backward.value).second) continue;
+      const Layer& layer = workload.layers[index];
+      const LayerTimes& whole = workload.times.at(device.type)[index];
+      if (!kinds.emplace(whole.forward.value, whole.backward.value).second) continue;
       const std::size_t units = is_shared && layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
       for (std::size_t shards = 1; shards <= units; shards *= 2) {
-        const FlopsPerSecond speed = device.speed_at(workload.dtype);
-        const ShardWork work = times.work(workload, index, shards, framework, speed);
+        const ShardTimes own = times.times(workload, index, shards, framework);
         const bool hides_all = shards > 1 && framework.hides_shard_collectives;
         const bool hides_sums = shards > 1 && framework.hides_shard_sums;
-        const ShardWork beside = times.beside_exchange(workload, index, shards, framework, speed);
-        const Flops forward = (hides_all ? 1 - hidden_part : 1) * (work.forward - beside.forward);
-        const Flops backward = (hides_all || hides_sums ? 1 - hidden_part : 1) * (work.backward - beside.backward);
+        const ShardTimes beside = times.beside_exchange(workload, index, shards, framework);
+        const Seconds forward = (hides_all ? 1 - hidden_part : 1) * (own.forward - beside.forward);
+        const Seconds backward = (hides_all || hides_sums ? 1 - hidden_part : 1) * (own.backward - beside.backward);
         const auto count = static_cast<double>(shards);
-        if (layer.forward > Flops(0)) least = std::min(least, count * (forward / layer.forward));
-        const Flops both = layer.forward + layer.backward;
-        if (both > Flops(0)) least = std::min(least, count * ((forward + backward) / both));
+        if (whole.forward > Seconds(0)) least = std::min(least, count * (forward / whole.forward));
+        const Seconds both = whole.forward + whole.backward;
+        if (both > Seconds(0)) least = std::min(least, count * ((forward + backward) / both));
       }
     }
   }
   return least;
-}
-
-FlopsPerSecond speed_as_priced(const Workload& workload, const Device& device)
-{
-  const auto* prices = dynamic_cast<const OperatorPrices*>(workload.prices.get());
-  if (prices == nullptr) return device.speed_at(workload.dtype);
-  const auto found = prices->speeds().find(device.type);
-  return found == prices->speeds().end() ? device.speed_at(workload.dtype) : found->second;
 }
 
 const Measurements& measurements_of(const Workload& workload)

@@ -4,20 +4,14 @@
 #include "core/compute/measurements.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
-#include "core/units.hpp"
 
-#include <functional>
 #include <string>
 #include <vector>
 
 namespace isobar::compute {
 
-/// The workload with the work that its layers take by the compute model of operators, on the devices of a cluster, and
-/// the speed of each of its device types. Layers then take `work / speed`, whole or by numbers of equal shards
-/// (Layer::work_of_shards).
-///
-/// A type's speed is the FLOPs of all layers over the time that they take on it. Layers have the work that gives their
-/// times on the type of the cluster's first device; other types have work of their own (Workload::work_on).
+/// Gives a workload the times that its layers take by the compute model of operators on each type of a cluster's
+/// devices (Workload::times), whole or by numbers of equal shards.
 ///
 /// Numbers of shards are the powers of two up to 64; a layer among any other number takes its part of the whole.
 ///
@@ -27,22 +21,16 @@ namespace isobar::compute {
 /// Layers also have the memory of the training software (layer_memory), with its context as workspace.
 ///
 /// Does nothing for ComputeModel::Rate. Call it last: with_recomputation and with_micro_batch make other layers.
-/// `set_speed` is called once for each device type. O(layers x types), and x products for the type of a table.
+/// O(layers x types), and x products for the type of a table.
 /// @throws InputError naming the key framework if it is missing or unknown, and for a device type without constants
 /// that was not measured; as layer_time does for a table of another dtype, and for measured layers of another model.
-void price(Workload& workload, const Cluster& cluster,
-           const std::function<void(const std::string& type, FlopsPerSecond speed)>& set_speed,
-           const Measurements& measurements = {});
+void price(Workload& workload, const Cluster& cluster, const Measurements& measurements = {});
 
 /// The least part of the times that `price` gives which a layer takes as trained (AsTrained), whole or of all its
 /// shards together if stages of the plan are shared: by what products hide, by what shards of other types take, and by
 /// what is beside exchanges of divided sequences.
 /// Bounds of any placement are multiplied by it. 1 for plans without training software. O(kinds of layers x types).
 double least_as_trained(const Plan& plan, const Workload& workload, const Cluster& cluster);
-
-/// At which devices of a type take the times of the layers that `price` gave work to; of other workloads and types the
-/// speed of the device.
-FlopsPerSecond speed_as_priced(const Workload& workload, const Device& device);
 
 /// What was measured of the devices of a workload that `price` has taken; nothing: of any other one.
 const Measurements& measurements_of(const Workload& workload);

@@ -20,10 +20,24 @@ std::vector<double> prefix_sums(const std::vector<Layer>& layers, Read read)
   return sums;
 }
 
-void add_prefix_sums(std::vector<double>& sums, const std::vector<TypeWork>& layers, Flops LayerWork::*part)
+/// The largest rate at which a device does `work` in a pass of a layer, in a part of one, or in an update, if it does
+/// `own` at `rate`. None is above most_gain_of_type times `usual`, which counts where no layer has work.
+FlopsPerSecond largest_rate(const std::vector<LayerWork>& work, const std::vector<LayerWork>& own, FlopsPerSecond rate,
+                            FlopsPerSecond usual)
 {
-  sums.push_back(0);
-  for (const auto& layer : layers) sums.push_back(sums.back() + (layer.*part).value);
+  FlopsPerSecond largest;
+  const auto count = [&](Flops whole, Flops part) {
+    const FlopsPerSecond most = most_gain_of_type * usual;
+    if (whole > Flops(0)) largest = std::max(largest, whole / std::max(part / rate, whole / most));
+  };
+  for (std::size_t i = 0; i < own.size(); ++i) {
+    count(work[i].forward, own[i].forward);
+    count(work[i].backward, own[i].backward);
+    count(work[i].backward_weight, own[i].backward_weight);
+    count(work[i].backward - work[i].backward_weight, own[i].backward - own[i].backward_weight);
+    count(work[i].update, own[i].update);
+  }
+  return largest.value > 0 ? largest : usual;
 }
 
 }  // namespace
@@ -33,44 +47,60 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vect
       cluster_(&cluster),
       held_(std::move(held)),
       cuts_(workload.layers.size() + 1),
-      forward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.forward.value; })),
-      backward_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.backward.value; })),
-      update_(prefix_sums(workload.layers, [&](const Layer& layer) { return update_work(workload, layer).value; })),
+      work_(work_of_layers(workload, reference_times(workload, cluster))),
       parameters_(
           prefix_sums(workload.layers, [](const Layer& layer) { return static_cast<double>(layer.parameters); })),
       activations_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.activations.value; })),
       sky_memory_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.sky_memory.value; }))
 {
-  for (const auto& device : cluster.devices) {
-    speed_.push_back(device.speed_at(workload.dtype));
-    on_.push_back({speed_.back()});
-  }
-  if (!workload.work_on.empty()) add_types();
+  add_kind(work_);
+  add_devices(reference_times(workload, cluster));
   auto boundaries = boundaries_of(workload);
   boundary_output_ = std::move(boundaries.output);
   boundary_gradient_ = std::move(boundaries.gradient);
 }
 
-void CostModel::add_types()
+void CostModel::add_kind(const std::vector<LayerWork>& work)
 {
-  std::map<std::string, std::size_t> row_of;  // by type
-  for (std::size_t device = 0; device < on_.size(); ++device) {
-    const std::string& type = cluster_->devices[device].type;
-    const auto* own = work_on(*workload_, type);
-    if (own == nullptr) continue;
-    const auto [entry, is_new] = row_of.emplace(type, forward_.size());
-    on_[device].row = entry->second;
-    speed_[device] = on_[device].rate * most_speedup(*workload_, *own);
-    if (!is_new) continue;
-    add_prefix_sums(forward_, *own, &LayerWork::forward);
-    add_prefix_sums(backward_, *own, &LayerWork::backward);
-    add_prefix_sums(update_, *own, &LayerWork::update);
+  const auto append = [&](std::vector<double>& sums, Flops LayerWork::*part) {
+    sums.push_back(0);
+    for (const auto& layer : work) sums.push_back(sums.back() + (layer.*part).value);
+  };
+  append(forward_, &LayerWork::forward);
+  append(backward_, &LayerWork::backward);
+  append(update_, &LayerWork::update);
+}
+
+void CostModel::add_devices(const std::vector<LayerTimes>* reference)
+{
+  struct Kind {
+    std::size_t row = 0;
+    std::vector<LayerWork> work = {};
+  };
+  std::map<const std::vector<LayerTimes>*, Kind> kinds;  // but the first, by their times
+  for (const auto& device : cluster_->devices) {
+    const auto* const own = workload_->times.empty() ? nullptr : known_times(*workload_, device.type);
+    const FlopsPerSecond rate = rate_of(*workload_, device);
+    if (own == reference) {
+      on_.push_back({rate});
+      speed_.push_back(rate);
+      continue;
+    }
+    const auto [kind, is_new] = kinds.try_emplace(own, Kind{forward_.size()});
+    if (is_new) {
+      kind->second.work = work_of_layers(*workload_, own);
+      add_kind(kind->second.work);
+      has_kinds_ = true;
+    }
+    const FlopsPerSecond usual = reference == nullptr ? device.speed_at(workload_->dtype) : FlopsPerSecond(device.pace);
+    on_.push_back({rate, kind->second.row});
+    speed_.push_back(largest_rate(work_, kind->second.work, rate, usual));
   }
 }
 
 Seconds CostModel::weight_time(std::size_t device, std::size_t layer) const
 {
-  return work_of(*workload_, layer, cluster_->devices[device].type).backward_weight / on_[device].rate;
+  return times_on(*workload_, layer, cluster_->devices[device]).backward_weight;
 }
 
 Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const

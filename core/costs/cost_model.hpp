@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/cluster/cluster.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "core/transfer_times.hpp"
@@ -53,8 +54,10 @@ class CostModel {
   /// Of `backward_time`, what the gradients of parameters take.
   Seconds weight_time(std::size_t device, std::size_t layer) const;
 
-  /// Work of layers first..last for one micro-batch: of kind 0 that of the layers, of others that which a type of
-  /// devices has of its own (Workload::work_on).
+  /// The work of a layer by which layers are weighed: by reference_times.
+  const LayerWork& layer_work(std::size_t layer) const { return work_[layer]; }
+  /// Work of layers first..last for one micro-batch: of kind 0 by reference_times, of others that which devices have
+  /// beside these: by their type's times (Workload::times), or FLOPs where these are not known.
   Flops forward_work(std::size_t first, std::size_t last, std::size_t kind = 0) const
   {
     return Flops(forward_[kind * cuts_ + last + 1] - forward_[kind * cuts_ + first]);
@@ -64,11 +67,11 @@ class CostModel {
     return Flops(backward_[kind * cuts_ + last + 1] - backward_[kind * cuts_ + first]);
   }
   std::size_t work_kinds() const { return forward_.size() / cuts_; }
-  /// The kind of work that a device computes, at its `rate` in the workload's dtype.
+  /// The kind of work that a device computes, at its `rate`.
   std::size_t work_kind(std::size_t device) const { return on_[device].row / cuts_; }
   FlopsPerSecond rate(std::size_t device) const { return on_[device].rate; }
-  /// The largest rate at which a device computes a pass of a layer, for bounds: its `rate`, if it has no work of its
-  /// own.
+  /// The largest rate at which a device computes work of kind 0 in a pass of a layer, for bounds: its `rate`, if that
+  /// is its kind.
   FlopsPerSecond speed(std::size_t device) const { return speed_[device]; }
   /// Whether two devices take the same for each layer.
   bool computes_like(std::size_t device, std::size_t other) const
@@ -126,10 +129,12 @@ class CostModel {
     std::size_t row = 0;  // where the prefix sums of its work begin
   };
 
-  void add_types();
+  void add_kind(const std::vector<LayerWork>& work);
+  void add_devices(const std::vector<LayerTimes>* reference);
   Flops sum_of(const std::vector<double>& sums, std::size_t device, std::size_t first, std::size_t last) const
   {
-    const double* const own = sums.data() + on_[device].row;
+    const double* own = sums.data();
+    if (has_kinds_) own += on_[device].row;  // searches without kinds do not wait for the row
     return Flops(own[last + 1] - own[first]);
   }
 
@@ -137,9 +142,11 @@ class CostModel {
   const Cluster* cluster_;
   std::vector<std::uint64_t> held_;
   std::size_t cuts_;                   // before and after layers
+  std::vector<LayerWork> work_;        // by layer
+  bool has_kinds_ = false;             // several of them
   std::vector<OnDevice> on_;           // by device
   std::vector<FlopsPerSecond> speed_;  // by device
-  std::vector<double> forward_;        // prefix sums, FLOP, of the layers; then of each type's own work
+  std::vector<double> forward_;        // prefix sums of work, of each kind
   std::vector<double> backward_;       // likewise
   std::vector<double> update_;         // likewise
   std::vector<double> parameters_;     // prefix sums, count

@@ -297,7 +297,8 @@ void add_profile(const DeviceProfile& profile, const std::string& file, const st
 {
   if (!profile.has_layers()) throw InputError(file, "has rates of operators alone; give one such profile alone");
   if (const auto fault = mismatch(profile, workload)) throw InputError(file, *fault);
-  std::vector<TypeWork> own;
+  std::vector<LayerTimes> own;
+  std::vector<LayerTimes> usual;
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& layer = workload.layers[i];
     const LayerProfile& measured = profile.layers[i];
@@ -308,11 +309,13 @@ void add_profile(const DeviceProfile& profile, const std::string& file, const st
     require(measured.backward, layer.backward, "backward_s");
     require(measured.update, update_work(workload, layer), "update_s");
     const double weights = layer.backward > Flops(0) ? layer.backward_weight / layer.backward : 0;
-    own.push_back({{measured.forward * profile.speed, measured.backward * profile.speed,
-                    weights * measured.backward * profile.speed, measured.update * profile.speed}});
+    own.push_back({{measured.forward, measured.backward, weights * measured.backward}, measured.update});
+    usual.push_back(
+        {{layer.forward / profile.speed, layer.backward / profile.speed, layer.backward_weight / profile.speed},
+         update_work(workload, layer) / profile.speed});
     if (measured.workspace) workload.workspace = std::max(workload.workspace, *measured.workspace);
   }
-  set_work_on(workload, type, std::move(own));
+  set_times(workload, type, std::move(own), usual);
 }
 
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload)

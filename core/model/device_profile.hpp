@@ -82,8 +82,8 @@ DeviceProfile read_profile(const std::filesystem::path& file);
 /// it has rates alone and the workload no operators.
 void apply_profile(const DeviceProfile& profile, const std::string& file, Workload& workload);
 
-/// Gives devices of one more type times of their own (Workload::work_on), at the profile's speed. Call it after
-/// apply_profile, with the profile of another type.
+/// Gives devices of one more type times of their own (Workload::times). Call it after apply_profile, with the profile
+/// of another type.
 /// @throws InputError as apply_profile does, and for a profile of rates alone.
 void add_profile(const DeviceProfile& profile, const std::string& file, const std::string& type, Workload& workload);
 

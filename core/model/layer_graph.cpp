@@ -150,12 +150,12 @@ std::vector<std::size_t> chain_cuts(const Workload& workload)
 
 namespace {
 
-/// The work of blocks of layers, whose first ones `cuts` lists, with the end of the last.
-std::vector<TypeWork> sums_between(const std::vector<TypeWork>& layers, const std::vector<std::size_t>& cuts)
+/// The times of blocks of layers, whose first ones `cuts` lists, with the end of the last.
+std::vector<LayerTimes> sums_between(const std::vector<LayerTimes>& layers, const std::vector<std::size_t>& cuts)
 {
-  std::vector<TypeWork> blocks;
+  std::vector<LayerTimes> blocks;
   for (std::size_t block = 0; block + 1 < cuts.size(); ++block) {
-    TypeWork& sum = blocks.emplace_back();
+    LayerTimes& sum = blocks.emplace_back();
     for (std::size_t i = cuts[block]; i < cuts[block + 1]; ++i) sum += layers[i];
   }
   return blocks;
@@ -175,7 +175,7 @@ ChainView chain_view(const Workload& workload)
 
   const auto boundaries = boundaries_of(workload);
   view.workload.layers.clear();
-  for (auto& [type, own] : view.workload.work_on) own = sums_between(own, view.first_layer);
+  for (auto& [type, own] : view.workload.times) own = sums_between(own, view.first_layer);
   for (std::size_t block = 0; block < blocks; ++block) {
     const std::size_t first = view.first_layer[block];
     const std::size_t end = view.first_layer[block + 1];

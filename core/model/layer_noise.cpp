@@ -15,10 +15,10 @@ Workload with_noise(Workload workload, double most, std::uint64_t seed)
     layer.forward = layer.forward * factor;
     layer.backward = layer.backward * factor;
     layer.backward_weight = layer.backward_weight * factor;
-    for (auto& [type, work] : workload.work_on) {
-      work[i].forward = work[i].forward * factor;
-      work[i].backward = work[i].backward * factor;
-      work[i].backward_weight = work[i].backward_weight * factor;
+    for (auto& [type, times] : workload.times) {
+      times[i].forward = times[i].forward * factor;
+      times[i].backward = times[i].backward * factor;
+      times[i].backward_weight = times[i].backward_weight * factor;
     }
   }
   return workload;

@@ -117,7 +117,7 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
     layer.activations = kept;
     if (layer.split) layer.split->activations = Bytes(0);  // each device keeps the whole input
     layer.backward += layer.forward;
-    for (auto& [type, work] : result.work_on) work[recomputed].backward += work[recomputed].forward;
+    for (auto& [type, times] : result.times) times[recomputed].backward += times[recomputed].forward;
   }
   if (result.prices != nullptr) result.prices->apply(result);
   return result;
@@ -236,13 +236,13 @@ Flops update_work(const Workload& workload, const Layer& layer)
   return Flops(static_cast<double>(layer.parameters) * update_flops_per_parameter(workload.optimizer));
 }
 
-const std::vector<TypeWork>* work_on(const Workload& workload, const std::string& type)
+const std::vector<LayerTimes>* known_times(const Workload& workload, const std::string& type)
 {
-  const auto found = workload.work_on.find(type);
-  return found == workload.work_on.end() ? nullptr : &found->second;
+  const auto found = workload.times.find(type);
+  return found == workload.times.end() ? nullptr : &found->second;
 }
 
-LayerWork& LayerWork::operator+=(const LayerWork& more)
+LayerTimes& LayerTimes::operator+=(const LayerTimes& more)
 {
   forward += more.forward;
   backward += more.backward;
@@ -251,69 +251,18 @@ LayerWork& LayerWork::operator+=(const LayerWork& more)
   return *this;
 }
 
-LayerWork work_of(const Workload& workload, const Layer& layer)
-{
-  return {layer.forward, layer.backward, layer.backward_weight, update_work(workload, layer)};
-}
-
-LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type)
-{
-  const auto* own = work_on(workload, type);
-  if (own != nullptr) return (*own)[layer];
-  return work_of(workload, workload.layers[layer]);
-}
-
-Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type)
-{
-  Layer result = workload.layers[layer];
-  const auto* types = work_on(workload, type);
-  if (types == nullptr) return result;
-  const TypeWork& own = (*types)[layer];
-  const auto scale = [](Flops part, Flops whole, Flops of_type) {
-    return whole > Flops(0) ? part / whole * of_type : of_type;
-  };
-  for (auto& [shards, work] : result.work_of_shards) {
-    work.forward = scale(work.forward, result.forward, own.forward);
-    work.backward = scale(work.backward, result.backward, own.backward);
-    work.backward_weight = scale(work.backward_weight, result.backward_weight, own.backward_weight);
-  }
-  if (!own.of_shards.empty()) result.work_of_shards = own.of_shards;
-  result.forward = own.forward;
-  result.backward = own.backward;
-  result.backward_weight = own.backward_weight;
-  result.update = own.update;
-  return result;
-}
-
-void set_work_on(Workload& workload, const std::string& type, std::vector<TypeWork> own)
+void set_times(Workload& workload, const std::string& type, std::vector<LayerTimes> own,
+               const std::vector<LayerTimes>& usual)
 {
   for (std::size_t i = 0; i < own.size(); ++i) {
-    const Layer& layer = workload.layers[i];
-    const auto raise = [](Flops& work, Flops least) { work = std::max(work, least); };
-    raise(own[i].forward, layer.forward / most_gain_of_type);
-    raise(own[i].backward_weight, layer.backward_weight / most_gain_of_type);
-    const Flops rest = layer.backward - layer.backward_weight;
+    const auto raise = [](Seconds& time, Seconds least) { time = std::max(time, least); };
+    raise(own[i].forward, usual[i].forward / most_gain_of_type);
+    raise(own[i].backward_weight, usual[i].backward_weight / most_gain_of_type);
+    const Seconds rest = usual[i].backward - usual[i].backward_weight;
     raise(own[i].backward, own[i].backward_weight + rest / most_gain_of_type);
-    raise(own[i].update, update_work(workload, layer) / most_gain_of_type);
+    raise(own[i].update, usual[i].update / most_gain_of_type);
   }
-  workload.work_on[type] = std::move(own);
-}
-
-double most_speedup(const Workload& workload, const std::vector<TypeWork>& own)
-{
-  double speedup = 0;
-  const auto count = [&](Flops whole, Flops part) {
-    if (whole > Flops(0)) speedup = std::max(speedup, whole / std::max(part, whole / most_gain_of_type));
-  };
-  for (std::size_t i = 0; i < own.size(); ++i) {
-    const Layer& layer = workload.layers[i];
-    count(layer.forward, own[i].forward);
-    count(layer.backward, own[i].backward);
-    count(layer.backward_weight, own[i].backward_weight);
-    count(layer.backward - layer.backward_weight, own[i].backward - own[i].backward_weight);
-    count(update_work(workload, layer), own[i].update);
-  }
-  return speedup > 0 ? speedup : 1;
+  workload.times[type] = std::move(own);
 }
 
 double update_flops_per_parameter(Optimizer optimizer)
@@ -347,16 +296,26 @@ std::string workload_to_json(const Workload& workload)
                       {"inputs", layer.inputs}});
     if (layer.split) layers.back()["split"] = to_json(*layer.split);
   }
-  const Json document = {{"schema", "isobar-workload/1"},
-                         {"name", workload.name},
-                         {"micro_batch", workload.micro_batch},
-                         {"sequence", workload.sequence},
-                         {"dtype", name_of(workload.dtype)},
-                         {"optimizer", name_of(workload.optimizer)},
-                         {"memory_model", name_of(workload.memory_model)},
-                         {"input_bytes", workload.input.value},
-                         {"recompute_buffer_bytes", workload.workspace.value},
-                         {"layers", std::move(layers)}};
+  Json times;
+  for (const auto& [type, own] : workload.times) {
+    for (const auto& layer : own) {
+      times[type].push_back({{"forward_s", layer.forward.value},
+                             {"backward_s", layer.backward.value},
+                             {"backward_weight_s", layer.backward_weight.value},
+                             {"update_s", layer.update.value}});
+    }
+  }
+  Json document = {{"schema", "isobar-workload/1"},
+                   {"name", workload.name},
+                   {"micro_batch", workload.micro_batch},
+                   {"sequence", workload.sequence},
+                   {"dtype", name_of(workload.dtype)},
+                   {"optimizer", name_of(workload.optimizer)},
+                   {"memory_model", name_of(workload.memory_model)},
+                   {"input_bytes", workload.input.value},
+                   {"recompute_buffer_bytes", workload.workspace.value},
+                   {"layers", std::move(layers)}};
+  if (!times.empty()) document["times"] = std::move(times);
   return json_line(document);
 }
 

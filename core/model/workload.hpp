@@ -90,27 +90,21 @@ struct Split {
   std::uint64_t norm_sums = 0;               ///< numbers of each token that the layer's norm sums up over all inputs
 };
 
-/// What one of several equal shards computes of a layer.
-struct ShardWork {
-  Flops forward;
-  Flops backward;
-  Flops backward_weight;  ///< of `backward`
+/// What a micro-batch takes in a layer, or in one of several equal shards of it, on a device.
+struct ShardTimes {
+  Seconds forward;
+  Seconds backward;
+  Seconds backward_weight;  ///< of `backward`
 };
 
-/// What a device computes of a layer.
-struct LayerWork {
-  Flops forward;
-  Flops backward;
-  Flops backward_weight;  ///< of `backward`
-  Flops update;
+/// What a layer takes on a device: a micro-batch in it, and its update.
+struct LayerTimes : ShardTimes {
+  Seconds update;
+  /// Of one of N equal shards, by N, where that is known; others take their part of the layer's times.
+  std::map<std::size_t, ShardTimes> of_shards = {};
 
-  LayerWork& operator+=(const LayerWork& more);
-};
-
-/// The work of a layer on devices of one type.
-struct TypeWork : LayerWork {
-  /// As Layer::work_of_shards; empty: shards have the part of it that they have of the layer's.
-  std::map<std::size_t, ShardWork> of_shards = {};
+  /// Without times of shards.
+  LayerTimes& operator+=(const LayerTimes& more);
 };
 
 /// Networks of a layer of which each token passes through a few, as its router says. Work and sizes are for one
@@ -143,8 +137,6 @@ struct Layer {
   Bytes sky_memory;                 ///< by Sky's estimator; 0 if the workload does not use it
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
   std::optional<Split> split;       ///< none: one device computes it
-  /// What one of N equal shards computes, by N, where that is known; elsewhere its part of the layer's work.
-  std::map<std::size_t, ShardWork> work_of_shards = {};
   /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
   /// only, and one device has both layers and all between them.
   std::optional<std::size_t> tied_to = {};
@@ -156,7 +148,7 @@ struct Layer {
 
 struct Workload;
 
-/// Gives the layers of a workload the work that their devices take for them, in place of their FLOPs.
+/// Gives a workload the times that its layers take on each type of devices, and their memory.
 class LayerPrices {
  public:
   LayerPrices() = default;
@@ -197,14 +189,14 @@ struct Workload {
   /// Each device whose stages live on it has it once: the largest of a layer, measured or recomputed. Under
   /// MemoryModel::System the largest of the device's own layers comes in addition.
   Bytes workspace;
-  /// By type of devices whose times for layers are known and not in proportion to those of the layers' work: the work,
-  /// by layer, that takes these times at the type's speed.
-  std::map<std::string, std::vector<TypeWork>> work_on = {};
+  /// What each layer takes, by type of devices where that is known; elsewhere its FLOPs over the device's speed
+  /// (core/costs/layer_times.hpp).
+  std::map<std::string, std::vector<LayerTimes>> times = {};
   /// What training software holds of a parameter; none: by dtype and optimizer.
   std::optional<ParameterBytes> state = {};
   /// How fast devices compute operators, by Device::type; others by FLOPs alone. Of layers that are operators.
   std::map<std::string, spmd::DeviceRates> operator_rates = {};
-  /// The prices of ComputeModel::Operators; null: FLOPs count. Other micro-batches and recomputation keep it.
+  /// Sets `times` of ComputeModel::Operators; null: FLOPs count. Other micro-batches and recomputation keep it.
   std::shared_ptr<const LayerPrices> prices = {};
 };
 
@@ -277,22 +269,14 @@ Flops default_backward_weight(const Layer& layer);
 /// Work of the optimizer's update of a layer.
 Flops update_work(const Workload& workload, const Layer& layer);
 
-/// Workload::work_on of a type of devices; null: its devices compute the layers' own work. O(log types).
-const std::vector<TypeWork>* work_on(const Workload& workload, const std::string& type);
-/// The work of a layer, or of a part of one.
-LayerWork work_of(const Workload& workload, const Layer& layer);
-/// The work that devices of a type have for a layer: the type's own, or the layer's.
-LayerWork work_of(const Workload& workload, std::size_t layer, const std::string& type);
-/// A layer as devices of a type compute it, with the type's own work.
-Layer layer_on(const Workload& workload, std::size_t layer, const std::string& type);
-/// The most by which a pass of a layer gains on a type of devices over what their speed gives; bounds rely on it.
+/// Workload::times of a type of devices; null: they are not known. O(log types).
+const std::vector<LayerTimes>* known_times(const Workload& workload, const std::string& type);
+/// The most by which a pass of a layer gains on one device over another beyond their usual ratio; bounds rely on it.
 inline constexpr double most_gain_of_type = 1e6;
-/// Gives devices of a type work of their own. A pass that takes less, such as none, takes the layer's /
-/// most_gain_of_type. Set the layers' own work before.
-void set_work_on(Workload& workload, const std::string& type, std::vector<TypeWork> own);
-/// The most times as much as the own work of a type that a layer has, in a pass, a part of one, or its update; 1 where
-/// no layer has work. O(layers).
-double most_speedup(const Workload& workload, const std::vector<TypeWork>& own);
+/// Gives devices of a type times of their own. A pass that takes less, such as none, takes that of `usual` /
+/// most_gain_of_type.
+void set_times(Workload& workload, const std::string& type, std::vector<LayerTimes> own,
+               const std::vector<LayerTimes>& usual);
 
 /// Floating-point operations of the optimizer's update per parameter: sgd 2, momentum 4, adam 12, adamw 14.
 double update_flops_per_parameter(Optimizer optimizer);

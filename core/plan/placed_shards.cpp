@@ -161,17 +161,6 @@ UnitRange units_of_shard(const Layer& layer, const Replica& replica, std::size_t
   return {begin, begin + *own, layer.split->units};
 }
 
-namespace {
-
-bool has_equal_shares(const Replica& replica)
-{
-  const double share = replica.shards.front().share;
-  return std::all_of(replica.shards.begin(), replica.shards.end(),
-                     [share](const Shard& shard) { return shard.share == share; });
-}
-
-}  // namespace
-
 Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica, std::size_t shard)
 {
   const Replica& all = stage.replicas.at(replica);
@@ -184,12 +173,6 @@ Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica
   part.forward = fraction * layer.forward;
   part.backward = fraction * layer.backward;
   part.backward_weight = fraction * layer.backward_weight;
-  const auto known = layer.work_of_shards.find(all.shards.size());
-  if (known != layer.work_of_shards.end() && has_equal_shares(all)) {
-    part.forward = known->second.forward;
-    part.backward = known->second.backward;
-    part.backward_weight = known->second.backward_weight;
-  }
   part.parameters = shared_parameters(layer) + units.part_of(split.parameters);
   if (layer.update && layer.parameters > 0) {
     part.update = static_cast<double>(part.parameters) / static_cast<double>(layer.parameters) * *layer.update;

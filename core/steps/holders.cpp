@@ -1,5 +1,7 @@
 #include "core/steps/holders.hpp"
 
+#include "core/costs/layer_times.hpp"
+
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -66,21 +68,18 @@ double fraction_of(const Plan& plan, const Holder& holder, const Part& part, con
 PassTimes pass_times_of(const Plan& plan, const Holder& holder, const Part& part, const Workload& workload,
                         std::size_t index, const Device& device)
 {
-  const double speed = device.speed_at(workload.dtype).value;
-  if (holder.parts.size() == 1) {
-    const LayerWork work = work_of(workload, index, device.type);
-    return {work.forward.value / speed, work.backward.value / speed, work.backward_weight.value / speed};
-  }
-  const Layer layer = layer_on(workload, index, device.type);
-  const auto known = layer.work_of_shards.find(holder.parts.size());
+  const LayerTimes whole = times_on(workload, index, device);
+  const auto seconds = [](const ShardTimes& times, double fraction) {
+    return PassTimes{fraction * times.forward.value, fraction * times.backward.value,
+                     fraction * times.backward_weight.value};
+  };
+  if (holder.parts.size() == 1) return seconds(whole, 1);
+  const auto known = whole.of_shards.find(holder.parts.size());
   const bool has_equal_shares =
       std::all_of(holder.parts.begin(), holder.parts.end(), [&](const Part& each) { return each.share == part.share; });
-  if (known != layer.work_of_shards.end() && !grid_of(plan, holder).is_grid() && has_equal_shares) {
-    const ShardWork& work = known->second;
-    return {work.forward.value / speed, work.backward.value / speed, work.backward_weight.value / speed};
-  }
-  const double fraction = fraction_of(plan, holder, part, layer) / speed;
-  return {fraction * layer.forward.value, fraction * layer.backward.value, fraction * layer.backward_weight.value};
+  const bool is_known = known != whole.of_shards.end() && !grid_of(plan, holder).is_grid() && has_equal_shares;
+  if (is_known) return seconds(known->second, 1);
+  return seconds(whole, fraction_of(plan, holder, part, workload.layers[index]));
 }
 
 const ShardGrid& grid_of(const Plan& plan, const Holder& holder)

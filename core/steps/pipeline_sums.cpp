@@ -2,6 +2,7 @@
 
 #include "core/steps/pipeline_steps.hpp"
 
+#include "core/costs/layer_times.hpp"
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
 #include "core/program/collective.hpp"
@@ -283,21 +284,21 @@ double PipelineSteps::update_seconds(const Seat& seat) const
 {
   const Stage& stage = plan_.stages[seat.stage];
   const Device& device = cluster_.devices[ranks_[seat.rank].device];
-  const bool is_typed = work_on(workload_, device.type) != nullptr;
-  double work = 0;
+  const bool is_typed = known_times(workload_, device.type) != nullptr;
+  double time = 0;
   for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
     const Layer& layer = workload_.layers[k];
-    const double all = work_of(workload_, k, device.type).update.value;
+    const double all = times_on(workload_, k, device).update.value;
     if (seat.shards == 1 || layer.parameters == 0) {
-      work += all;
+      time += all;
     } else if (stage.grid.is_grid() && (is_typed || layer.update)) {
-      work += all / static_cast<double>(stage.grid.parameter_blocks());
+      time += all / static_cast<double>(stage.grid.parameter_blocks());
     } else {
-      work += all * seat.parameters / static_cast<double>(layer.parameters);
+      time += all * seat.parameters / static_cast<double>(layer.parameters);
     }
   }
-  if (is_divided(seat.stage)) work /= static_cast<double>(replicas_of(seat.stage));
-  return work / device.speed_at(workload_.dtype).value;
+  if (is_divided(seat.stage)) time /= static_cast<double>(replicas_of(seat.stage));
+  return time;
 }
 
 void PipelineSteps::wait_for_updates()

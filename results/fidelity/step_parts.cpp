@@ -28,9 +28,9 @@ void StepTimes::memory_changed(std::size_t rank, Tier tier, Seconds /*time*/, By
   if (tier == Tier::Device) peaks_[rank] = std::max(peaks_[rank], memory);
 }
 
-std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTrained& trained,
-                                       const std::vector<Flops>& work)
+std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTrained& trained)
 {
+  const auto& layers = trained.workload().layers;
   std::vector<PipelineStage> stages;
   const auto number = pipeline_stages(plan);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
@@ -43,7 +43,7 @@ std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTraine
     if (i == 0 || number[i] != number[i - 1]) ++found->parts;
     found->passes += trained.parts()[i];
     for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      found->work += work[layer];
+      found->work += layers[layer].forward + layers[layer].backward;
     }
   }
   return stages;

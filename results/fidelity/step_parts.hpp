@@ -58,9 +58,8 @@ struct PipelineStage {
   Flops work = {};
 };
 
-/// `work`: of each layer, both passes.
-std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTrained& trained,
-                                       const std::vector<Flops>& work);
+/// O(stages + layers).
+std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTrained& trained);
 
 /// Divides a simulated step of a plan, which began at `begin`, into what takes it, on the pipeline's stage that
 /// computes most. `ranks` are by the plan's devices.

@@ -1,6 +1,7 @@
 #include "schedules/lowering/pipeline_program.hpp"
 
 #include "core/costs/cost_model.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
@@ -25,15 +26,13 @@ ShardPass pass_that_makes(Payload payload)
   return payload == Payload::Activation ? ShardPass::Forward : ShardPass::InputGradient;
 }
 
-/// Gives a stage the times of its layers' work at a speed.
-void set_times(StageWork& stage, const LayerWork& work, FlopsPerSecond speed)
+void set_times(StageWork& stage, const LayerTimes& times)
 {
-  ensure(speed.value > 0, "a device that computes has a speed");
-  stage.forward = work.forward / speed;
-  stage.backward = work.backward / speed;
-  stage.backward_input = (work.backward - work.backward_weight) / speed;
-  stage.backward_weight = work.backward_weight / speed;
-  stage.update = work.update / speed;
+  stage.forward = times.forward;
+  stage.backward = times.backward;
+  stage.backward_input = times.backward - times.backward_weight;
+  stage.backward_weight = times.backward_weight;
+  stage.update = times.update;
 }
 
 /// Whether the parameters of a layer are elsewhere than on the device between passes.
@@ -175,17 +174,11 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload, cons
     work.first_layer = plan.stages[stage].first_layer;
     work.last_layer = plan.stages[stage].last_layer;
     const Device& device = cluster.devices[device_of_rank[rank]];
-    LayerWork own;  // of its layers
     for (std::size_t k = work.first_layer; k <= work.last_layer; ++k) {
       const Layer& whole = workload.layers.at(k);
       std::optional<Layer> part;
-      if (work.shards > 1) {
-        part = work_on(workload, device.type) != nullptr
-                   ? layer_of_shard(layer_on(workload, k, device.type), plan.stages[stage], replica, shard)
-                   : layer_of_shard(whole, plan.stages[stage], replica, shard);
-      }
+      if (work.shards > 1) part = layer_of_shard(whole, plan.stages[stage], replica, shard);
       const Layer& each = part ? *part : whole;
-      own += part ? work_of(workload, *part) : work_of(workload, k, device.type);
       work.parameters += static_cast<double>(each.parameters);
       if (!costs.memory_ignores_schedule()) work.activations += each.activations;
       work.workspace = std::max(work.workspace, each.workspace);
@@ -193,7 +186,9 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload, cons
       ensure(work.first_layer == work.last_layer, "a stage of several shards has one layer");
       work.shared_parameters = static_cast<double>(shared_parameters(whole, grids_[stage]));
     }
-    set_times(work, own, device.speed_at(workload.dtype));
+    set_times(work, work.shards > 1
+                        ? times_of_shard(workload, work.first_layer, device, plan.stages[stage], replica, shard)
+                        : times_on(workload, work.first_layer, work.last_layer, device));
     if (plan.stages[stage].residence.optimizer != Tier::Device) {
       const Flops update(work.parameters * update_flops_per_parameter(workload.optimizer));
       work.update = update / machine_rates(plan, device, cluster).update_speed;

@@ -1,5 +1,6 @@
 #include "schedules/lowering/places.hpp"
 
+#include "core/costs/layer_times.hpp"
 #include "core/costs/nominal_rates.hpp"
 #include "core/model/split_text.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -107,12 +108,13 @@ std::optional<std::string> Places::difference(std::size_t rank, std::size_t othe
 {
   const Device& a = device(rank);
   const Device& b = device(other);
-  const char* what = a.type != b.type                                             ? "type"
-                     : a.speed_at(workload_.dtype) != b.speed_at(workload_.dtype) ? "speed"
-                     : a.memory != b.memory                                       ? "memory"
-                     : a.interference != b.interference                           ? "interference"
-                     : a.collective_start != b.collective_start                   ? "the start of collectives"
-                                                                                  : nullptr;
+  const auto rate = [&](const Device& device) { return rate_of(workload_, device); };
+  const char* what = a.type != b.type                           ? "type"
+                     : rate(a) != rate(b)                       ? "speed"
+                     : a.memory != b.memory                     ? "memory"
+                     : a.interference != b.interference         ? "interference"
+                     : a.collective_start != b.collective_start ? "the start of collectives"
+                                                                : nullptr;
   if (what == nullptr) return std::nullopt;
   return fmt::format("devices {} and {} differ in {}", shown(a.name), shown(b.name), what);
 }

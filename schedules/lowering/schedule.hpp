@@ -12,10 +12,10 @@
 namespace isobar::schedules {
 
 /// Makes the Program of a checked, feasible plan. Computations take the times of their layers on the plan's devices,
-/// which `cluster` has: of its types (Workload::work_on), else work over speed. A device may have several stages;
-/// its compute lane then executes those of all, in the order of the plan's schedule. O(replicas + layers + slots of the
-/// orders) time and memory, independent of the number of micro-batches, unless stages divide them in different ways.
-/// Keeps no reference to its arguments.
+/// which `cluster` has (core/costs/layer_times.hpp). A device may have several stages; its compute lane then executes
+/// those of all, in the order of the plan's schedule. O(replicas + layers + slots of the orders) time and memory,
+/// independent of the number of micro-batches, unless stages divide them in different ways. Keeps no reference to its
+/// arguments.
 ///
 /// A rank is a device (`devices_of`); the last rank is the data server, if the plan names one. Lanes of a rank, where
 /// it has them, in this order:

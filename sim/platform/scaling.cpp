@@ -32,6 +32,7 @@ void scale_devices(Cluster& cluster, Property property, double factor, const std
       if (!std::isfinite(device.memory.value)) refuse_scaled(cluster, factor, "memory", device.name);
       continue;
     }
+    device.pace *= factor;
     device.speed = factor * device.speed;
     if (!is_rate(device.speed.value)) refuse_scaled(cluster, factor, "speed", device.name);
     for (auto& [dtype, speed] : device.speed_in) speed = factor * speed;

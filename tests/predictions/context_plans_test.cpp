@@ -58,13 +58,8 @@ ContextCase random_context_case(std::uint64_t seed)
     device.type = "A100-SXM4-80GB";
     device.memory = Bytes(1e12);
   }
-  compute::price(made.workload, made.on.cluster, [&](const std::string&, FlopsPerSecond speed) {
-    for (auto& device : made.on.cluster.devices) {
-      const double slower = 1 + static_cast<double>(below(3)) / 4;
-      device.speed = speed / slower;
-      device.speed_in.clear();
-    }
-  });
+  compute::price(made.workload, made.on.cluster);
+  for (auto& device : made.on.cluster.devices) device.pace = 1 / (1 + static_cast<double>(below(3)) / 4);
   made.plan = testing_support::plan_in_parts(shape, made.workload.layers.size(), 1 + below(3), names);
   constexpr std::array orders = {"gpipe", "1f1b", "zero-bubble-h1"};
   made.plan.goal.schedule.name = orders.at(below(orders.size()));
@@ -133,9 +128,7 @@ TEST(ContextPlans, HoldAllOfTheirParametersAndPartsOfTheirActivations)
     }
     cluster.network = MatrixNetwork::uniform(degree, {Seconds(1e-6), BytesPerSecond(1e11)});
     Workload workload = with_context(testing_support::small_llama(), shape.context);
-    compute::price(workload, cluster, [&](const std::string&, FlopsPerSecond speed) {
-      for (auto& device : cluster.devices) device.speed = speed;
-    });
+    compute::price(workload, cluster);
     Plan plan = testing_support::plan_in_parts(shape, workload.layers.size(), 1, testing_support::names_for(shape));
     plan.sync.sharded = sharded;
     compute::take_system(plan, workload);

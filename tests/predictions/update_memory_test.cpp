@@ -39,9 +39,7 @@ Needs needs_of(const std::string& sizes, Sharding sharded, std::size_t replicas,
       "compute: operators\nframework: " +
           framework + "\n" + sizes,
       "gpt.yaml");
-  compute::price(workload, cluster, [&](const std::string&, FlopsPerSecond speed) {
-    for (auto& device : cluster.devices) device.speed = speed;
-  });
+  compute::price(workload, cluster);
   Plan plan;
   plan.goal.microbatches = replicas;
   plan.stages = {stage};

@@ -171,15 +171,18 @@ inline Workload with_own_work(std::mt19937_64& random, Workload workload, Cluste
   for (auto& device : cluster.devices) {
     device.type = "type " + std::to_string(random() % 3);
     if (unit(random) < 0.5) device.speed = FlopsPerSecond(2);
+    if (unit(random) < 0.3) device.pace = 0.5;
   }
   for (const char* type : {"type 0", "type 1"}) {
     std::map<double, std::array<double, 3>> factors;  // by forward work
+    const FlopsPerSecond speed(0.5 + unit(random));
     for (const auto& layer : workload.layers) {
       const auto [entry, is_new] = factors.try_emplace(layer.forward.value);
       if (is_new) entry->second = {0.3 + 2 * unit(random), 0.3 + 2 * unit(random), unit(random)};
       const auto [forward, backward, weights] = entry->second;
-      workload.work_on[type].push_back({{forward * layer.forward, backward * layer.backward,
-                                         weights * backward * layer.backward, forward * update_work(workload, layer)}});
+      workload.times[type].push_back({{forward * layer.forward / speed, backward * layer.backward / speed,
+                                       weights * backward * layer.backward / speed},
+                                      forward * update_work(workload, layer) / speed});
     }
   }
   return workload;

@@ -231,7 +231,8 @@ TEST(AllocateHybrid, TakesAsLongOnEqualPipelinesAsOnOneOfThemWithItsShare)
 TEST(AllocateHybrid, DividesLayersThatAreTooLargeForADevice)
 {
   const Workload workload = testing_support::divisible(4);
-  const CostModel cost(workload, cluster({1}));
+  const Cluster one = cluster({1});
+  const CostModel cost(workload, one);
   const Cluster devices =
       cluster(std::vector<double>(8, 1), {Seconds(0.001), BytesPerSecond(1e6)}, 0.8 * cost.memory(0, 0, 1).value);
   SearchLimits limits;

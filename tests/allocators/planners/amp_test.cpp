@@ -114,7 +114,8 @@ TEST(Amp, DividesLayersWhereReplicasDoNotFit)
 {
   // A device has room for half of the layers with what four micro-batches keep, or for a pipeline of two.
   const Workload workload = divisible(2);
-  const CostModel cost(workload, cluster({1}));
+  const Cluster one = cluster({1});
+  const CostModel cost(workload, one);
   const double whole = cost.memory(0, 1, 1).value;
   const auto at = [&](double memory) {
     const Cluster devices = cluster(std::vector<double>(4, 1.0), {Seconds(0), BytesPerSecond(1e30)}, memory);

@@ -179,7 +179,8 @@ TEST(Metis, DoublesShardsWhileMemoryFails)
   };
   EXPECT_THAT(shapes_of(at(whole)), ElementsAre("4 x 1"));
   EXPECT_THAT(shapes_of(at(0.95 * whole)), ElementsAre("2 x 2"));
-  const CostModel cost(workload, cluster({1}));
+  const Cluster one = cluster({1});
+  const CostModel cost(workload, one);
   const double half = ShardedLayers(cost, 2).memory(0, 0, 1).value;
   EXPECT_THAT(shapes_of(at(half)), ElementsAre("2 x 2"));
   EXPECT_THAT(shapes_of(at(0.95 * half)), ElementsAre("1 x 4"));

@@ -3,6 +3,7 @@
 #include "core/compute/layer_time.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/costs/context_exchange_times.hpp"
+#include "core/costs/layer_times.hpp"
 #include "tests/support/contexts.hpp"
 
 #include <gtest/gtest.h>
@@ -42,11 +43,9 @@ Cluster cluster_of(const ContextShape& shape, BytesPerSecond bandwidth)
   return cluster;
 }
 
-Workload priced(Workload workload, Cluster& cluster)
+Workload priced(Workload workload, const Cluster& cluster)
 {
-  price(workload, cluster, [&](const std::string&, FlopsPerSecond speed) {
-    for (auto& device : cluster.devices) device.speed = speed;
-  });
+  price(workload, cluster);
   return workload;
 }
 
@@ -96,22 +95,20 @@ TEST(AsTrained, LetsEachStepOfARingTakeTheLongerOfAttentionAndTransfer)
       const auto exchange = context_exchange_times(plan, attention, attention, part, cluster);
       const LayerDivision division{1, false, {}, {}, exchange.forward, exchange.backward};
       const auto time = layer_time(part, attention, device_constants("A100-SXM4-80GB"), framework(), division);
-      const Layer& layer = trained.workload().layers[attention];
-      const FlopsPerSecond speed = trained.cluster().devices[0].speed;
+      const LayerTimes own = times_on(trained.workload(), attention, trained.cluster().devices[0]);
       const auto with_ring = [](Seconds of_attention, Seconds transfers) {
         const double step = std::max(of_attention.value / c, transfers.value / (c - 1));
         return (c - 1) * step + of_attention.value / c;
       };
       const double others = (time.forward.total() - time.forward.attention).value;
-      EXPECT_NEAR((layer.forward / speed + exchange.forward).value,
-                  others + with_ring(time.forward.attention, exchange.forward), tolerance * time.forward.total().value);
+      EXPECT_NEAR((own.forward + exchange.forward).value, others + with_ring(time.forward.attention, exchange.forward),
+                  tolerance * time.forward.total().value);
       const Seconds again = recomputes ? time.forward.attention : Seconds(0);
       const Seconds repeated = recomputes ? exchange.forward : Seconds(0);
       double expected = (time.backward.total() - time.backward.attention).value +
                         with_ring(time.backward.attention - again, exchange.backward - repeated);
       if (recomputes) expected += with_ring(again, repeated);
-      EXPECT_NEAR((layer.backward / speed + exchange.backward).value, expected,
-                  tolerance * time.backward.total().value);
+      EXPECT_NEAR((own.backward + exchange.backward).value, expected, tolerance * time.backward.total().value);
     }
   }
 }
@@ -126,10 +123,9 @@ TEST(AsTrained, AddsExchangesThatNothingHidesToPasses)
     take_system(plan, part);
     const AsTrained trained(plan, part, cluster);
     const auto time = layer_time(part, attention, device_constants("A100-SXM4-80GB"), framework(), {2});
-    const ShardWork& own = trained.workload().layers[attention].work_of_shards.at(2);
-    const FlopsPerSecond speed = trained.cluster().devices[0].speed;
-    EXPECT_LE((own.forward / speed).value, time.forward.total().value * (1 + tolerance));
-    EXPECT_GE((own.forward / speed).value, time.forward.device().value * (1 - tolerance));
+    const ShardTimes own = times_on(trained.workload(), attention, trained.cluster().devices[0]).of_shards.at(2);
+    EXPECT_LE(own.forward.value, time.forward.total().value * (1 + tolerance));
+    EXPECT_GE(own.forward.value, time.forward.device().value * (1 - tolerance));
     // A shard sends over a link of its own.
     const auto times = context_exchange_times(plan, attention, attention, part, cluster);
     const double m = 2.0 * 4096 / 4;
@@ -151,8 +147,8 @@ TEST(LeastAsTrained, CountsWhatARingHides)
     take_system(plan, part);
     const double least = least_as_trained(plan, part, cluster);
     const AsTrained trained(plan, part, cluster);
-    const Layer& own = trained.workload().layers[attention];
-    const Layer& all = part.layers[attention];
+    const LayerTimes own = times_on(trained.workload(), attention, cluster.devices[0]);
+    const LayerTimes all = times_on(part, attention, cluster.devices[0]);
     if (exchange == ContextExchange::Ring) {
       EXPECT_LT(own.forward, all.forward);
     }

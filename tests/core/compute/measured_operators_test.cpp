@@ -62,9 +62,8 @@ Seconds forward_of_a_block(const std::string& dtype)
       "llama.yaml");
   Cluster cluster;
   cluster.devices.emplace_back().type = "B200-SXM";
-  FlopsPerSecond speed;
-  price(workload, cluster, [&](const std::string&, FlopsPerSecond found) { speed = found; });
-  return workload.layers[1].forward / speed;
+  price(workload, cluster);
+  return workload.times.at("B200-SXM")[1].forward;
 }
 
 TEST(MeasuredOperators, ReplaceTheConstantsOfTheirDevicesIn16Bits)

@@ -3,6 +3,7 @@
 #include "core/compute/device_constants.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/costs/cost_model.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/errors.hpp"
 #include "core/model/framework.hpp"
 #include "tests/support/thrown_message.hpp"
@@ -45,16 +46,10 @@ Cluster cluster_of(const std::vector<std::string>& types)
   return cluster;
 }
 
-using Speeds = std::map<std::string, FlopsPerSecond>;
-
-Speeds speeds_of(Workload& workload, const std::vector<std::string>& types)
+Workload priced(Workload workload, const std::vector<std::string>& types)
 {
-  Speeds speeds;
-  price(workload, cluster_of(types), [&](const std::string& type, FlopsPerSecond speed) {
-    EXPECT_FALSE(speeds.contains(type)) << type << " is set twice";
-    speeds[type] = speed;
-  });
-  return speeds;
+  price(workload, cluster_of(types));
+  return workload;
 }
 
 LayerTime time_on(const Workload& workload, std::size_t layer, const char* type, std::size_t shards = 1)
@@ -62,133 +57,125 @@ LayerTime time_on(const Workload& workload, std::size_t layer, const char* type,
   return layer_time(workload, layer, device_constants(type), *framework_named(software).framework, {shards});
 }
 
-Seconds all_on(const Workload& workload, const char* type)
-{
-  Seconds sum;
-  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-    const LayerTime time = time_on(workload, layer, type);
-    sum += time.forward.total() + time.backward.total();
-  }
-  return sum;
-}
-
-Flops work_of(const Workload& workload)
-{
-  Flops sum;
-  for (const auto& layer : workload.layers) sum += layer.forward + layer.backward;
-  return sum;
-}
-
 /// Fails unless layers of this workload take on the reference what the model of operators says of one without prices.
-void expect_times(const Workload& priced, const Workload& plain, FlopsPerSecond speed)
+void expect_times(const Workload& priced, const Workload& plain)
 {
   ASSERT_EQ(priced.layers.size(), plain.layers.size());
   for (std::size_t i = 0; i < priced.layers.size(); ++i) {
-    const Layer& layer = priced.layers[i];
+    const LayerTimes& own = priced.times.at(reference)[i];
     const LayerTime time = time_on(plain, i, reference);
-    EXPECT_NEAR((layer.forward / speed).value, time.forward.total().value, 1e-12) << layer.name;
-    EXPECT_NEAR((layer.backward / speed).value, time.backward.total().value, 1e-12) << layer.name;
-    EXPECT_NEAR((layer.backward_weight / speed).value, time.backward_weight.value, 1e-12) << layer.name;
+    EXPECT_EQ(own.forward, time.forward.total()) << i;
+    EXPECT_EQ(own.backward, time.backward.total()) << i;
+    EXPECT_EQ(own.backward_weight, time.backward_weight) << i;
+    EXPECT_EQ(priced.layers[i].forward, plain.layers[i].forward) << i;
+    EXPECT_EQ(priced.layers[i].backward, plain.layers[i].backward) << i;
   }
 }
 
-TEST(Pricing, LetsLayersTakeTheirTimesOnTheTypeOfTheFirstDevice)
+TEST(Pricing, LetsLayersTakeTheirTimesAndKeepTheirFlops)
 {
   const Workload plain = gpt();
-  Workload workload = plain;
-  const Speeds speeds = speeds_of(workload, {reference, reference});
-  ASSERT_EQ(speeds.size(), 1U);
-  expect_times(workload, plain, speeds.at(reference));
+  const Workload workload = priced(plain, {reference, reference});
+  ASSERT_EQ(workload.times.size(), 1U);
+  expect_times(workload, plain);
   const Framework& framework = *framework_named(software).framework;
-  for (const auto& layer : workload.layers) {
-    ASSERT_TRUE(layer.update.has_value()) << layer.name;
-    const Seconds update = update_time(static_cast<double>(layer.parameters), device_constants(reference), framework);
-    EXPECT_NEAR((*layer.update / speeds.at(reference)).value, update.value, 1e-12) << layer.name;
+  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
+    const auto parameters = static_cast<double>(workload.layers[i].parameters);
+    EXPECT_EQ(workload.times.at(reference)[i].update, update_time(parameters, device_constants(reference), framework));
   }
 }
 
-TEST(Pricing, GivesATypeTheFlopsOfAllLayersOverTheirTimeOnIt)
+TEST(Pricing, GivesEachTypeItsOwnTimes)
 {
   const Workload plain = gpt();
-  Workload workload = plain;
-  const Speeds speeds = speeds_of(workload, {reference, other, reference, other});
-  ASSERT_EQ(speeds.size(), 2U);
-  for (const char* type : {reference, other}) {
-    EXPECT_NEAR((work_of(plain) / speeds.at(type)).value, all_on(plain, type).value, 1e-12) << type;
-    EXPECT_NEAR((work_of(workload) / speeds.at(type)).value, all_on(plain, type).value, 1e-12) << type;
-  }
-  EXPECT_LT(speeds.at(other), speeds.at(reference));
-  // Layers take their own times on each type, whose work is not in proportion.
-  Cluster cluster = cluster_of({reference, other});
-  for (auto& device : cluster.devices) device.speed = speeds.at(device.type);
-  const CostModel cost(workload, cluster);
-  for (std::size_t layer = 0; layer < plain.layers.size(); ++layer) {
-    for (const std::size_t device : {0, 1}) {
-      const LayerTime time = time_on(plain, layer, device == 0 ? reference : other);
-      EXPECT_NEAR(cost.forward_time(device, layer, layer).value, time.forward.total().value, 1e-12) << layer;
-      EXPECT_NEAR(cost.backward_time(device, layer, layer).value, time.backward.total().value, 1e-12) << layer;
-      EXPECT_NEAR(cost.weight_time(device, layer).value, time.backward_weight.value, 1e-12) << layer;
+  for (const bool is_first : {true, false}) {
+    const std::vector<std::string> types = is_first ? std::vector<std::string>{reference, other, reference, other}
+                                                    : std::vector<std::string>{other, reference};
+    const Workload workload = priced(plain, types);
+    ASSERT_EQ(workload.times.size(), 2U);
+    const Cluster cluster = cluster_of(types);
+    const CostModel cost(workload, cluster);
+    for (std::size_t layer = 0; layer < plain.layers.size(); ++layer) {
+      for (const std::size_t device : {0, 1}) {
+        const LayerTime time = time_on(plain, layer, types[device].c_str());
+        EXPECT_NEAR(cost.forward_time(device, layer, layer).value, time.forward.total().value, 1e-12) << layer;
+        EXPECT_NEAR(cost.backward_time(device, layer, layer).value, time.backward.total().value, 1e-12) << layer;
+        EXPECT_NEAR(cost.weight_time(device, layer).value, time.backward_weight.value, 1e-12) << layer;
+        // No pass of a layer takes less than its work over the largest rate.
+        const double least = cost.layer_work(layer).forward.value / cost.speed(device).value;
+        EXPECT_LE(least, time.forward.total().value * (1 + 1e-12)) << layer;
+      }
     }
   }
-  // In the other order, layers have the proportions of the other type.
-  Workload of_other = plain;
-  const Speeds same = speeds_of(of_other, {other, reference});
-  EXPECT_EQ(same, speeds);
-  EXPECT_NEAR((of_other.layers[1].forward / same.at(other)).value, time_on(plain, 1, other).forward.total().value,
-              1e-12);
 }
 
-TEST(Pricing, KnowsTheWorkOfEqualShardsAsFarAsLayersHaveUnits)
+TEST(Pricing, DevicesTakeTheTimesOfTheirTypeAtTheirPace)
+{
+  const Workload workload = priced(gpt(), {reference, other});
+  Cluster cluster = cluster_of({reference, other});
+  for (auto& device : cluster.devices) device.speed = FlopsPerSecond(3);  // which counts where no times are known
+  const Cluster at_pace = cluster;
+  const CostModel usual(workload, at_pace);
+  for (auto& device : cluster.devices) device.pace = 0.25;
+  const CostModel slower(workload, cluster);
+  for (const std::size_t device : {0, 1}) {
+    EXPECT_DOUBLE_EQ(slower.forward_time(device, 0, 3).value, 4 * usual.forward_time(device, 0, 3).value);
+    EXPECT_DOUBLE_EQ(slower.weight_time(device, 1).value, 4 * usual.weight_time(device, 1).value);
+    EXPECT_DOUBLE_EQ(slower.update_time(device, 0, 3).value, 4 * usual.update_time(device, 0, 3).value);
+    EXPECT_DOUBLE_EQ(slower.speed(device).value, usual.speed(device).value / 4);
+    const LayerTimes whole = times_on(workload, 1, cluster.devices[device]);
+    const ShardTimes& of_type = workload.times.at(cluster.devices[device].type)[1].of_shards.at(2);
+    EXPECT_DOUBLE_EQ(whole.of_shards.at(2).forward.value, 4 * of_type.forward.value);
+  }
+}
+
+TEST(Pricing, KnowsTheTimesOfEqualShardsAsFarAsLayersHaveUnits)
 {
   const Workload plain = gpt();
-  Workload workload = plain;
-  const FlopsPerSecond speed = speeds_of(workload, {reference}).at(reference);
+  const Workload workload = priced(plain, {reference});
+  const auto& times = workload.times.at(reference);
   std::vector<std::size_t> counts;
-  for (const auto& [shards, work] : workload.layers[1].work_of_shards) {
+  for (const auto& [shards, own] : times[1].of_shards) {
     counts.push_back(shards);
     const LayerTime time = time_on(plain, 1, reference, shards);
-    EXPECT_NEAR((work.forward / speed).value, time.forward.total().value, 1e-12) << shards;
-    EXPECT_NEAR((work.backward / speed).value, time.backward.total().value, 1e-12) << shards;
-    EXPECT_NEAR((work.backward_weight / speed).value, time.backward_weight.value, 1e-12) << shards;
+    EXPECT_EQ(own.forward, time.forward.total()) << shards;
+    EXPECT_EQ(own.backward, time.backward.total()) << shards;
+    EXPECT_EQ(own.backward_weight, time.backward_weight) << shards;
   }
   EXPECT_EQ(counts, (std::vector<std::size_t>{2, 4, 8, 16}));  // of 16 heads
-  EXPECT_GT(workload.layers[1].work_of_shards.at(2).forward, 0.5 * workload.layers[1].forward);
-  EXPECT_EQ(workload.layers[2].work_of_shards.rbegin()->first, 64U);  // of columns
+  EXPECT_GT(times[1].of_shards.at(2).forward, 0.5 * times[1].forward);
+  EXPECT_EQ(times[2].of_shards.rbegin()->first, 64U);  // of columns
 }
 
 TEST(Pricing, IsAppliedAgainToOtherMicroBatchesAndRecomputation)
 {
   const Workload plain = gpt();
-  Workload workload = plain;
-  const FlopsPerSecond speed = speeds_of(workload, {reference}).at(reference);
-  expect_times(with_micro_batch(workload, 8), with_micro_batch(plain, 8), speed);
+  const Workload workload = priced(plain, {reference});
+  expect_times(with_micro_batch(workload, 8), with_micro_batch(plain, 8));
   const std::vector<std::size_t> blocks = {1, 2, 5, 6};
   const Workload recomputing = with_recomputation(workload, blocks);
-  expect_times(recomputing, with_recomputation(plain, blocks), speed);
-  expect_times(with_micro_batch(recomputing, 4), with_micro_batch(with_recomputation(plain, blocks), 4), speed);
-  EXPECT_GT(recomputing.layers[1].backward, workload.layers[1].backward);
-  EXPECT_EQ(recomputing.layers[3].backward, workload.layers[3].backward);
+  expect_times(recomputing, with_recomputation(plain, blocks));
+  expect_times(with_micro_batch(recomputing, 4), with_micro_batch(with_recomputation(plain, blocks), 4));
+  const auto time_of = [](const Workload& own, std::size_t layer) { return own.times.at(reference)[layer]; };
+  EXPECT_GT(time_of(recomputing, 1).backward, time_of(workload, 1).backward);
+  EXPECT_EQ(time_of(recomputing, 3).backward, time_of(workload, 3).backward);
   // Small micro-batches take more than their part.
-  EXPECT_GT(4.0 * with_micro_batch(workload, 1).layers[1].forward, with_micro_batch(workload, 4).layers[1].forward);
+  EXPECT_GT(4.0 * time_of(with_micro_batch(workload, 1), 1).forward, time_of(with_micro_batch(workload, 4), 1).forward);
 }
 
 TEST(Pricing, LeavesWorkloadsOfRatesAsTheyAre)
 {
   const Workload plain = gpt("");
-  Workload workload = plain;
-  EXPECT_TRUE(speeds_of(workload, {"a type without constants"}).empty());
+  const Workload workload = priced(plain, {"a type without constants"});
   EXPECT_EQ(workload.prices, nullptr);
   EXPECT_EQ(workload.layers[1].forward, plain.layers[1].forward);
-  EXPECT_TRUE(workload.layers[1].work_of_shards.empty());
+  EXPECT_TRUE(workload.times.empty());
 }
 
 TEST(Pricing, RefusesWhatHasNoConstants)
 {
   const auto fault_of = [](const std::string& more, const std::vector<std::string>& types) {
-    return message_of([&] {
-      Workload workload = gpt(more);
-      speeds_of(workload, types);
-    });
+    return message_of([&] { priced(gpt(more), types); });
   };
   EXPECT_THAT(
       fault_of("compute: operators\n", {reference}),

@@ -91,70 +91,63 @@ Measurements measured(const std::vector<OperatorTable>& tables)
   return Measurements(files);
 }
 
-/// Prices the workload; returns the speeds by type.
-std::map<std::string, FlopsPerSecond> priced(Workload& workload, const Cluster& cluster,
-                                             const std::vector<OperatorTable>& tables)
+/// The times of the workload's layers by type.
+std::map<std::string, std::vector<LayerTimes>> priced(Workload workload, const Cluster& cluster,
+                                                      const std::vector<OperatorTable>& tables)
 {
-  std::map<std::string, FlopsPerSecond> speeds;
-  price(
-      workload, cluster, [&](const std::string& type, FlopsPerSecond speed) { speeds[type] = speed; },
-      measured(tables));
-  return speeds;
+  price(workload, cluster, measured(tables));
+  return workload.times;
 }
 
 TEST(Price, TakesTheTimesOfATableForItsDeviceType)
 {
-  Workload workload = gpt();
-  const auto speeds = priced(workload, cluster_of({"mine", "mine"}), {table_of("mine")});
-  ASSERT_EQ(speeds.size(), 1U);
-  const FlopsPerSecond speed = speeds.at("mine");
-  const Layer& attention = workload.layers[1];
+  const auto times = priced(gpt(), cluster_of({"mine", "mine"}), {table_of("mine")});
+  ASSERT_EQ(times.size(), 1U);
+  const LayerTimes& attention = times.at("mine")[1];
   const double numbers = tokens * hidden;
   const Seconds bound = Bytes(numbers * (4 + 6)) / bandwidth;  // norm and residual
   const Seconds bound_backward = Bytes(numbers * (6 + 6)) / (bandwidth / 2);
   const Seconds products = Flops(2 * tokens * 4 * hidden * hidden) / (0.94 * product_rate);  // in training
   const Seconds forward = products + 2 * attention_forward + bound;                          // of two samples
   const Seconds backward = 2 * products + 2 * attention_backward + bound_backward;
-  EXPECT_NEAR((attention.forward / speed).value, forward.value, 1e-6 * forward.value);
-  EXPECT_NEAR((attention.backward / speed).value, backward.value, 1e-6 * backward.value);
-  EXPECT_NEAR((attention.backward_weight / speed).value, products.value, 1e-6 * products.value);
+  EXPECT_NEAR(attention.forward.value, forward.value, 1e-6 * forward.value);
+  EXPECT_NEAR(attention.backward.value, backward.value, 1e-6 * backward.value);
+  EXPECT_NEAR(attention.backward_weight.value, products.value, 1e-6 * products.value);
   // Two shards have half of the heads and columns each, and all that norm and residual need.
   const Seconds divided = 0.5 * (forward - bound) + bound;
-  EXPECT_NEAR((attention.work_of_shards.at(2).forward / speed).value, divided.value, 1e-6 * divided.value);
+  EXPECT_NEAR(attention.of_shards.at(2).forward.value, divided.value, 1e-6 * divided.value);
   // The activation of four times the width.
   const Seconds feed_forward = 2 * products + Bytes(numbers * (4 + 6 + 4 * 4)) / bandwidth;
-  EXPECT_NEAR((workload.layers[2].forward / speed).value, feed_forward.value, 1e-6 * feed_forward.value);
+  EXPECT_NEAR(times.at("mine")[2].forward.value, feed_forward.value, 1e-6 * feed_forward.value);
 }
 
 TEST(Price, TakesATableForItsTypeAloneBesideTypesWithConstants)
 {
-  Workload alone = gpt();
-  const auto expected = priced(alone, cluster_of({"A100-SXM4-80GB"}), {});
-  Workload workload = gpt();
-  const auto speeds = priced(workload, cluster_of({"A100-SXM4-80GB", "mine"}), {table_of("mine")});
-  EXPECT_EQ(speeds.at("A100-SXM4-80GB"), expected.at("A100-SXM4-80GB"));
-  EXPECT_EQ(workload.layers[1].forward, alone.layers[1].forward);
-  Workload own = gpt();
-  EXPECT_EQ(speeds.at("mine"), priced(own, cluster_of({"mine"}), {table_of("mine")}).at("mine"));
+  const auto both = priced(gpt(), cluster_of({"A100-SXM4-80GB", "mine"}), {table_of("mine")});
+  const auto constants = priced(gpt(), cluster_of({"A100-SXM4-80GB"}), {});
+  const auto table = priced(gpt(), cluster_of({"mine"}), {table_of("mine")});
+  for (std::size_t layer = 0; layer < gpt().layers.size(); ++layer) {
+    EXPECT_EQ(both.at("A100-SXM4-80GB")[layer].forward, constants.at("A100-SXM4-80GB")[layer].forward);
+    EXPECT_EQ(both.at("mine")[layer].forward, table.at("mine")[layer].forward);
+    EXPECT_EQ(both.at("mine")[layer].backward, table.at("mine")[layer].backward);
+  }
 }
 
 TEST(Price, MeasuredOperatorsTakeThePlaceOfConstants)
 {
-  Workload by_constants = gpt();
-  Workload by_table = gpt();
   const auto cluster = cluster_of({"A100-SXM4-80GB"});
-  const auto constants = priced(by_constants, cluster, {}).at("A100-SXM4-80GB");
-  const auto table = priced(by_table, cluster, {table_of("A100-SXM4-80GB")}).at("A100-SXM4-80GB");
-  EXPECT_LT(table, constants);
+  const auto constants = priced(gpt(), cluster, {}).at("A100-SXM4-80GB");
+  const auto table = priced(gpt(), cluster, {table_of("A100-SXM4-80GB")}).at("A100-SXM4-80GB");
+  EXPECT_GT(table[1].forward, constants[1].forward);
 }
 
 TEST(Price, OtherMicroBatchesKeepTheTable)
 {
   Workload workload = gpt();
-  const auto speed = priced(workload, cluster_of({"mine"}), {table_of("mine")}).at("mine");
+  price(workload, cluster_of({"mine"}), measured({table_of("mine")}));
   const Workload doubled = with_micro_batch(workload, 4);
-  const Seconds once = workload.layers[1].forward / speed;
-  EXPECT_NEAR((doubled.layers[1].forward / speed).value, 2 * once.value, 1e-6 * once.value);
+  const Seconds once = workload.times.at("mine")[1].forward;
+  EXPECT_NEAR(doubled.times.at("mine")[1].forward.value, 2 * once.value, 1e-6 * once.value);
 }
 
 TEST(Price, RefusesATableOfAnotherDtypeAndTypesWithoutConstantsOrTable)
