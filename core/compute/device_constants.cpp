@@ -41,12 +41,16 @@ constexpr ProductConstants slim_ampere = {1.024, 187};
 constexpr double flash_ampere = 0.315;
 constexpr double flash_hopper = 0.183;
 constexpr double core_ampere = 0.583;
+// Of memory, from NVIDIA's data sheet of the A100 (June 2021), SXM4.
+constexpr double gb_per_s_of_a100_80 = 2039;
+constexpr double gb_per_s_of_a100_40 = 1555;
+constexpr double size_loss_of_a100_40 = ampere.size_loss * gb_per_s_of_a100_80 / gb_per_s_of_a100_40;
 
 constexpr Row rows[] = {
     {"A100-SXM4-80GB", ampere, false, flash_ampere, core_ampere,
      "fitted on calibration rows of mpt_a100_80, megatron_sc21 and megatron_seqsel together", DeviceSource::Runs},
     {"A100-SXM4-40GB",
-     {ampere.efficiency, ampere.size_loss * 2039 / 1555},
+     {ampere.efficiency, size_loss_of_a100_40},
      false,
      flash_ampere,
      0.63,
