@@ -96,6 +96,23 @@ class TableOfOperators(CommandTest):
         self.assertIn("inputs.profile: made for ", fault)
         self.assertIn("other.json", fault)
 
+    def test_verify_says_which_profile_a_plan_was_made_with_and_nothing_that_follows(self):
+        known = "A100-SXM4-80GB"
+        inputs = self.inputs(first=known, second=known)
+        table = self.table(known)
+        plan, _ = self.plan(inputs, table)
+        faults = self.run_isobar("verify", *inputs, plan, expect=5).stdout.splitlines()
+        self.assertEqual(len(faults), 1)
+        self.assertIn("inputs.profile: the plan was made with ", faults[0])
+        self.assertIn(", and this is no profile (hash none); give --profile ", faults[0])
+        self.assertIn("mine.operators.json", faults[0])
+        self.run_isobar("verify", *inputs, plan, "--profile", table)
+        other = self.table(known, slowdown=2, name="other.json")
+        self.assertIn("other.json", self.run_isobar("verify", *inputs, plan, "--profile", other, expect=5).stdout)
+        plain = self.make_plan(*inputs)
+        fault = self.run_isobar("verify", *inputs, plain, "--profile", table, expect=5).stdout
+        self.assertIn("; leave --profile out", fault)
+
     def test_other_micro_batches_are_priced_by_the_same_table(self):
         inputs = self.inputs()
         profile = self.table()
