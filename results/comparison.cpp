@@ -111,6 +111,7 @@ std::string bounded_plans(const ComparisonRow& row)
 struct TableBound {
   Seconds value;
   std::string_view scope;
+  std::string gaps_of_chains;  ///< what is to be said where chains have another bound
 };
 
 /// The least of the best bounds of the rows' schedules and recomputations. It holds for every placement where each of
@@ -143,7 +144,10 @@ std::optional<TableBound> bound_of(const ComparisonRows& rows)
     least = std::min(least.value_or(bound), bound);
   }
   const bool is_of_stages = rows.front()->goal.objective == Objective::DtFm;
-  return TableBound{*least, is_of_stages ? bounded_by_stages : is_of_all ? "placement" : "chain"};
+  const bool has_chains = std::any_of(questions.begin(), questions.end(),
+                                      [](const auto& entry) { return entry.second.of_chains.has_value(); });
+  return TableBound{*least, is_of_stages ? bounded_by_stages : is_of_all ? "placement" : "chain",
+                    is_of_all && has_chains ? "; the gap of a chain is to the bound of chains" : ""};
 }
 
 /// The number of stages, with that of their replicas and of the shards of these: "24", "6 × 4", "3 × 1 × 8".
@@ -389,8 +393,9 @@ std::string comparison_table(const std::vector<ComparisonRow>& rows, TableWidth 
     text += fmt::format(
         "{}{}{}\n\n", text.empty() ? "" : "\n", goal_text(*group.front(), columns),
         bound ? fmt::format(
-                    ": no {} below {:.4f} s{}", bound->scope, bound->value.value,
-                    kinds.empty() ? "" : fmt::format("; gaps are to the bound of each {}", fmt::join(kinds, " and ")))
+                    ": no {} below {:.4f} s{}{}", bound->scope, bound->value.value,
+                    kinds.empty() ? "" : fmt::format("; gaps are to the bound of each {}", fmt::join(kinds, " and ")),
+                    bound->gaps_of_chains)
               : "");
     std::vector<std::string> header = {"allocator", "stages", "step s", "gap", "MFU", "GiB"};
     if (width != TableWidth::Terminal) {
