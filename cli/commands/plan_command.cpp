@@ -291,6 +291,9 @@ ExitCode plan(const PlanOptions& options)
   const std::string json = plan_to_json(found);
   output.write(json);
   if (const auto note = note_of_routing(found, inputs.workload)) say(*note);
+  if (inputs.workload.compute == ComputeModel::Operators) {
+    if (const auto note = note_of_idle_flags(found, framework_of(inputs.workload))) say(*note);
+  }
   if (!output.is_standard_output()) print(options.json ? json : summary_of(found, cluster));
   throw_if_interrupted();
   return found.stages.empty() ? ExitCode::Infeasible : ExitCode::Done;

@@ -4,10 +4,12 @@
 #include "core/plan/transfer_rules.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace isobar {
 
@@ -38,6 +40,16 @@ std::string in_file(DType rule)
   return std::string(name_of(rule));
 }
 
+constexpr auto how_divided_sums_go =
+    "replicas that divide the optimizer add up the gradients of each part after its last backward pass, beside those "
+    "of "
+    "other parts, whatever it says";
+
+bool divides_optimizer(const Plan& plan)
+{
+  return plan.sync.sharded != Sharding::None && has_replicas(plan);
+}
+
 /// Gives rules of transfers and sums that the key `system` states to the plan.
 class StatedRules {
  public:
@@ -52,6 +64,11 @@ class StatedRules {
   void apply(Plan& plan)
   {
     for (const char* flag : {"overlap_gradient_sums", "overlap_gradient_sums_in_pipelines", "gradient_bucket_bytes"}) {
+      const DocumentNode* const stated = member_of(file_, "system", flag);
+      if (stated != nullptr && divides_optimizer(plan)) {
+        faults_.add(stated->line, file_.path_of(std::string("system.") + flag),
+                    fmt::format("is {}; {}; leave it out", shown(stated->scalar), how_divided_sums_go));
+      }
       take(flag, "sync", "bucket_bytes", ruled_.sync.bucket, plan.sync.bucket);
     }
     take("gradient_dtype", "sync", "gradient_dtype", ruled_.sync.summed, plan.sync.summed);
@@ -112,6 +129,21 @@ void take_rules(const Framework& framework, DType dtype, Plan& plan)
     plan.sync.gathered = framework.gathered;
     plan.sync.each_microbatch = framework.sums_each_microbatch;
   }
+}
+
+std::optional<std::string> note_of_idle_flags(const Plan& plan, const Framework& framework)
+{
+  if (!divides_optimizer(plan)) return std::nullopt;
+  const Framework& named = *find_framework(framework.name);
+  std::vector<std::string> flags;
+  const auto compare = [&](const char* flag, auto Framework::*rule) {
+    if (framework.*rule != named.*rule) flags.push_back(std::string("framework.") + flag);
+  };
+  compare("overlap_gradient_sums", &Framework::overlaps_gradient_sums);
+  compare("overlap_gradient_sums_in_pipelines", &Framework::overlaps_in_pipelines);
+  compare("gradient_bucket", &Framework::gradient_bucket);
+  if (flags.empty()) return std::nullopt;
+  return fmt::format("{}: without effect in this plan: {}", fmt::join(flags, ", "), how_divided_sums_go);
 }
 
 TrainingSystem system_beside_rules(Framework framework)

@@ -6,6 +6,9 @@
 #include "core/text/document.hpp"
 #include "core/units.hpp"
 
+#include <optional>
+#include <string>
+
 namespace isobar {
 
 /// A Sync::bucket that holds the gradients of any stage, so that they are added up after its last backward pass.
@@ -23,6 +26,10 @@ bool overlaps_gathers(const Plan& plan);
 /// and parameters travel, and, where replicas divide nothing, which gradients they add up together. `dtype` is that of
 /// the model; gradients of float32 travel in float32.
 void take_rules(const Framework& framework, DType dtype, Plan& plan);
+
+/// What is to be said of flags of sums that `framework` has other than its named system, in a plan whose replicas
+/// divide the optimizer; none: they count, or none is changed.
+std::optional<std::string> note_of_idle_flags(const Plan& plan, const Framework& framework);
 
 /// The system of a plan that has the rules of training software in its `transfers` and `sync`.
 TrainingSystem system_beside_rules(Framework framework);

@@ -213,6 +213,23 @@ class TrainingSystems(CommandTest):
         self.assertEqual(plans["parameters"]["system"],
                          {"name": MEGATRON, "most_divided": "parameters", "memory_optimizer_bytes_16bit": 200})
 
+    def test_flags_of_sums_without_effect_on_a_divided_optimizer_are_refused_or_said(self):
+        _, file, workload = self.plan(CORE, "optimizers", {})
+        for flag, value in (("overlap_gradient_sums", True), ("overlap_gradient_sums_in_pipelines", True),
+                            ("gradient_bucket_bytes", 1e6)):
+            plan = json.loads(file.read_text())
+            plan["system"] = {"name": CORE, flag: value}
+            other = self.write("other.json", json.dumps(plan, indent=1))
+            fault = self.fault_of("verify", self.platform, workload, other)
+            self.assertRegex(fault, rf"other\.json:\d+: system\.{flag}: is .*; replicas that divide the optimizer .*; leave it out")
+        options = ("--allocator", "grid", "--pipeline", 1, "--replicas", 4, "--tensor", 1, "--microbatches", 4,
+                   "--set", "framework.overlap_gradient_sums=true")
+        for more, is_divided in (((), True), (("--set", "framework.most_divided=none"), False)):
+            plan = self.folder / "plan.json"
+            said = self.run_isobar("plan", self.platform, workload, *options, *more, "-o", plan).stderr
+            self.assertEqual("sharded" in json.loads(plan.read_text())["sync"], is_divided)
+            self.assertEqual("framework.overlap_gradient_sums: without effect in this plan: " in said, is_divided)
+
     def test_a_workload_changes_flags_by_a_mapping_or_by_set(self):
         model = self.workload(MEGATRON)
         inside = self.write("inside.yaml", pathlib.Path(model).read_text().replace(
