@@ -111,7 +111,7 @@ std::string bounded_plans(const ComparisonRow& row)
 struct TableBound {
   Seconds value;
   std::string_view scope;
-  std::string gaps_of_chains;  ///< what is to be said where chains have another bound
+  std::string gaps_of_chains;  ///< a note where chains have another bound
 };
 
 /// The least of the best bounds of the rows' schedules and recomputations. It holds for every placement where each of

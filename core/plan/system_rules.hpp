@@ -27,7 +27,7 @@ bool overlaps_gathers(const Plan& plan);
 /// the model; gradients of float32 travel in float32.
 void take_rules(const Framework& framework, DType dtype, Plan& plan);
 
-/// What is to be said of flags of sums that `framework` has other than its named system, in a plan whose replicas
+/// A note on flags of sums that `framework` has other than its named system, in a plan whose replicas
 /// divide the optimizer; none: they count, or none is changed.
 std::optional<std::string> note_of_idle_flags(const Plan& plan, const Framework& framework);
 
