@@ -1,6 +1,5 @@
 #include "cli/commands.hpp"
 #include "cli/fidelity/prediction.hpp"
-#include "cli/fidelity/row_files.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning/rows.hpp"
 #include "cli/table_options.hpp"
@@ -13,6 +12,7 @@
 #include "results/fidelity/figures.hpp"
 #include "results/fidelity/limits.hpp"
 #include "results/fidelity/report.hpp"
+#include "results/fidelity/row_files.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -59,7 +59,7 @@ struct FidelityOptions {
 
 std::vector<std::string> inputs_of(const FidelityOptions& options, const std::vector<MeasuredRow>& rows)
 {
-  std::vector<std::string> inputs = files_of(rows);
+  std::vector<std::string> inputs = results::files_named_by(rows);
   inputs.insert(inputs.end(), options.files.begin(), options.files.end());
   inputs.insert(inputs.end(), {options.limits, options.system});
   return inputs;
@@ -89,7 +89,7 @@ void require_folder_names(const std::vector<MeasuredRow>& rows)
 
 const MeasuredRow& explained_row(const std::string& name, const std::vector<MeasuredRow>& rows)
 {
-  const MeasuredRow& row = row_named(name, rows, "--explain");
+  const MeasuredRow& row = results::row_named(name, rows, "--explain");
   if (row.role == results::RowRole::Excluded) {
     throw InputError("--explain", fmt::format("{} is excluded from predictions; name another row", in_quotes(name)));
   }
@@ -160,7 +160,7 @@ ExitCode explain(const FidelityOptions& options, const std::vector<MeasuredRow>&
 ExitCode fidelity(const FidelityOptions& options)
 {
   const Seconds row_time_limit = row_time_limit_from(options.row_time_limit);
-  const std::vector<MeasuredRow> measured = measured_rows_of(options.files);
+  const std::vector<MeasuredRow> measured = results::measured_rows_of(options.files);
   if (!options.folder.empty()) require_folder_names(measured);
   if (!options.explain.empty()) return explain(options, measured, row_time_limit);
   const auto limits = limits_of(options, measured);

@@ -124,29 +124,6 @@ Bytes of_kind(Bytes needed, results::MemoryKind kind, const MemoryConstants& mem
   return kind == results::MemoryKind::Reserved ? allocated * memory.reserved : allocated;
 }
 
-/// Model FLOPs of the slowest stage at the peak of its devices, with the bubble of the pipeline.
-Seconds time_at_peak(const std::vector<results::PipelineStage>& stages, const RowCandidate& candidate,
-                     const Cluster& cluster)
-{
-  const Workload& workload = candidate.row.workload;
-  const auto& measurements = compute::measurements_of(workload);
-  Seconds sum;
-  Seconds most;
-  for (const auto& stage : stages) {
-    const auto device = measurements.constants_of(cluster.devices[cluster.device_index(stage.device).value()].type);
-    const Seconds time =
-        stage.work / (static_cast<double>(stage.shards) * device.peak(workload.dtype, workload.has_tf32_products));
-    sum += time;
-    most = std::max(most, time);
-  }
-  const Plan& plan = candidate.row.plan;
-  const double of_microbatch = samples_of_microbatch(workload);
-  const double samples =
-      plan.samples ? static_cast<double>(*plan.samples) : static_cast<double>(plan.goal.microbatches) * of_microbatch;
-  const double microbatches = samples / of_microbatch / static_cast<double>(stages.front().replicas);
-  return microbatches * most + (sum - most) / static_cast<double>(stages.front().parts);
-}
-
 /// The machine file of a row, with the calibration's factors of links.
 sim::MachineFile machine_of(const MeasuredRow& row, const std::optional<compute::Calibration>& system)
 {
@@ -288,7 +265,7 @@ RowPrediction predicted(const MeasuredRow& given, const PredictionOptions& optio
     prediction.exposed = basis->exposed_fraction;
     prediction.spans_nodes = basis->spans_nodes;
   }
-  prediction.at_peak = time_at_peak(stages, candidate, platform.cluster());
+  prediction.at_peak = time_at_peak(plan, stages, row_plan.workload, platform.cluster());
   prediction.device = fmt::format("{}", fmt::join(types, " + "));
 
   const auto lack = lack_of_memory(candidate, times.peaks());

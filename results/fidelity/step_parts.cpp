@@ -1,5 +1,7 @@
 #include "results/fidelity/step_parts.hpp"
 
+#include "core/compute/measurements.hpp"
+#include "core/compute/pricing.hpp"
 #include "core/plan/placed_shards.hpp"
 
 #include <algorithm>
@@ -47,6 +49,26 @@ std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTraine
     }
   }
   return stages;
+}
+
+Seconds time_at_peak(const Plan& plan, const std::vector<PipelineStage>& stages, const Workload& workload,
+                     const Cluster& cluster)
+{
+  const auto& measurements = compute::measurements_of(workload);
+  Seconds sum;
+  Seconds most;
+  for (const auto& stage : stages) {
+    const auto device = measurements.constants_of(cluster.devices[cluster.device_index(stage.device).value()].type);
+    const Seconds time =
+        stage.work / (static_cast<double>(stage.shards) * device.peak(workload.dtype, workload.has_tf32_products));
+    sum += time;
+    most = std::max(most, time);
+  }
+  const double of_microbatch = samples_of_microbatch(workload);
+  const double samples =
+      plan.samples ? static_cast<double>(*plan.samples) : static_cast<double>(plan.goal.microbatches) * of_microbatch;
+  const double microbatches = samples / of_microbatch / static_cast<double>(stages.front().replicas);
+  return microbatches * most + (sum - most) / static_cast<double>(stages.front().parts);
 }
 
 RowParts parts_of(const Plan& plan, const std::vector<PipelineStage>& stages, const std::vector<RankTimes>& ranks,

@@ -61,6 +61,11 @@ struct PipelineStage {
 /// O(stages + layers).
 std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTrained& trained);
 
+/// What a step of a plan would take at the peak of its devices: the model FLOPs of the slowest stage, and the bubble of
+/// the pipeline. `workload` is priced (compute::price). O(stages).
+Seconds time_at_peak(const Plan& plan, const std::vector<PipelineStage>& stages, const Workload& workload,
+                     const Cluster& cluster);
+
 /// Divides a simulated step of a plan, which began at `begin`, into what takes it, on the pipeline's stage that
 /// computes most. `ranks` are by the plan's devices.
 RowParts parts_of(const Plan& plan, const std::vector<PipelineStage>& stages, const std::vector<RankTimes>& ranks,

@@ -116,6 +116,7 @@ ROOMS |= {
     "cli/planning": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/commands": (COMMANDS | {"cli", "cli/planning", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/fidelity": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/calibrate": (COMMANDS | {"cli", "cli/planning", "cli/fidelity"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/share": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/sweep": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),

@@ -1,4 +1,4 @@
-#include "cli/fidelity/row_files.hpp"
+#include "results/fidelity/row_files.hpp"
 
 #include "core/errors.hpp"
 #include "core/text/document.hpp"
@@ -10,11 +10,9 @@
 #include <system_error>
 #include <utility>
 
-namespace isobar::cli {
+namespace isobar::results {
 
 namespace {
-
-using results::MeasuredRow;
 
 /// Adds a fault for each file that a row names and that does not exist.
 void require_files(const MeasuredRow& row, FaultList& faults)
@@ -42,8 +40,8 @@ std::vector<MeasuredRow> measured_rows_of(const std::vector<std::string>& files)
       throw InputError(file, "is given twice; name each file once");
     }
     FaultList faults(file);
-    for (auto& row : results::read_measured_rows(file)) {
-      if (row.role != results::RowRole::Excluded) require_files(row, faults);
+    for (auto& row : read_measured_rows(file)) {
+      if (row.role != RowRole::Excluded) require_files(row, faults);
       rows.push_back(std::move(row));
     }
     faults.throw_if_any();
@@ -51,7 +49,7 @@ std::vector<MeasuredRow> measured_rows_of(const std::vector<std::string>& files)
   return rows;
 }
 
-std::vector<std::string> files_of(const std::vector<MeasuredRow>& rows)
+std::vector<std::string> files_named_by(const std::vector<MeasuredRow>& rows)
 {
   std::set<std::string> files;
   for (const auto& row : rows) {
@@ -83,4 +81,4 @@ const MeasuredRow& row_named(const std::string& name, const std::vector<Measured
   return *found.front();
 }
 
-}  // namespace isobar::cli
+}  // namespace isobar::results

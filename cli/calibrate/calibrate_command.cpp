@@ -1,6 +1,5 @@
 #include "cli/commands.hpp"
 #include "cli/fidelity/prediction.hpp"
-#include "cli/fidelity/row_files.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning/rows.hpp"
 #include "cli/table_options.hpp"
@@ -12,6 +11,7 @@
 #include "core/text/quantity_text.hpp"
 #include "results/fidelity/calibration_fit.hpp"
 #include "results/fidelity/figures.hpp"
+#include "results/fidelity/row_files.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -185,10 +185,10 @@ std::string place_of(const MeasuredRow& row)
 /// The rows to fit to, with the profiles of --profile.
 std::vector<MeasuredRow> chosen_rows(const CalibrateOptions& options)
 {
-  const std::vector<MeasuredRow> all = measured_rows_of(options.files);
+  const std::vector<MeasuredRow> all = results::measured_rows_of(options.files);
   std::vector<MeasuredRow> rows;
   for (const auto& name : options.rows) {
-    const MeasuredRow& row = row_named(name, all, "--rows");
+    const MeasuredRow& row = results::row_named(name, all, "--rows");
     const auto is_same = [&](const MeasuredRow& other) { return other.file == row.file && other.line == row.line; };
     if (std::ranges::any_of(rows, is_same))
       throw InputError("--rows", in_quotes(name) + " is given twice; leave one out");
@@ -418,7 +418,7 @@ ExitCode calibrate(const CalibrateOptions& options)
   const Seconds time_limit = row_time_limit_from(options.row_time_limit);
   const std::vector<MeasuredRow> rows = chosen_rows(options);
   const Framework& system = system_of(rows);
-  std::vector<std::string> inputs = files_of(rows);
+  std::vector<std::string> inputs = results::files_named_by(rows);
   inputs.insert(inputs.end(), options.files.begin(), options.files.end());
   refuse_overwriting(inputs, {options.output});
   if (options.json && options.output == standard_output) {
