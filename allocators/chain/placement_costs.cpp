@@ -14,6 +14,7 @@ PlacementCosts::PlacementCosts(const CostModel& cost, const Goal& goal)
       schedule_(require_chain_schedule(goal.schedule)),
       devices_(cost.devices()),
       schedule_matters_(schedule_ == ChainSchedule::OneForwardOneBackward && !cost.memory_ignores_schedule()),
+      has_kinds_(cost.work_kinds() > 1),
       is_step_(goal.objective == Objective::Step),
       clock_(schedule_, is_step_ ? goal.microbatches : 1),
       place_in_unused_(devices_)
@@ -116,7 +117,8 @@ PlacementCosts::Value PlacementCosts::value_of(const Node& all, StageCost input)
 
 double PlacementCosts::cost_of(const StagePlacement& stage, const StagePlacement* before, const StagePlacement* next)
 {
-  const double* work = &work_[row_[stage.device]];
+  const double* work = work_.data();
+  if (has_kinds_) work += row_[stage.device];
   const double compute = (work[stage.last_layer + 1] - work[stage.first_layer]) * seconds_per_flop_[stage.device];
   if (!paths_) return compute;
   double send = 0;
@@ -129,7 +131,7 @@ StepTerms PlacementCosts::terms_of(const StagePlacement& stage, const StagePlace
 {
   const auto& [device, first, last] = stage;
   StepTerms terms;
-  const std::size_t kind = cost_->work_kind(device);
+  const std::size_t kind = has_kinds_ ? cost_->work_kind(device) : 0;
   terms.forward = cost_->forward_work(first, last, kind).value * seconds_per_flop_[device];
   terms.backward = cost_->backward_work(first, last, kind).value * seconds_per_flop_[device];
   terms.update = cost_->update_time(device, first, last).value;

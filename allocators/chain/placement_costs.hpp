@@ -185,6 +185,7 @@ class PlacementCosts {
   bool schedule_matters_;                 // memory depends on the number of stages after a stage
   std::vector<double> work_;              // prefix sums, FLOP
   std::vector<double> seconds_per_flop_;  // by device
+  bool has_kinds_;                        // several kinds of work; where not, no search pays for them
   std::vector<std::size_t> row_;          // of work_, by device
   std::vector<double> output_;            // bytes over the cut before each layer
   std::vector<double> gradient_;          // and back

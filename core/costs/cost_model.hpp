@@ -134,7 +134,7 @@ class CostModel {
   Flops sum_of(const std::vector<double>& sums, std::size_t device, std::size_t first, std::size_t last) const
   {
     const double* own = sums.data();
-    if (has_kinds_) own += on_[device].row;  // searches without kinds do not wait for the row
+    if (has_kinds_) own += on_[device].row;  // searches with one kind do not wait for the row
     return Flops(own[last + 1] - own[first]);
   }
 
