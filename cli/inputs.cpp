@@ -8,7 +8,7 @@
 #include "core/cluster/device_types.hpp"
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/model/differences.hpp"
 
 #include <fmt/format.h>

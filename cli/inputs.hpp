@@ -2,7 +2,7 @@
 
 #include "core/compute/calibration.hpp"
 #include "core/compute/measurements.hpp"
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "sim/platform/platform.hpp"

@@ -3,7 +3,7 @@
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/errors.hpp"
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/model/differences.hpp"
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"

@@ -15,7 +15,7 @@ from includes_test import ROOMS, room_of  # noqa: E402
 ROWS = [
     (3, [("cli", "the command isobar"), ("exec", "the command isobar-exec: LibTorch, CUDA, NCCL")]),
     (2, [("results", "→ reports"), ("allocators", "→ plan"), ("schedules", "→ program"), ("sim", "→ trace")]),
-    (7, [("core", "cluster, workload, plan, program, trace; files, errors, units; checkers")]),
+    (8, [("core", "cluster, workload, plan, program, trace; files, errors, units; checkers")]),
 ]
 WIDTH, MARGIN, GAP, HEAD, BOX, ROW_GAP = 880, 20, 24, 40, 30, 44
 COLOURS = {"core": "#4c72b0", "allocators": "#55a868", "schedules": "#8172b3", "sim": "#c44e52", "results": "#937860",

@@ -3,7 +3,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
-#include "core/model/huggingface_config.hpp"
+#include "core/huggingface/config.hpp"
 #include "core/model/model_limits.hpp"
 
 #include <fmt/format.h>

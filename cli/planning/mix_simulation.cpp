@@ -6,7 +6,7 @@
 #include "core/base/child_process.hpp"
 #include "core/base/files.hpp"
 #include "core/compute/as_trained.hpp"
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/plan_file.hpp"

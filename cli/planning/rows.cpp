@@ -7,7 +7,7 @@
 #include "cli/planning/simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/progress_line.hpp"
-#include "core/model/layer_noise.hpp"
+#include "core/compute/layer_noise.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/text/json_text.hpp"
 

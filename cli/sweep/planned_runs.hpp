@@ -1,7 +1,7 @@
 #pragma once
 
 #include "cli/sweep/sweep_runs.hpp"
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "results/comparison.hpp"
 

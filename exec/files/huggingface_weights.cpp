@@ -2,7 +2,7 @@
 
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
-#include "core/model/huggingface_config.hpp"
+#include "core/huggingface/config.hpp"
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>

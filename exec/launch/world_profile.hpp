@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "exec/launch/link_probe.hpp"
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/model/workload.hpp"
 #include "exec/files/scratch_file.hpp"
 #include "exec/run/profile.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/errors.hpp"
-#include "core/model/huggingface_config.hpp"
+#include "core/huggingface/config.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/workload.hpp"
 #include "core/text/document.hpp"

@@ -1,4 +1,4 @@
-#include "core/model/layer_noise.hpp"
+#include "core/compute/layer_noise.hpp"
 
 #include "core/base/pcg64.hpp"
 

@@ -1,4 +1,4 @@
-#include "core/model/huggingface_reader.hpp"
+#include "core/huggingface/config_reader.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,4 +1,4 @@
-#include "core/model/huggingface_config.hpp"
+#include "core/huggingface/config.hpp"
 
 #include "core/errors.hpp"
 #include "core/model/differences.hpp"

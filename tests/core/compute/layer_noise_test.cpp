@@ -1,4 +1,4 @@
-#include "core/model/layer_noise.hpp"
+#include "core/compute/layer_noise.hpp"
 
 #include <gtest/gtest.h>
 

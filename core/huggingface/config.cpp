@@ -1,7 +1,7 @@
-#include "core/model/huggingface_config.hpp"
+#include "core/huggingface/config.hpp"
 
+#include "core/huggingface/config_reader.hpp"
 #include "core/model/differences.hpp"
-#include "core/model/huggingface_reader.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/names.hpp"
 #include "core/text/document.hpp"

@@ -1,4 +1,4 @@
-#include "core/model/device_profile.hpp"
+#include "core/compute/device_profile.hpp"
 
 #include "core/base/files.hpp"
 #include "core/costs/cost_model.hpp"
