@@ -28,6 +28,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/errors.hpp
     core/failure.hpp
     core/jobs/mix.hpp
+    core/model/decoder/decoder_sizes.hpp
     core/model/dtype.hpp
     core/model/framework.hpp
     core/model/model_sizes.hpp

@@ -3,8 +3,6 @@
 #include "core/model/model_sizes.hpp"
 #include "core/model/workload.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -32,6 +30,7 @@ struct LayerSizes {
   double kept = 0;
   double passing = 0;
   std::optional<Split> split = {};
+  std::optional<Experts> experts = {};
 };
 
 /// What the executor's kernels hold beside tensors of the workload's dtype, for a micro-batch; docs/costs.md#workspace.
@@ -91,6 +90,7 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
   layer.output = layer.gradient = Bytes(sizes.output);
   layer.workspace = Bytes(std::max(0.0, sizes.kept + sizes.passing - sizes.activations));
   layer.split = std::move(sizes.split);
+  layer.experts = std::move(sizes.experts);
   if (!workload.layers.empty()) layer.inputs = {workload.layers.size() - 1};
   workload.layers.push_back(std::move(layer));
   return workload.layers.back();
@@ -108,47 +108,6 @@ inline void count_in_each_pass(Workload& workload, const LayerSizes& first)
   constexpr Bytes scratch{0x1p16};  // of a product of few weights; KernelMemory::product counts that of more
   if (KernelMemory(workload).casts()) more += scratch;
   for (auto& layer : workload.layers) layer.workspace += more;
-}
-
-/// How the head of a decoder divides its vocabulary. Of each token, the loss needs to know the logarithm of the sum of
-/// a part's exponentials and the logit of its label, in float32.
-inline Split split_of_head(std::uint64_t vocabulary, std::uint64_t hidden, double tokens, std::uint64_t norm_sums)
-{
-  constexpr double bytes_of_a_value = 4;
-  return {.name = "vocabulary",
-          .units = vocabulary,
-          .parameters = vocabulary * hidden,
-          .activations = Bytes(bytes_of_a_value * tokens * static_cast<double>(vocabulary)),
-          .gathered = Bytes(2 * bytes_of_a_value * tokens),
-          .products = {{hidden, vocabulary}},
-          .norm_sums = norm_sums};
-}
-
-/// Appends the blocks of a decoder, each as one layer, "block0", or as two, "block0.attention" and "block0.mlp".
-inline void append_blocks(Workload& workload, std::uint64_t blocks, Unit unit, const LayerSizes& attention,
-                          const LayerSizes& feed_forward)
-{
-  LayerSizes both = feed_forward;
-  both.parameters += attention.parameters;
-  both.multiply_adds += attention.multiply_adds;
-  both.score_multiply_adds += attention.score_multiply_adds;
-  both.recomputed_multiply_adds += attention.recomputed_multiply_adds;
-  both.activations += attention.activations;
-  // When the backward pass comes to the attention, the gradient of its output is the only one left of the other part.
-  both.passing = std::max(both.passing, attention.passing + attention.output - both.kept);
-  both.kept += attention.kept;
-  both.split.reset();
-  for (std::uint64_t i = 0; i < blocks; ++i) {
-    if (unit == Unit::Block) {
-      both.name = fmt::format("block{}", i);
-      append_layer(workload, both);
-      continue;
-    }
-    for (LayerSizes part : {attention, feed_forward}) {
-      part.name = fmt::format("block{}.{}", i, part.name);
-      append_layer(workload, std::move(part));
-    }
-  }
 }
 
 }  // namespace isobar

@@ -13,14 +13,6 @@ namespace isobar {
 
 namespace {
 
-/// "flash" is another word for fused.
-constexpr NameTable<Attention, 4> attentions = {{{Attention::Unfused, "unfused"},
-                                                 {Attention::Recomputed, "recomputed"},
-                                                 {Attention::Fused, "fused"},
-                                                 {Attention::Fused, "flash"}}};
-
-constexpr NameTable<Unit, 2> units = {{{Unit::Block, "block"}, {Unit::Operator, "operator"}}};
-
 constexpr NameTable<BlockOperator, operators_of_block> block_operators = {
     {{BlockOperator::Norm1, "norm1"},
      {BlockOperator::Qkv, "qkv"},
@@ -52,36 +44,6 @@ std::vector<std::size_t> blocks_from(std::string_view text, std::size_t count)
 }
 
 }  // namespace
-
-std::string_view name_of(Attention attention)
-{
-  return name_in(attentions, attention);
-}
-
-std::optional<Attention> attention_from_name(std::string_view name)
-{
-  return value_in(attentions, name);
-}
-
-std::vector<std::string> attention_names()
-{
-  return names_in(attentions);
-}
-
-std::string_view name_of(Unit unit)
-{
-  return name_in(units, unit);
-}
-
-std::optional<Unit> unit_from_name(std::string_view name)
-{
-  return value_in(units, name);
-}
-
-std::vector<std::string> unit_names()
-{
-  return names_in(units);
-}
 
 BlockOperators& BlockOperators::operator|=(const BlockOperators& more)
 {
@@ -168,17 +130,6 @@ void add_block_operators(std::string_view text, std::vector<BlockOperators>& of_
         fmt::format("\"{}\" names no operators; write {}", text, fmt::join(block_operator_names(), ", ")));
   }
   for (const std::size_t block : blocks) of_blocks[block] |= own;
-}
-
-DecoderLayer decoder_layer(std::size_t layer, std::uint64_t blocks, Unit unit)
-{
-  using Kind = DecoderLayer::Kind;
-  const std::uint64_t layers_of_block = unit == Unit::Block ? 1 : 2;
-  if (layer == 0) return {Kind::Embedding, 0};
-  if (layer > blocks * layers_of_block) return {Kind::Head, 0};
-  const std::uint64_t place = layer - 1;
-  if (unit == Unit::Block) return {Kind::Block, place};
-  return {place % layers_of_block == 0 ? Kind::Attention : Kind::FeedForward, place / layers_of_block};
 }
 
 }  // namespace isobar

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/model/decoder/decoder_sizes.hpp"
 #include "core/spmd/moe_sizes.hpp"
 
 #include <array>
@@ -14,26 +15,6 @@
 
 /// The sizes from which a generator of core/model/models.hpp makes layers, and the executor its modules.
 namespace isobar {
-
-/// How the attention of a sample is computed.
-enum class Attention {
-  Unfused,  ///< computes the S x S probabilities for each head and keeps them for the backward pass
-  /// Computes them again in the backward pass (Korthikanti et al. 2022: selective recomputation).
-  Recomputed,
-  Fused  ///< one kernel (Dao et al. 2022, arXiv 2205.14135) that keeps a number for each token and head instead
-};
-std::string_view name_of(Attention attention);
-std::optional<Attention> attention_from_name(std::string_view name);
-std::vector<std::string> attention_names();
-
-/// What a layer is.
-enum class Unit {
-  Block,    ///< attention and feed-forward network
-  Operator  ///< one of the two; of a mixture of experts, an operator (core/spmd)
-};
-std::string_view name_of(Unit unit);
-std::optional<Unit> unit_from_name(std::string_view name);
-std::vector<std::string> unit_names();
 
 /// The operators of a block of a gpt or llama, in the order in which they run. Fused attention computes what lies from
 /// Scores to Context in one of them, Context.
@@ -123,16 +104,6 @@ struct LlamaSizes {
   Unit unit = Unit::Block;
 };
 
-/// A layer of a gpt or llama.
-struct DecoderLayer {
-  enum class Kind { Embedding, Block, Attention, FeedForward, Head };
-
-  Kind kind = Kind::Embedding;
-  std::uint64_t block = 0;  ///< of its block, if it is one or in one
-};
-/// Layer `layer` of a decoder with `blocks` blocks.
-DecoderLayer decoder_layer(std::size_t layer, std::uint64_t blocks, Unit unit);
-
 struct ResnetSizes {
   std::uint64_t depth = 50;  ///< 50 or 152
   std::uint64_t image = 224;
@@ -147,6 +118,7 @@ inline std::array<std::uint64_t, 4> blocks_per_stage(const ResnetSizes& sizes)
 
 /// Sizes of the generator that made a workload; none for listed layers, which cannot be executed. Nor can the
 /// published graphs of mixtures of experts (MoeSizes::parity).
-using ModelSizes = std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes, spmd::MoeSizes>;
+using ModelSizes =
+    std::variant<std::monostate, BertSizes, GptSizes, LlamaSizes, ResnetSizes, spmd::MoeSizes, DecoderSizes>;
 
 }  // namespace isobar

@@ -82,6 +82,25 @@ void build_gpt(const GptSizes& sizes, Workload& workload);
 /// their product. Input: one int64 tensor, 8·T bytes.
 void build_llama(const LlamaSizes& sizes, Workload& workload);
 
+/// A decoder whose blocks are of several kinds (core/model/decoder/decoder_sizes.hpp): embedding, blocks, blocks of
+/// multi-token prediction, head. A block is a layer, or each of its parts is one, "blockN.attention" and "blockN.mlp".
+/// gpt and llama are decoders, too; what follows differs from them in attention and SwiGLU.
+///
+/// Parameters are those of transformers' models; buffers, such as a router's biases for selection, do not count.
+/// Work: attention counts the pairs of a token and one that it sees, S(S+1)/2 of S x S in full attention (gpt and llama
+/// count all S x S). A token passes through top_k experts. Convolutions count; a delta net adds 4·H·d² multiply-adds a
+/// token for H heads of values d wide, and Mamba-2 3.5·D·N for D inner numbers and a state of N (Megatron-LM's counts).
+/// Activations are those of fused kernels, bytes of which docs/costs.md#activations-of-decoders lists. Experts keep
+/// theirs for each token that comes to them (Layer::experts).
+/// Splits: attention divides its heads (of keys and values; of Mamba-2, groups), feed-forward networks and each expert
+/// their columns. Products that compress, routers and norms are not divided; shards divide the work of a layer in
+/// equal parts as if they were.
+void build_decoder(const DecoderSizes& sizes, Workload& workload);
+
+/// A gpt and a llama as decoders, without their blocks, which are all alike: DecoderBlock{}.
+DecoderSizes decoder_parts_of(const GptSizes& sizes);
+DecoderSizes decoder_parts_of(const LlamaSizes& sizes);
+
 /// ResNet with bottleneck blocks (He et al. 2015, table 1), the stride in the 3x3 convolution as in torchvision: stem,
 /// one layer per block, head; 18 or 52 layers.
 ///

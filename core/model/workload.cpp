@@ -132,6 +132,7 @@ struct BuildLayers {
   void operator()(const BertSizes& sizes) const { build_bert(sizes, workload); }
   void operator()(const GptSizes& sizes) const { build_gpt(sizes, workload); }
   void operator()(const LlamaSizes& sizes) const { build_llama(sizes, workload); }
+  void operator()(const DecoderSizes& sizes) const { build_decoder(sizes, workload); }
   void operator()(const ResnetSizes& sizes) const { build_resnet(sizes, workload); }
   void operator()(const spmd::MoeSizes& sizes) const { build_moe(sizes, workload); }
 };

@@ -1,5 +1,6 @@
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
+#include "core/model/decoder/decoder_file.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/model/models.hpp"
 #include "core/model/workload.hpp"
@@ -193,6 +194,23 @@ Build read_llama_keys(MappingReader& model, const Workload& workload, const Faul
     built.ties_apart = tie == Tie::Apart;
     built.recompute_operators = recomputed;
     build_llama(sizes, built);
+  };
+}
+
+Build read_decoder_keys(MappingReader& model, const Workload& workload, const FaultList& faults)
+{
+  DecoderSizes sizes = decoder::read_sizes(model, workload.sequence, faults);
+  sizes.attention = read_attention(model, sizes.attention, 0);
+  if (sizes.attention == Attention::Recomputed) {
+    model.add_fault("attention", "recomputed is of gpt and llama; write fused, which keeps no scores, or unfused");
+  }
+  sizes.unit = read_unit(model, 1);
+  const Tie tie = read_tie(model, {"true", "false", "apart"});
+  sizes.tied = tie == Tie::Yes;
+  return [sizes = std::move(sizes), tie](Workload& built) {
+    built.model = sizes;
+    built.ties_apart = tie == Tie::Apart;
+    build_decoder(sizes, built);
   };
 }
 
@@ -422,6 +440,7 @@ const std::vector<ModelKind>& model_kinds()
        .has_sky_memory = true},
       {.name = "gpt", .read = read_gpt_keys, .sequence = Need::Required, .has_operators = true, .has_dropout = true},
       {.name = "llama", .read = read_llama_keys, .sequence = Need::Required, .has_operators = true},
+      {.name = "decoder", .read = read_decoder_keys, .sequence = Need::Required, .has_operators = true},
       {.name = "resnet", .read = [](MappingReader& file, Workload&, FaultList&) { return read_resnet_keys(file); }},
       {.name = "moe", .read = read_moe_keys, .has_dropout = true},
       {.name = "layers",

@@ -100,7 +100,8 @@ Tensors inputs_of(const Workload& workload, const Sampler& sampler, const spmd::
   return {cast(sampler.normal(RandomStream::States, shape), workload.dtype)};
 }
 
-Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed layers*/)
+template <typename Sizes>
+Tensors inputs_of(const Workload& workload, const Sampler& /*sampler*/, const Sizes& /*without modules*/)
 {
   refuse_without_modules(workload);
 }
@@ -138,7 +139,8 @@ at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const spm
   return at::empty({0}, at::kLong);
 }
 
-at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, std::monostate /*listed layers*/)
+template <typename Sizes>
+at::Tensor labels_of(const Workload& workload, const Sampler& /*sampler*/, const Sizes& /*without modules*/)
 {
   refuse_without_modules(workload);
 }

@@ -21,7 +21,8 @@ namespace isobar::exec {
 
 namespace {
 
-std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, std::monostate /*listed layers*/)
+template <typename Sizes>
+std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const Sizes& /*without modules*/)
 {
   refuse_without_modules(setup.workload);
 }
@@ -30,7 +31,12 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, std::monostate 
 
 void refuse_without_modules(const Workload& workload)
 {
-  throw InputError(fmt::format("workload {}", shown(workload.name)),
+  const std::string place = fmt::format("workload {}", shown(workload.name));
+  if (std::holds_alternative<DecoderSizes>(workload.model)) {
+    throw InputError(place,
+                     "model decoder is planned and simulated, and not computed; name bert, gpt, llama, resnet or moe");
+  }
+  throw InputError(place,
                    "its layers are listed, which gives their cost but not what they compute; name a model: bert, gpt, "
                    "llama, resnet or moe");
 }

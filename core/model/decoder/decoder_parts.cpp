@@ -1,0 +1,455 @@
+#include "core/model/decoder/decoder_parts.hpp"
+
+#include "core/errors.hpp"
+#include "core/model/decoder/kernel_needs.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace isobar::decoder {
+
+namespace {
+
+using Division = DecoderProduct::Division;
+
+std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes)
+{
+  const std::uint64_t queries = sizes.heads * sizes.head_width;
+  const std::uint64_t keys = sizes.kv_heads * sizes.head_width;
+  const std::uint64_t all = (sizes.has_output_gate ? 2 : 1) * queries + 2 * keys;
+  return {{.inputs = sizes.hidden, .outputs = all, .has_bias = sizes.biases.qkv},
+          {.inputs = queries, .outputs = sizes.hidden, .division = Division::Inputs, .has_bias = sizes.biases.output}};
+}
+
+std::vector<DecoderProduct> products_of_latent(const DecoderSizes& sizes)
+{
+  const auto& [q_rank, kv_rank, nope, rope, value] = sizes.latent;
+  const std::uint64_t hidden = sizes.hidden;
+  const std::uint64_t queries = sizes.heads * (nope + rope);
+  const bool has_bias = sizes.biases.qkv;
+  std::vector<DecoderProduct> products;
+  if (q_rank > 0) {
+    products.push_back({.inputs = hidden, .outputs = q_rank, .division = Division::None, .has_bias = has_bias});
+  }
+  products.push_back({.inputs = q_rank > 0 ? q_rank : hidden, .outputs = queries});
+  products.push_back({.inputs = hidden, .outputs = kv_rank + rope, .division = Division::None, .has_bias = has_bias});
+  products.push_back({.inputs = kv_rank, .outputs = sizes.heads * (nope + value)});
+  if (const auto& indexer = sizes.indexer; indexer.heads > 0) {
+    const std::uint64_t queries_of_indexer = indexer.heads * indexer.width;
+    products.push_back({.inputs = q_rank, .outputs = queries_of_indexer, .division = Division::None});
+    products.push_back({.inputs = hidden, .outputs = indexer.width, .division = Division::None});
+    products.push_back({.inputs = hidden, .outputs = indexer.heads, .division = Division::None});
+  }
+  products.push_back({.inputs = sizes.heads * value,
+                      .outputs = hidden,
+                      .division = Division::Inputs,
+                      .has_bias = sizes.biases.output});
+  return products;
+}
+
+std::vector<DecoderProduct> products_of_experts(const DecoderSizes& sizes)
+{
+  const ExpertSizes& experts = sizes.experts;
+  const std::uint64_t hidden = sizes.hidden;
+  const std::uint64_t ups = sizes.is_gated ? 2 : 1;
+  const std::uint64_t width = experts.latent > 0 ? experts.latent : hidden;
+  const auto undivided = [](std::uint64_t inputs, std::uint64_t outputs, bool has_bias) {
+    return DecoderProduct{.inputs = inputs, .outputs = outputs, .division = Division::None, .has_bias = has_bias};
+  };
+  std::vector<DecoderProduct> products;
+  products.push_back(undivided(hidden, experts.count, sizes.biases.router));
+  if (experts.latent > 0) products.push_back(undivided(hidden, width, sizes.biases.mlp));
+  products.push_back({.inputs = width,
+                      .outputs = ups * experts.intermediate,
+                      .matrices = experts.count,
+                      .per_token = experts.per_token,
+                      .is_routed = true,
+                      .has_bias = sizes.biases.experts});
+  products.push_back({.inputs = experts.intermediate,
+                      .outputs = width,
+                      .matrices = experts.count,
+                      .per_token = experts.per_token,
+                      .is_routed = true,
+                      .division = Division::Inputs,
+                      .has_bias = sizes.biases.experts});
+  if (experts.latent > 0) products.push_back(undivided(width, hidden, sizes.biases.mlp));
+  if (experts.shared == 0) return products;
+  products.push_back({.inputs = hidden, .outputs = ups * experts.shared, .has_bias = sizes.biases.mlp});
+  products.push_back(
+      {.inputs = experts.shared, .outputs = hidden, .division = Division::Inputs, .has_bias = sizes.biases.mlp});
+  if (experts.has_shared_gate) products.push_back(undivided(hidden, 1, false));
+  return products;
+}
+
+/// Parameters of a mixer beside those of its products and of norms of `hidden` numbers.
+struct OtherParameters {
+  std::uint64_t divided = 0;   ///< among shards
+  std::uint64_t repeated = 0;  ///< each shard has them
+};
+
+OtherParameters others_of_attention(const DecoderSizes& sizes)
+{
+  OtherParameters others;
+  if (sizes.head_norm == HeadNorm::Head) others.repeated += 2 * sizes.head_width;
+  if (sizes.head_norm == HeadNorm::EachHead || sizes.head_norm == HeadNorm::AllHeads) {
+    others.divided += (sizes.heads + sizes.kv_heads) * sizes.head_width;
+  }
+  if (sizes.has_sinks) others.divided += sizes.heads;
+  return others;
+}
+
+OtherParameters others_of(const DecoderSizes& sizes, Mixer mixer)
+{
+  switch (mixer) {
+    case Mixer::Latent:  // norms of the compressed vectors, and of the indexer's keys
+      return {.repeated = sizes.latent.q_rank + sizes.latent.kv_rank + 2 * sizes.indexer.width};
+    case Mixer::DeltaNet: {
+      const auto& net = sizes.delta_net;
+      const std::uint64_t decays = 2 * net.value_heads;
+      return {net.kernel * (2 * net.keys() + net.values()) + decays, net.value_width};
+    }
+    case Mixer::Mamba2: {
+      const auto& mamba = sizes.mamba2;
+      const std::uint64_t convolution = (mamba.kernel + (sizes.biases.convolution ? 1 : 0)) * mamba.convolved();
+      return {.divided = convolution + 3 * mamba.heads + mamba.inner()};
+    }
+    default:
+      return others_of_attention(sizes);
+  }
+}
+
+std::uint64_t weights_of(const std::vector<DecoderProduct>& products)
+{
+  std::uint64_t sum = 0;
+  for (const auto& product : products) sum += product.weights();
+  return sum;
+}
+
+std::uint64_t parameters_of(const std::vector<DecoderProduct>& products)
+{
+  std::uint64_t sum = weights_of(products);
+  for (const auto& product : products) sum += product.biases();
+  return sum;
+}
+
+std::uint64_t divided_parameters_of(const std::vector<DecoderProduct>& products)
+{
+  std::uint64_t sum = 0;
+  for (const auto& product : products) {
+    if (product.division != Division::None) sum += product.weights();
+    if (product.division == Division::Outputs) sum += product.biases();
+  }
+  return sum;
+}
+
+/// Multiply-adds of a token.
+double multiply_adds_of(const std::vector<DecoderProduct>& products)
+{
+  double sum = 0;
+  for (const auto& product : products) sum += number(product.multiply_adds_of_token());
+  return sum;
+}
+
+LargestProduct largest_of(const std::vector<DecoderProduct>& products, double tokens)
+{
+  const auto& largest = *std::max_element(products.begin(), products.end(), [](const auto& one, const auto& other) {
+    return one.weights() < other.weights();
+  });
+  const double rows = tokens * number(largest.per_token);
+  return {rows * number(largest.inputs), rows * number(largest.outputs), number(largest.weights())};
+}
+
+/// Numbers of a token that a mixer without attention keeps.
+double kept_of_recurrence(const DecoderSizes& sizes, Mixer mixer)
+{
+  if (mixer == Mixer::Mamba2) {  // what the product gives, what is convolved, the scan's output, and what gates it
+    const auto& mamba = sizes.mamba2;
+    return number(mamba.inner() + mamba.convolved() + mamba.heads + mamba.convolved() + 2 * mamba.inner());
+  }
+  const auto& net =
+      sizes.delta_net;  // queries, keys and values before and after it; gates; the output before and after
+  return number(2 * (2 * net.keys() + net.values()) + net.values() + 2 * net.value_heads + 2 * net.values());
+}
+
+/// Numbers of a token that latent attention keeps: of all shards alike, and of heads. docs/costs.md#activations
+struct KeptOfLatent {
+  double repeated = 0;
+  double divided = 0;
+};
+
+KeptOfLatent kept_of_latent(const DecoderSizes& sizes)
+{
+  const auto& [q_rank, kv_rank, nope, rope, value] = sizes.latent;
+  const std::uint64_t rotated = 2 * (nope + rope) + value;  // queries, keys and values
+  const std::uint64_t expanded = nope + value;              // keys and values before the rotary part joins them
+  KeptOfLatent kept;
+  kept.repeated = number(2 * (q_rank + kv_rank + rope) + sizes.indexer.width);
+  kept.repeated += number(sizes.indexer.heads * sizes.indexer.width);
+  kept.divided = number(sizes.heads * (rotated + expanded + value));
+  return kept;
+}
+
+double kept_of_attention(const DecoderSizes& sizes)
+{
+  const std::uint64_t queries = sizes.heads * sizes.head_width;
+  const std::uint64_t keys = sizes.kv_heads * sizes.head_width;
+  std::uint64_t kept = 2 * queries + 2 * keys;
+  if (sizes.has_output_gate) kept += 2 * queries;  // the gate, and what it gives
+  if (sizes.head_norm != HeadNorm::None) kept += queries + keys;
+  return number(kept);
+}
+
+/// Numbers of a token, in units of `hidden`, that norms and the first product of a part read.
+double kept_of_norms(const DecoderSizes& sizes, std::uint64_t norms)
+{
+  return number(norms + 1) * number(sizes.hidden);
+}
+
+std::uint64_t units_of(const DecoderSizes& sizes, Mixer mixer)
+{
+  switch (mixer) {
+    case Mixer::Latent:
+      return sizes.heads;
+    case Mixer::DeltaNet:
+      return sizes.delta_net.key_heads;
+    case Mixer::Mamba2:
+      return sizes.mamba2.groups;
+    default:
+      return sizes.kv_heads;
+  }
+}
+
+bool is_attention(Mixer mixer)
+{
+  return mixer == Mixer::Full || mixer == Mixer::Window || mixer == Mixer::Chunk;
+}
+
+std::uint64_t norm_sums_of(const DecoderSizes& sizes)
+{
+  return sizes.norm == Norm::Rms ? 1 : 2;  // of squares; for mean and variance
+}
+
+std::vector<MatrixProduct> plain(const std::vector<DecoderProduct>& products)
+{
+  std::vector<MatrixProduct> matrices;
+  for (const auto& product : products) matrices.push_back({product.inputs, product.outputs});
+  return matrices;
+}
+
+Experts experts_of(const DecoderSizes& sizes, const std::vector<DecoderProduct>& products, const Workload& workload)
+{
+  const ExpertSizes& experts = sizes.experts;
+  const double tokens = number(workload.micro_batch) * number(workload.sequence);
+  const double z = size_of(workload.dtype);
+  const double width = number(experts.latent > 0 ? experts.latent : sizes.hidden);
+  Experts routed;
+  routed.count = experts.count;
+  routed.per_token = experts.per_token;
+  double multiply_adds = 0;
+  for (const auto& product : products) {
+    if (!product.is_routed) continue;
+    routed.parameters += product.weights() + product.biases();
+    multiply_adds += tokens * number(product.multiply_adds_of_token());
+  }
+  routed.forward = Flops(2 * multiply_adds);
+  routed.backward = 2 * routed.forward;
+  routed.backward_weight = routed.forward;
+  const double rows = tokens * number(experts.per_token);
+  routed.dispatched = Bytes(z * rows * width);
+  routed.activations = routed.dispatched + Bytes(z * rows * number((sizes.is_gated ? 3 : 2) * experts.intermediate));
+  return routed;
+}
+
+}  // namespace
+
+std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, Mixer mixer)
+{
+  const std::uint64_t hidden = sizes.hidden;
+  switch (mixer) {
+    case Mixer::None:
+      return {};
+    case Mixer::Latent:
+      return products_of_latent(sizes);
+    case Mixer::DeltaNet: {
+      const auto& net = sizes.delta_net;
+      return {{.inputs = hidden, .outputs = 2 * net.keys() + 2 * net.values()},
+              {.inputs = hidden, .outputs = 2 * net.value_heads},
+              {.inputs = net.values(), .outputs = hidden, .division = Division::Inputs}};
+    }
+    case Mixer::Mamba2: {
+      const auto& mamba = sizes.mamba2;
+      const bool has_bias = sizes.biases.mamba;
+      return {{.inputs = hidden, .outputs = mamba.inner() + mamba.convolved() + mamba.heads, .has_bias = has_bias},
+              {.inputs = mamba.inner(), .outputs = hidden, .division = Division::Inputs, .has_bias = has_bias}};
+    }
+    default:
+      return products_of_attention(sizes);
+  }
+}
+
+std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, FeedForward network)
+{
+  if (network == FeedForward::None) return {};
+  if (network == FeedForward::Experts) return products_of_experts(sizes);
+  const std::uint64_t inner = sizes.intermediate;
+  const bool has_bias = sizes.biases.mlp;
+  return {{.inputs = sizes.hidden, .outputs = (sizes.is_gated ? 2 : 1) * inner, .has_bias = has_bias},
+          {.inputs = inner, .outputs = sizes.hidden, .division = Division::Inputs, .has_bias = has_bias}};
+}
+
+std::uint64_t norms_of_mixer(const DecoderSizes& sizes)
+{
+  return sizes.norm_place == NormPlace::Both ? 2 : 1;
+}
+
+std::uint64_t norms_of_feed_forward(const DecoderSizes& sizes)
+{
+  return sizes.norm_place == NormPlace::Shared ? 0 : norms_of_mixer(sizes);
+}
+
+MixerCore core_of(const DecoderSizes& sizes, const DecoderBlock& block, std::uint64_t sequence)
+{
+  MixerCore core;
+  const double tokens = number(sequence);
+  switch (block.mixer) {
+    case Mixer::None:
+      return core;
+    case Mixer::DeltaNet: {
+      constexpr double products_of_state = 4;  // K K^T, V K^T, the state's decay, and its use (Megatron-LM's count)
+      const auto& net = sizes.delta_net;
+      core.convolved = tokens * number(net.kernel * (2 * net.keys() + net.values()));
+      core.multiply_adds =
+          core.convolved + tokens * products_of_state * number(net.value_heads * net.value_width * net.value_width);
+      return core;
+    }
+    case Mixer::Mamba2: {
+      constexpr double products_of_state = 3.5;  // 7 FLOPs for each number of the state (Megatron-LM's count)
+      const auto& mamba = sizes.mamba2;
+      core.convolved = tokens * number(mamba.kernel * mamba.convolved());
+      core.multiply_adds = core.convolved + tokens * products_of_state * number(mamba.inner() * mamba.state);
+      return core;
+    }
+    case Mixer::Latent:
+      core.query_width = sizes.latent.nope + sizes.latent.rope;
+      core.value_width = sizes.latent.value;
+      core.rotated = (sizes.heads + 1) * sizes.latent.rope;
+      break;
+    default:
+      core.query_width = core.value_width = sizes.head_width;
+      core.rotated = (sizes.heads + sizes.kv_heads) * (sizes.rotated > 0 ? sizes.rotated : sizes.head_width);
+      break;
+  }
+  if (!block.rotates) core.rotated = 0;
+  core.multiply_adds =
+      seen_pairs(sizes, block.mixer, sequence) * number(sizes.heads * (core.query_width + core.value_width));
+  if (block.mixer == Mixer::Latent && sizes.indexer.heads > 0) {
+    core.multiply_adds += seen_pairs(sizes, Mixer::Full, sequence) * number(sizes.indexer.heads * sizes.indexer.width);
+  }
+  return core;
+}
+
+LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload)
+{
+  const Mixer mixer = block.mixer;
+  ensure(mixer != Mixer::None, "a block with a mixer");
+  const double z = size_of(workload.dtype);
+  const double samples = number(workload.micro_batch);
+  const double sequence = number(workload.sequence);
+  const double tokens = samples * sequence;
+  const double states = tokens * number(sizes.hidden);
+  const std::uint64_t norms = norms_of_mixer(sizes);
+  const auto products = products_of(sizes, mixer);
+  const OtherParameters others = others_of(sizes, mixer);
+  const MixerCore core = core_of(sizes, block, workload.sequence);
+  const bool has_scores = is_attention(mixer) || mixer == Mixer::Latent;
+  const bool is_gpt = sizes.model == DecoderModel::Gpt;
+  const bool is_recomputed = sizes.attention == Attention::Recomputed;
+
+  LayerSizes part;
+  part.name = "attention";
+  part.parameters = parameters_of(products) + others.divided + others.repeated +
+                    norms * isobar::parameters_of(sizes.norm) * sizes.hidden;
+  part.score_multiply_adds = samples * (core.multiply_adds - core.convolved);
+  part.multiply_adds = tokens * multiply_adds_of(products) + samples * core.multiply_adds;
+  if (has_scores && is_recomputed) part.recomputed_multiply_adds = part.score_multiply_adds;
+  double scores = 0;  // bytes
+  if (has_scores && sizes.attention == Attention::Fused) {
+    constexpr double sum_of_exponentials = 4;
+    scores = sum_of_exponentials * samples * number(sizes.heads) * sequence;
+  } else if (has_scores && !is_recomputed) {
+    scores = (is_gpt ? 2 * z + 1 : z) * samples * number(sizes.heads) * sequence * sequence;
+  }
+  KeptOfLatent kept;
+  if (mixer == Mixer::Latent) {
+    kept = kept_of_latent(sizes);
+  } else {
+    kept.divided = is_attention(mixer) ? kept_of_attention(sizes) : kept_of_recurrence(sizes, mixer);
+  }
+  const double masks = is_gpt ? states : 0;
+  const double divided = z * tokens * kept.divided + scores;
+  part.activations = z * tokens * (kept_of_norms(sizes, norms) + kept.repeated) + divided + masks;
+  part.output = z * states;
+  const KernelNeeds needs = is_attention(mixer)
+                                ? needs_of_attention(sizes, workload, part.activations, scores)
+                                : needs_of_products(sizes, workload, part.activations, number(weights_of(products)),
+                                                    largest_of(products, tokens));
+  part.kept = needs.kept;
+  part.passing = needs.passing;
+  part.split = Split{.name = "heads",
+                     .units = units_of(sizes, mixer),
+                     .parameters = divided_parameters_of(products) + others.divided,
+                     .activations = Bytes(divided),
+                     .products = is_attention(mixer) ? plain(products) : std::vector<MatrixProduct>{},
+                     .norm_sums = norms * norm_sums_of(sizes)};
+  return part;
+}
+
+LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload)
+{
+  const FeedForward network = block.feed_forward;
+  ensure(network != FeedForward::None, "a block with a feed-forward network");
+  const double z = size_of(workload.dtype);
+  const double tokens = number(workload.micro_batch) * number(workload.sequence);
+  const double states = tokens * number(sizes.hidden);
+  const std::uint64_t norms = norms_of_feed_forward(sizes);
+  const auto products = products_of(sizes, network);
+  const std::uint64_t kept_of_inner = !sizes.is_gated ? 2 : sizes.model == DecoderModel::Llama ? 4 : 3;
+
+  LayerSizes part;
+  part.name = "mlp";
+  part.parameters = parameters_of(products) + norms * isobar::parameters_of(sizes.norm) * sizes.hidden;
+  part.multiply_adds = tokens * multiply_adds_of(products);
+  part.output = z * states;
+  double repeated = z * tokens * kept_of_norms(sizes, norms);
+  if (sizes.model == DecoderModel::Gpt) repeated += states;
+  Bytes divided;
+  std::uint64_t units = sizes.intermediate;
+  KernelNeeds needs;
+  if (network == FeedForward::Experts) {
+    const ExpertSizes& experts = sizes.experts;
+    constexpr double bytes_of_expert = 8;  // its logit and probability, in float32
+    part.experts = experts_of(sizes, products, workload);
+    repeated += tokens * bytes_of_expert * number(experts.count) + part.experts->dispatched.value;
+    if (experts.latent > 0) repeated += z * tokens * number(experts.latent);
+    divided = part.experts->activations - part.experts->dispatched +
+              Bytes(z * tokens * number(kept_of_inner * experts.shared));
+    units = experts.shared > 0 ? std::gcd(experts.intermediate, experts.shared) : experts.intermediate;
+    needs = needs_of_products(sizes, workload, repeated + divided.value, number(weights_of(products)),
+                              largest_of(products, tokens));
+  } else {
+    divided = Bytes(z * tokens * number(kept_of_inner * sizes.intermediate));
+    needs = needs_of_feed_forward(sizes, workload);
+  }
+  part.activations = repeated + divided.value;
+  part.kept = needs.kept;
+  part.passing = needs.passing;
+  part.split = Split{.name = "columns",
+                     .units = units,
+                     .parameters = divided_parameters_of(products),
+                     .activations = divided,
+                     .products = network == FeedForward::Dense ? plain(products) : std::vector<MatrixProduct>{},
+                     .norm_sums = norms * norm_sums_of(sizes)};
+  return part;
+}
+
+}  // namespace isobar::decoder

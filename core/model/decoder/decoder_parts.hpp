@@ -1,0 +1,51 @@
+#pragma once
+
+#include "core/model/append_layer.hpp"
+#include "core/model/decoder/decoder_sizes.hpp"
+#include "core/model/workload.hpp"
+
+#include <cstdint>
+#include <vector>
+
+namespace isobar::decoder {
+
+/// A product of each token, or of those that come to an expert, with a matrix of parameters.
+struct DecoderProduct {
+  std::uint64_t inputs = 0;
+  std::uint64_t outputs = 0;
+  std::uint64_t matrices = 1;   ///< of experts, one each
+  std::uint64_t per_token = 1;  ///< through how many of them a token goes
+  bool is_routed = false;       ///< of experts
+  /// How tensor parallelism divides it: not at all (each shard computes all of it), its outputs or its inputs.
+  enum class Division : std::uint8_t { None, Outputs, Inputs };
+  Division division = Division::Outputs;
+  bool has_bias = false;
+
+  std::uint64_t weights() const { return inputs * outputs * matrices; }
+  std::uint64_t biases() const { return has_bias ? outputs * matrices : 0; }
+  std::uint64_t multiply_adds_of_token() const { return inputs * outputs * per_token; }
+};
+
+/// The products of a part of a block, in the order in which they run.
+std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, Mixer mixer);
+std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, FeedForward network);
+
+/// Normalizations of `hidden` numbers in a part of a block.
+std::uint64_t norms_of_mixer(const DecoderSizes& sizes);
+std::uint64_t norms_of_feed_forward(const DecoderSizes& sizes);
+
+/// The core of a mixer: what it computes beside its products.
+struct MixerCore {
+  double multiply_adds = 0;       ///< of a sample
+  double convolved = 0;           ///< of `multiply_adds`, those of convolutions, which have parameters
+  std::uint64_t query_width = 0;  ///< of attention: numbers of a head's query
+  std::uint64_t value_width = 0;
+  std::uint64_t rotated = 0;  ///< numbers of a token that rotary positions turn
+};
+MixerCore core_of(const DecoderSizes& sizes, const DecoderBlock& block, std::uint64_t sequence);
+
+/// The mixer of a block as a layer of its own, "attention", and its feed-forward network, "mlp". The block has one.
+LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload);
+LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload);
+
+}  // namespace isobar::decoder
