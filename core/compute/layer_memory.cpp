@@ -1,15 +1,27 @@
 #include "core/compute/layer_memory.hpp"
 
 #include "core/compute/transformer.hpp"
+#include "core/model/decoder/decoder_parts.hpp"
 
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <variant>
 #include <vector>
 
 namespace isobar::compute {
 
 namespace {
+
+/// What a block of a decoder, or a part of one, keeps.
+Bytes activations_of_decoder(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload,
+                             const LayerDivision& division)
+{
+  const auto kept = decoder::kept_bytes(sizes, layer, workload);
+  const auto shards = static_cast<double>(division.shards);
+  const auto parts = static_cast<double>(workload.context.degree);
+  return Bytes((kept.repeated / (division.divides_sequence ? shards : 1) + kept.divided / shards) / parts);
+}
 
 /// What a layer that is not recomputed keeps.
 Bytes all_activations(const TransformerLayer& layer, const Workload& workload, const LayerDivision& division)
@@ -25,7 +37,7 @@ Bytes all_activations(const TransformerLayer& layer, const Workload& workload, c
   if (layer.attention == Attention::Unfused) divided += layer.scores * (z + mask * (1 + z));
   if (layer.attention == Attention::Fused && layer.scores > 0) {
     constexpr double sum_of_exponentials = 4;  // bytes of each token and head
-    divided += sum_of_exponentials * numbers / layer.width;
+    divided += sum_of_exponentials * layer.tokens * layer.heads;
   }
   return Bytes(repeated / (division.divides_sequence ? shards : 1) + divided / shards);
 }
@@ -158,7 +170,12 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
                          const LayerDivision& division, const SailorSizes* sizes, bool begins_stage)
 {
   const auto all_of = [&](std::size_t each, const TransformerLayer& layer_of) {
-    if (sizes == nullptr) return all_activations(layer_of, workload, division);
+    if (sizes == nullptr) {
+      const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
+      const bool is_block = layer_of.looked_up == 0 && layer_of.vocabulary == 0;
+      if (decoder == nullptr || !is_block) return all_activations(layer_of, workload, division);
+      return activations_of_decoder(*decoder, decoder_layer(each, *decoder), workload, division);
+    }
     return sizes->of_layer(workload, each, division.shards).activations * samples_of_microbatch(workload);
   };
   const auto of_layer = transformer_layer(workload, layer, division.shards, framework);

@@ -88,20 +88,26 @@ class Pricing {
   {
     Seconds total;
     for (const auto& linear : layer_.linears) {
-      if (!linear.divides_inputs) total += product(linear, ProductLayout::NT);
+      if (!linear.divides_inputs && linear.is_divided) total += product(linear, ProductLayout::NT);
     }
     return total;
   }
 
   /// Of the forward pass.
-  Seconds last_product() const { return product(layer_.linears.back(), ProductLayout::TN); }
+  Seconds last_product() const
+  {
+    const auto last = std::find_if(layer_.linears.rbegin(), layer_.linears.rend(),
+                                   [](const auto& linear) { return linear.divides_inputs; });
+    return last == layer_.linears.rend() ? Seconds(0) : product(*last, ProductLayout::TN);
+  }
 
   Seconds attention(Pass pass) const
   {
-    if (layer_.scores == 0) return {};
-    if (layer_.attention == Attention::Fused) return fused(pass);
+    const Seconds rest = recurrence(pass);
+    if (layer_.scores == 0) return rest;
+    if (layer_.attention == Attention::Fused) return rest + fused(pass);
     const UnfusedTimes parts = unfused_times(pass);
-    return parts.products + parts.softmax + parts.dropout;
+    return rest + parts.products + parts.softmax + parts.dropout;
   }
 
   Seconds memory_bound(Pass pass) const
@@ -112,6 +118,8 @@ class Pricing {
     total += layer_.residuals * bound(residual(), repeated, pass);
     total += bound(activation(), layer_.tokens * layer_.inner / shards_, pass);
     total += bound(rotation_cost, layer_.tokens * layer_.rotated / shards_, pass);
+    total += bound(norm_cost, layer_.tokens * layer_.normed_heads / shards_, pass);
+    total += bound(rotation_cost, layer_.tokens * layer_.routed, pass);
     if (layer_.looked_up > 0) {
       total += bound(lookup_cost, repeated, pass);
       total += bound(table_cost, layer_.looked_up - layer_.divided_table * (1 - 1 / shards_), pass);
@@ -184,16 +192,17 @@ class Pricing {
 
   Seconds product(const TransformerLayer::Linear& linear, ProductLayout layout) const
   {
+    const double shards = linear.is_divided ? shards_ : 1;
     const double m = linear.rows;
-    const double n = linear.outputs / (linear.divides_inputs ? 1 : shards_);
-    const double k = linear.inputs / (linear.divides_inputs ? shards_ : 1);
+    const double n = linear.outputs / (linear.divides_inputs ? 1 : shards);
+    const double k = linear.inputs / (linear.divides_inputs ? shards : 1);
     switch (layout) {
       case ProductLayout::TN:
-        return product(m, n, k, layout);
+        return linear.products * product(m, n, k, layout);
       case ProductLayout::NN:
-        return product(m, k, n, layout);
+        return linear.products * product(m, k, n, layout);
       case ProductLayout::NT:
-        return product(n, k, m, layout);
+        return linear.products * product(n, k, m, layout);
     }
     return {};
   }
@@ -232,15 +241,24 @@ class Pricing {
     return Bytes(elements * of(cost.bytes, pass) * width_) / bandwidth(cost.which, fraction, pass);
   }
 
-  /// Scores x width: of half of them where attention is causal.
+  /// Scores x width, of those that a token sees.
   Seconds fused(Pass pass) const
   {
-    const double part = layer_.is_causal ? 0.5 : 1;
-    const Flops forward(4 * layer_.scores * layer_.width * part / shards_);
+    const Flops forward(4 * layer_.scores * layer_.width * layer_.seen / shards_);
     if (table_ != nullptr && !table_->attention.empty()) return measured_attention(forward, pass);
-    const auto rate = device_.peak(workload_.dtype, workload_.has_tf32_products) *
-                      (device_.fused_attention * framework_.attention_speed);
-    return forward * (pass == Pass::Forward ? 1 : backward_attention) / rate;
+    return forward * (pass == Pass::Forward ? 1 : backward_attention) / attention_rate();
+  }
+
+  FlopsPerSecond attention_rate() const
+  {
+    return device_.peak(workload_.dtype, workload_.has_tf32_products) *
+           (device_.fused_attention * framework_.attention_speed);
+  }
+
+  Seconds recurrence(Pass pass) const
+  {
+    if (layer_.recurrence == Flops(0)) return {};
+    return layer_.recurrence / shards_ * (pass == Pass::Forward ? 1 : 2) / attention_rate();
   }
 
   /// By the rate of the measured attention whose sequence, width and number of heads are the nearest.
@@ -420,6 +438,24 @@ Seconds gradient_time(double parameters_of_device, const DeviceConstants& device
   return Bytes(parameters_of_device * framework.gradients) / copy_rate(device, framework);
 }
 
+namespace {
+
+double parameters_of_norm(const Workload& workload)
+{
+  if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
+    return static_cast<double>(parameters_of(sizes->norm));
+  }
+  return std::holds_alternative<LlamaSizes>(workload.model) ? 1 : 2;
+}
+
+bool is_gated(const Workload& workload)
+{
+  if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) return sizes->is_gated;
+  return std::holds_alternative<LlamaSizes>(workload.model);
+}
+
+}  // namespace
+
 BytesPerElement least_bytes(BoundOperator which, const Workload& workload)
 {
   const bool drops = workload.training.dropout > 0;
@@ -427,7 +463,7 @@ BytesPerElement least_bytes(BoundOperator which, const Workload& workload)
     case BoundOperator::Norm:
       return norm_cost.bytes;
     case BoundOperator::Activation:
-      return std::holds_alternative<LlamaSizes>(workload.model) ? gated_cost.bytes : activation_cost.bytes;
+      return is_gated(workload) ? gated_cost.bytes : activation_cost.bytes;
     case BoundOperator::Residual:
       return drops ? dropout_residual_cost.bytes : residual_cost.bytes;
     case BoundOperator::Softmax:
@@ -449,14 +485,19 @@ double parameters_of_shard(const Workload& workload, std::size_t layer, std::siz
 {
   const auto of_layer = transformer_layer(workload, layer, shards, framework);
   const auto t = static_cast<double>(shards);
+  const bool has_table = of_layer.looked_up > 0 || of_layer.vocabulary > 0;  // which a framework may pad
+  if (std::holds_alternative<DecoderSizes>(workload.model) && !has_table) {
+    const Layer& own = workload.layers[layer];
+    const auto divided = static_cast<double>(own.split ? own.split->parameters : 0);
+    return static_cast<double>(own.parameters) - divided * (1 - 1 / t);
+  }
   double count = of_layer.looked_up - of_layer.divided_table * (1 - 1 / t);
   for (const auto& linear : of_layer.linears) {
     if (of_layer.has_tied_head) continue;
     count += linear.inputs * linear.outputs / t;
     if (linear.has_bias) count += linear.outputs / (linear.divides_inputs ? 1 : t);
   }
-  const double of_norm = std::holds_alternative<LlamaSizes>(workload.model) ? 1 : 2;
-  return count + of_norm * of_layer.norms * of_layer.hidden;
+  return count + parameters_of_norm(workload) * of_layer.norms * of_layer.hidden;
 }
 
 }  // namespace isobar::compute

@@ -2,7 +2,9 @@
 
 #include "core/compute/layer_time.hpp"
 #include "core/errors.hpp"
+#include "core/model/decoder/decoder_parts.hpp"
 #include "core/model/model_sizes.hpp"
+#include "core/model/models.hpp"
 
 #include <fmt/format.h>
 
@@ -18,6 +20,7 @@ namespace {
 // bounds, the operators by counting kernels.
 constexpr double attention_share = 0.6;
 constexpr double feed_forward_share = 0.4;
+constexpr double experts_share = 0.8;  // with a router, and copies to experts and back
 constexpr double embedding_share = 0.3;
 constexpr double small_share = 0.2;
 
@@ -25,21 +28,6 @@ double number(std::uint64_t count)
 {
   return static_cast<double>(count);
 }
-
-/// Sizes that gpt and llama share.
-struct Decoder {
-  std::uint64_t layers;
-  double hidden;
-  double heads;
-  double kv_width;
-  double intermediate;
-  std::uint64_t vocabulary;
-  double positions;
-  Attention attention;
-  Unit unit;
-  bool tied;
-  bool is_llama;
-};
 
 class Builder {
  public:
@@ -53,31 +41,41 @@ class Builder {
     layer_.host_share = 0;
   }
 
-  void attention(Attention how, double heads, double kv_width, bool is_causal, bool has_bias)
+  /// Of an encoder: it sees all tokens.
+  void attention(Attention how, double heads)
   {
     const double hidden = layer_.hidden;
-    layer_.linears.push_back({tokens_, hidden, hidden + 2 * kv_width, false, has_bias});
-    layer_.linears.push_back({tokens_, hidden, hidden, true, has_bias});
-    layer_.attention = how;
-    layer_.scores = samples_ * heads * sequence_ * sequence_;
-    layer_.width = hidden / heads;
-    layer_.kept_heads = 2 * hidden + 2 * kv_width;
-    layer_.is_causal = is_causal;
-    layer_.norms += 1;
-    layer_.residuals += 1;
+    layer_.linears.push_back({tokens_, hidden, 3 * hidden, false, true});
+    layer_.linears.push_back({tokens_, hidden, hidden, true, true});
+    layer_.kept_heads = 4 * hidden;
+    scores(how, heads, hidden / heads);
+    add_part(1);
     layer_.host_share += attention_share;
   }
-  void up(double intermediate, bool is_gated, bool has_bias)
+  void scores(Attention how, double heads, double width)
   {
-    layer_.linears.push_back({tokens_, layer_.hidden, (is_gated ? 2 : 1) * intermediate, false, has_bias});
-    layer_.inner = intermediate;
-    layer_.is_gated = is_gated;
+    layer_.attention = how;
+    layer_.heads = heads;
+    layer_.scores = samples_ * heads * sequence_ * sequence_;
+    layer_.width = width;
   }
-  void down(double intermediate, bool has_bias)
+  /// Adds what surrounds a part of a block.
+  void add_part(double norms)
   {
-    layer_.linears.push_back({tokens_, intermediate, layer_.hidden, true, has_bias});
-    layer_.norms += 1;
+    layer_.norms += norms;
     layer_.residuals += 1;
+  }
+  void up(double intermediate)
+  {
+    layer_.linears.push_back({tokens_, layer_.hidden, intermediate, false, true});
+    layer_.inner = intermediate;
+    layer_.host_share += feed_forward_share / 2;
+  }
+  void down(double intermediate)
+  {
+    layer_.linears.push_back({tokens_, intermediate, layer_.hidden, true, true});
+    add_part(1);
+    layer_.host_share += feed_forward_share / 2;
   }
   void embedding(double words, double others)
   {
@@ -90,6 +88,8 @@ class Builder {
     layer_.linears.push_back({samples_, layer_.hidden, outputs, false, true});
     layer_.host_share += small_share;
   }
+  double samples() const { return samples_; }
+  double sequence() const { return sequence_; }
   TransformerLayer& layer() { return layer_; }
 
  private:
@@ -104,31 +104,119 @@ double padded(std::uint64_t vocabulary, std::size_t shards, const Framework& fra
   return number(framework.pads_vocabulary ? padded_vocabulary(vocabulary, shards) : vocabulary);
 }
 
-TransformerLayer decoder(const Workload& workload, std::size_t layer, const Decoder& sizes, double vocabulary)
+/// A layer of a decoder whose block has those parts.
+class DecoderOperators {
+ public:
+  DecoderOperators(const Workload& workload, const DecoderSizes& sizes)
+      : sizes_(sizes), sequence_(workload.sequence), builder_(workload, number(sizes.hidden)), layer_(builder_.layer())
+  {
+  }
+
+  TransformerLayer embedding(double vocabulary)
+  {
+    builder_.embedding(vocabulary, number(sizes_.positions));
+    if (sizes_.has_embedding_norm) layer_.norms += 1;
+    return layer_;
+  }
+
+  TransformerLayer parts(const DecoderBlock& block, bool has_mixer, bool has_feed_forward, bool predicts_further)
+  {
+    if (has_mixer) add_mixer(block);
+    if (has_feed_forward) add_feed_forward(block);
+    const bool begins_block = has_mixer || block.mixer == Mixer::None;
+    if (predicts_further && begins_block) {  // the product of a state and an embedding, and their norms
+      layer_.linears.push_back({layer_.tokens, 2 * layer_.hidden, layer_.hidden, false, false, false});
+      layer_.norms += 3;
+    }
+    return layer_;
+  }
+
+  /// For each prediction of a token.
+  TransformerLayer head(double vocabulary)
+  {
+    layer_.tokens *= 1 + number(sizes_.mtp_blocks.size());
+    layer_.linears.push_back({layer_.tokens, number(sizes_.hidden), vocabulary, false, false});
+    layer_.norms = 1;
+    layer_.vocabulary = vocabulary;
+    layer_.has_tied_head = sizes_.tied;
+    layer_.host_share = 1;
+    return layer_;
+  }
+
+ private:
+  void add(const std::vector<decoder::DecoderProduct>& products)
+  {
+    using Division = decoder::DecoderProduct::Division;
+    for (const auto& product : products) {
+      const double rows = layer_.tokens * number(product.per_token) / number(product.matrices);
+      layer_.linears.push_back({rows, number(product.inputs), number(product.outputs),
+                                product.division == Division::Inputs, product.has_bias,
+                                product.division != Division::None, number(product.matrices)});
+    }
+  }
+
+  void add_mixer(const DecoderBlock& block)
+  {
+    add(decoder::products_of(sizes_, block.mixer));
+    const auto core = decoder::core_of(sizes_, block, sequence_);
+    const double pairs = builder_.sequence() * builder_.sequence();
+    layer_.rotated = number(core.rotated);
+    if (core.query_width > 0) {
+      const std::uint64_t widths = core.query_width + core.value_width;
+      builder_.scores(sizes_.attention, number(sizes_.heads), number(widths) / 2);
+      layer_.is_causal = true;
+      layer_.seen =
+          sizes_.model == DecoderModel::Decoder ? seen_pairs(sizes_, block.mixer, sequence_) / pairs : causal_part;
+      const std::uint64_t keys = block.mixer == Mixer::Latent ? sizes_.heads : sizes_.kv_heads;
+      layer_.kept_heads = number((sizes_.heads + keys) * widths);
+    }
+    layer_.recurrence = Flops(2 * builder_.samples() * core.recurrence);
+    layer_.normed_heads = number(core.normed);
+    builder_.add_part(number(decoder::norms_of_mixer(sizes_)));
+    layer_.host_share += attention_share;
+  }
+
+  void add_feed_forward(const DecoderBlock& block)
+  {
+    add(decoder::products_of(sizes_, block.feed_forward));
+    layer_.is_gated = sizes_.is_gated;
+    if (block.feed_forward == FeedForward::Experts) {
+      const ExpertSizes& experts = sizes_.experts;
+      const std::uint64_t width = experts.latent > 0 ? experts.latent : sizes_.hidden;
+      layer_.inner = number(experts.per_token * experts.intermediate + experts.shared);
+      layer_.routed = 2 * number(experts.per_token * width);
+      layer_.host_share += experts_share;
+    } else {
+      layer_.inner = number(sizes_.intermediate);
+      layer_.host_share += feed_forward_share;
+    }
+    builder_.add_part(number(decoder::norms_of_feed_forward(sizes_)));
+  }
+
+  static constexpr double causal_part = 0.5;
+  const DecoderSizes& sizes_;
+  std::uint64_t sequence_;
+  Builder builder_;
+  TransformerLayer& layer_;
+};
+
+TransformerLayer decoder_layer_of(const Workload& workload, const DecoderLayer& layer, const DecoderSizes& sizes,
+                                  const DecoderBlock& block, double vocabulary)
 {
   using Kind = DecoderLayer::Kind;
-  Builder builder(workload, sizes.hidden);
-  const bool has_bias = !sizes.is_llama;
-  const auto kind = decoder_layer(layer, sizes.layers, sizes.unit).kind;
-  if (kind == Kind::Embedding) builder.embedding(vocabulary, sizes.positions);
-  if (kind == Kind::Block || kind == Kind::Attention) {
-    builder.attention(sizes.attention, sizes.heads, sizes.kv_width, true, has_bias);
-    if (sizes.is_llama) builder.layer().rotated = sizes.hidden + sizes.kv_width;
+  DecoderOperators operators(workload, sizes);
+  switch (layer.kind) {
+    case Kind::Embedding:
+      return operators.embedding(vocabulary);
+    case Kind::Head:
+      return operators.head(vocabulary);
+    default:
+      break;
   }
-  if (kind == Kind::Block || kind == Kind::FeedForward) {
-    builder.up(sizes.intermediate, sizes.is_llama, has_bias);
-    builder.down(sizes.intermediate, has_bias);
-    builder.layer().host_share += feed_forward_share;
-  }
-  if (kind == Kind::Head) {
-    auto& head = builder.layer();
-    head.linears.push_back({head.tokens, sizes.hidden, vocabulary, false, false});
-    head.norms = 1;
-    head.vocabulary = vocabulary;
-    head.has_tied_head = sizes.tied;
-    head.host_share = 1;
-  }
-  return builder.layer();
+  const bool has_mixer = layer.kind != Kind::FeedForward && block.mixer != Mixer::None;
+  const bool has_feed_forward = layer.kind != Kind::Attention && block.feed_forward != FeedForward::None;
+  const bool is_mtp = !sizes.mtp_blocks.empty() && layer.block >= sizes.blocks.size();  // parts of a gpt have one block
+  return operators.parts(block, has_mixer, has_feed_forward, is_mtp);
 }
 
 constexpr std::size_t layers_of_encoder = 3;
@@ -146,13 +234,11 @@ TransformerLayer encoder(const Workload& workload, std::size_t layer, const Bert
   } else if (layer > pooler) {
     builder.of_samples(number(sizes.classes));
   } else if ((layer - 1) % layers_of_encoder == 0) {
-    builder.attention(sizes.attention, number(sizes.heads), number(sizes.hidden), false, true);
+    builder.attention(sizes.attention, number(sizes.heads));
   } else if ((layer - 1) % layers_of_encoder == 1) {
-    builder.up(number(sizes.intermediate), false, true);
-    builder.layer().host_share += feed_forward_share / 2;
+    builder.up(number(sizes.intermediate));
   } else {
-    builder.down(number(sizes.intermediate), true);
-    builder.layer().host_share += feed_forward_share / 2;
+    builder.down(number(sizes.intermediate));
   }
   return builder.layer();
 }
@@ -166,38 +252,21 @@ TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, 
   if (const auto* bert = std::get_if<BertSizes>(&workload.model)) {
     return encoder(workload, layer, *bert, padded(bert->vocabulary, shards, framework));
   }
-  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) {
-    const double hidden = number(gpt->hidden);
-    const Decoder sizes = {gpt->layers,
-                           hidden,
-                           number(gpt->heads),
-                           hidden,
-                           number(gpt->intermediate),
-                           gpt->vocabulary,
-                           number(gpt->positions),
-                           gpt->attention,
-                           gpt->unit,
-                           gpt->tied,
-                           false};
-    return decoder(workload, layer, sizes, padded(gpt->vocabulary, shards, framework));
-  }
-  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) {
-    const Decoder sizes = {llama->layers,
-                           number(llama->hidden),
-                           number(llama->heads),
-                           number(llama->hidden / llama->heads * llama->kv_heads),
-                           number(llama->intermediate),
-                           llama->vocabulary,
-                           0,
-                           llama->attention,
-                           llama->unit,
-                           false,
-                           true};
-    return decoder(workload, layer, sizes, padded(llama->vocabulary, shards, framework));
+  const auto uniform = [&](const auto& sizes) {
+    const DecoderSizes parts = decoder_parts_of(sizes);
+    return decoder_layer_of(workload, decoder_layer(layer, sizes.layers, sizes.unit), parts, parts.blocks.front(),
+                            padded(sizes.vocabulary, shards, framework));
+  };
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return uniform(*gpt);
+  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return uniform(*llama);
+  if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
+    const DecoderLayer which = decoder_layer(layer, *sizes);
+    return decoder_layer_of(workload, which, *sizes, decoder_block(*sizes, which.block),
+                            padded(sizes->vocabulary, shards, framework));
   }
   throw InputError("workload " + workload.name,
                    "has no operators that are known; compute: operators takes models bert, "
-                   "gpt and llama; use compute: rate");
+                   "gpt, llama and decoder; use compute: rate");
 }
 
 BlockOfLayers block_of(const Workload& workload, std::size_t layer)
@@ -214,6 +283,14 @@ BlockOfLayers block_of(const Workload& workload, std::size_t layer)
   };
   if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return of_decoder(*gpt);
   if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return of_decoder(*llama);
+  if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
+    const DecoderLayer which = decoder_layer(layer, *sizes);
+    const DecoderBlock& block = decoder_block(*sizes, which.block);
+    const bool is_pair = block.mixer != Mixer::None && block.feed_forward != FeedForward::None;
+    if (is_pair && which.kind == DecoderLayer::Kind::Attention) return {layer, layer + 1};
+    if (is_pair && which.kind == DecoderLayer::Kind::FeedForward) return {layer - 1, layer};
+    return {layer, layer};
+  }
   if (const auto* bert = std::get_if<BertSizes>(&workload.model)) {
     if (layer == 0 || layer > layers_of_encoder * bert->encoders) return {layer, layer};
     const std::size_t first = layer - (layer - 1) % layers_of_encoder;

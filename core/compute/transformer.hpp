@@ -9,8 +9,8 @@
 
 namespace isobar::compute {
 
-/// A layer of bert, gpt or llama as operators. Numbers are of the whole layer; shards divide heads, `inner` and the
-/// vocabulary.
+/// A layer of bert, gpt, llama or decoder as operators. Numbers are of the whole layer; shards divide heads, `inner`
+/// and the vocabulary.
 struct TransformerLayer {
   /// A product of each token's (or sample's) numbers with parameters.
   struct Linear {
@@ -19,6 +19,8 @@ struct TransformerLayer {
     double outputs = 0;
     bool divides_inputs = false;  ///< shards divide the inputs; otherwise the outputs
     bool has_bias = true;
+    bool is_divided = true;  ///< false: each shard computes all of it
+    double products = 1;     ///< equal ones, each of `rows`: of experts
   };
 
   double tokens = 0;
@@ -27,15 +29,22 @@ struct TransformerLayer {
   // Attention
   Attention attention = Attention::Unfused;
   double scores = 0;      ///< of all heads; 0: none
-  double width = 0;       ///< of a head
+  double seen = 1;        ///< the part of them that a fused kernel computes
+  double heads = 0;       ///< that have scores
+  double width = 0;       ///< of a head: the mean of its query's and its value's
   double kept_heads = 0;  ///< numbers of a token in queries, keys, values and the weighted sum
   bool is_causal = false;
   double rotated = 0;  ///< numbers of a token that rotary positions turn
+  /// Work beside attention on scores and products with parameters, which shards divide: a delta net's and Mamba-2's
+  /// recurrence and convolution, an indexer's scores. It runs at the rate of fused attention.
+  Flops recurrence = {};
   // Memory-bound
-  double norms = 0;  ///< of `hidden` numbers of each token
+  double norms = 0;         ///< of `hidden` numbers of each token
+  double normed_heads = 0;  ///< numbers of a token in norms that shards divide
   double residuals = 0;
   double inner = 0;          ///< numbers of a token between the products of a feed-forward network
   bool is_gated = false;     ///< of two such vectors, one gates the other
+  double routed = 0;         ///< numbers of a token that are copied to its experts, and back
   double looked_up = 0;      ///< parameters of the tables of an embedding
   double divided_table = 0;  ///< of `looked_up`
   double vocabulary = 0;     ///< of a head
@@ -43,7 +52,7 @@ struct TransformerLayer {
   double host_share = 1;  ///< of the kernels of a block
 };
 
-/// @throws InputError when no generator of bert, gpt or llama made the layers.
+/// @throws InputError when no generator of bert, gpt, llama or decoder made the layers.
 TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, std::size_t shards,
                                    const Framework& framework);
 

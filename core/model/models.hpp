@@ -97,7 +97,7 @@ void build_llama(const LlamaSizes& sizes, Workload& workload);
 /// equal parts as if they were.
 void build_decoder(const DecoderSizes& sizes, Workload& workload);
 
-/// A gpt and a llama as decoders, without their blocks, which are all alike: DecoderBlock{}.
+/// A gpt and a llama as decoders with one block: all of theirs are alike.
 DecoderSizes decoder_parts_of(const GptSizes& sizes);
 DecoderSizes decoder_parts_of(const LlamaSizes& sizes);
 

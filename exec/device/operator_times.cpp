@@ -189,7 +189,7 @@ class Timer {
 Product product_of(const compute::TransformerLayer::Linear& linear, std::uint64_t shards, ProductLayout layout)
 {
   const auto whole = [](double count) { return static_cast<std::uint64_t>(std::max(1.0, std::round(count))); };
-  const auto divided = static_cast<double>(shards);
+  const auto divided = static_cast<double>(linear.is_divided ? shards : 1);
   const std::uint64_t rows = whole(linear.rows);
   const std::uint64_t outputs = whole(linear.outputs / (linear.divides_inputs ? 1 : divided));
   const std::uint64_t inputs = whole(linear.inputs / (linear.divides_inputs ? divided : 1));

@@ -135,7 +135,7 @@ class Builder {
     LayerSizes& first = mixer ? *mixer : *feed_forward;
     first.parameters += 2 * hidden * hidden + 3 * parameters_of(sizes_.norm) * hidden;
     first.multiply_adds += 2 * states_ * static_cast<double>(hidden);
-    first.activations += z_ * (2 + 2) * states_;  // both inputs of the product, before and after their norms
+    first.activations += z_ * kept_states_of_mtp * states_;
     for (auto* part : {&mixer, &feed_forward}) {
       if (*part) (*part)->output += passed;
     }
@@ -183,6 +183,7 @@ class Builder {
 DecoderSizes decoder_parts_of(const GptSizes& sizes)
 {
   DecoderSizes decoder;
+  decoder.blocks = {{.rotates = false}};
   decoder.model = DecoderModel::Gpt;
   decoder.hidden = sizes.hidden;
   decoder.vocabulary = sizes.vocabulary;
@@ -203,6 +204,7 @@ DecoderSizes decoder_parts_of(const GptSizes& sizes)
 DecoderSizes decoder_parts_of(const LlamaSizes& sizes)
 {
   DecoderSizes decoder;
+  decoder.blocks = {{}};
   decoder.model = DecoderModel::Llama;
   decoder.hidden = sizes.hidden;
   decoder.vocabulary = sizes.vocabulary;
@@ -225,14 +227,14 @@ void build_decoder(const DecoderSizes& sizes, Workload& workload)
 void build_gpt(const GptSizes& sizes, Workload& workload)
 {
   DecoderSizes decoder = decoder_parts_of(sizes);
-  decoder.blocks.assign(sizes.layers, {.rotates = false});
+  decoder.blocks.resize(sizes.layers, decoder.blocks.front());
   build_decoder(decoder, workload);
 }
 
 void build_llama(const LlamaSizes& sizes, Workload& workload)
 {
   DecoderSizes decoder = decoder_parts_of(sizes);
-  decoder.blocks.assign(sizes.layers, {});
+  decoder.blocks.resize(sizes.layers, decoder.blocks.front());
   build_decoder(decoder, workload);
 }
 

@@ -315,36 +315,38 @@ MixerCore core_of(const DecoderSizes& sizes, const DecoderBlock& block, std::uin
     case Mixer::None:
       return core;
     case Mixer::DeltaNet: {
-      constexpr double products_of_state = 4;  // K K^T, V K^T, the state's decay, and its use (Megatron-LM's count)
+      constexpr double products_of_state = 4;  // of keys, of values and keys, the decay, and its use (Megatron-LM)
       const auto& net = sizes.delta_net;
       core.convolved = tokens * number(net.kernel * (2 * net.keys() + net.values()));
-      core.multiply_adds =
+      core.recurrence =
           core.convolved + tokens * products_of_state * number(net.value_heads * net.value_width * net.value_width);
+      core.normed = net.values();
       return core;
     }
     case Mixer::Mamba2: {
-      constexpr double products_of_state = 3.5;  // 7 FLOPs for each number of the state (Megatron-LM's count)
+      constexpr double products_of_state = 3.5;  // 7 FLOPs for each number of the state (Megatron-LM)
       const auto& mamba = sizes.mamba2;
       core.convolved = tokens * number(mamba.kernel * mamba.convolved());
-      core.multiply_adds = core.convolved + tokens * products_of_state * number(mamba.inner() * mamba.state);
+      core.recurrence = core.convolved + tokens * products_of_state * number(mamba.inner() * mamba.state);
+      core.normed = mamba.inner();
       return core;
     }
     case Mixer::Latent:
       core.query_width = sizes.latent.nope + sizes.latent.rope;
       core.value_width = sizes.latent.value;
       core.rotated = (sizes.heads + 1) * sizes.latent.rope;
+      core.normed = sizes.latent.q_rank + sizes.latent.kv_rank;
+      core.recurrence = seen_pairs(sizes, Mixer::Full, sequence) * number(sizes.indexer.heads * sizes.indexer.width);
       break;
     default:
       core.query_width = core.value_width = sizes.head_width;
       core.rotated = (sizes.heads + sizes.kv_heads) * (sizes.rotated > 0 ? sizes.rotated : sizes.head_width);
+      if (sizes.head_norm != HeadNorm::None) core.normed = (sizes.heads + sizes.kv_heads) * sizes.head_width;
       break;
   }
   if (!block.rotates) core.rotated = 0;
-  core.multiply_adds =
+  core.attention =
       seen_pairs(sizes, block.mixer, sequence) * number(sizes.heads * (core.query_width + core.value_width));
-  if (block.mixer == Mixer::Latent && sizes.indexer.heads > 0) {
-    core.multiply_adds += seen_pairs(sizes, Mixer::Full, sequence) * number(sizes.indexer.heads * sizes.indexer.width);
-  }
   return core;
 }
 
@@ -369,9 +371,9 @@ LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const 
   part.name = "attention";
   part.parameters = parameters_of(products) + others.divided + others.repeated +
                     norms * isobar::parameters_of(sizes.norm) * sizes.hidden;
-  part.score_multiply_adds = samples * (core.multiply_adds - core.convolved);
-  part.multiply_adds = tokens * multiply_adds_of(products) + samples * core.multiply_adds;
-  if (has_scores && is_recomputed) part.recomputed_multiply_adds = part.score_multiply_adds;
+  part.score_multiply_adds = samples * (core.multiply_adds() - core.convolved);
+  part.multiply_adds = tokens * multiply_adds_of(products) + samples * core.multiply_adds();
+  if (has_scores && is_recomputed) part.recomputed_multiply_adds = samples * core.attention;
   double scores = 0;  // bytes
   if (has_scores && sizes.attention == Attention::Fused) {
     constexpr double sum_of_exponentials = 4;
@@ -450,6 +452,43 @@ LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block,
                      .products = network == FeedForward::Dense ? plain(products) : std::vector<MatrixProduct>{},
                      .norm_sums = norms * norm_sums_of(sizes)};
   return part;
+}
+
+std::uint64_t parameters_of_token(const DecoderSizes& sizes)
+{
+  const Workload workload;
+  std::uint64_t sum = sizes.vocabulary * sizes.hidden + isobar::parameters_of(sizes.norm) * sizes.hidden;
+  for (const auto& block : sizes.blocks) {
+    if (block.mixer != Mixer::None) sum += mixer_of(sizes, block, workload).parameters;
+    if (block.feed_forward == FeedForward::None) continue;
+    const LayerSizes network = feed_forward_of(sizes, block, workload);
+    sum += network.parameters;
+    if (!network.experts) continue;
+    const std::uint64_t idle = network.experts->count - network.experts->per_token;
+    sum -= network.experts->parameters / network.experts->count * idle;
+  }
+  return sum;
+}
+
+KeptBytes kept_bytes(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload)
+{
+  using Kind = DecoderLayer::Kind;
+  const DecoderBlock& block = decoder_block(sizes, layer.block);
+  KeptBytes kept;
+  const auto add = [&](const LayerSizes& part) {
+    kept.divided += part.split->activations.value;
+    kept.repeated += part.activations - part.split->activations.value;
+  };
+  if (layer.kind != Kind::FeedForward && block.mixer != Mixer::None) add(mixer_of(sizes, block, workload));
+  if (layer.kind != Kind::Attention && block.feed_forward != FeedForward::None) {
+    add(feed_forward_of(sizes, block, workload));
+  }
+  const bool begins_block = layer.kind != Kind::FeedForward || block.mixer == Mixer::None;
+  if (layer.block >= sizes.blocks.size() && begins_block) {
+    const double tokens = number(workload.micro_batch) * number(workload.sequence);
+    kept.repeated += size_of(workload.dtype) * kept_states_of_mtp * tokens * number(sizes.hidden);
+  }
+  return kept;
 }
 
 }  // namespace isobar::decoder

@@ -34,18 +34,38 @@ std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, FeedForward n
 std::uint64_t norms_of_mixer(const DecoderSizes& sizes);
 std::uint64_t norms_of_feed_forward(const DecoderSizes& sizes);
 
-/// The core of a mixer: what it computes beside its products.
+/// The core of a mixer: what it computes beside its products. Multiply-adds are of a sample.
 struct MixerCore {
-  double multiply_adds = 0;       ///< of a sample
-  double convolved = 0;           ///< of `multiply_adds`, those of convolutions, which have parameters
+  double attention = 0;           ///< scores of pairs of tokens, and their use
+  double recurrence = 0;          ///< other ones, convolutions among them
+  double convolved = 0;           ///< of `recurrence`, those of convolutions, which have parameters
   std::uint64_t query_width = 0;  ///< of attention: numbers of a head's query
   std::uint64_t value_width = 0;
   std::uint64_t rotated = 0;  ///< numbers of a token that rotary positions turn
+  std::uint64_t normed = 0;   ///< numbers of a token in norms beside those of `hidden` numbers
+
+  double multiply_adds() const { return attention + recurrence; }
 };
 MixerCore core_of(const DecoderSizes& sizes, const DecoderBlock& block, std::uint64_t sequence);
 
 /// The mixer of a block as a layer of its own, "attention", and its feed-forward network, "mlp". The block has one.
 LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload);
 LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload);
+
+/// Parameters that a token uses: of experts those through which it passes, and the head's matrix, but no embedding.
+/// Blocks of multi-token prediction do not count.
+std::uint64_t parameters_of_token(const DecoderSizes& sizes);
+
+/// States of tokens that a block of multi-token prediction keeps beyond those of its parts: both inputs of its first
+/// product, before and after their norms.
+inline constexpr double kept_states_of_mtp = 4;
+
+/// Bytes of a block, or of its part, that are kept from forward until backward: on each of equal shards `repeated`, and
+/// a part of `divided`.
+struct KeptBytes {
+  double repeated = 0;
+  double divided = 0;
+};
+KeptBytes kept_bytes(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload);
 
 }  // namespace isobar::decoder
