@@ -38,7 +38,15 @@ double blocks_of(const Workload& workload)
 {
   if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) return static_cast<double>(sizes->layers);
   if (const auto* sizes = std::get_if<LlamaSizes>(&workload.model)) return static_cast<double>(sizes->layers);
-  throw Unsupported(fmt::format("workload: {} is no gpt or llama", workload.name));
+  if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
+    const std::size_t blocks = sizes->blocks.size();
+    if (workload.layers.size() == 2 + 2 * blocks) return static_cast<double>(blocks);
+    throw Unsupported(
+        fmt::format("workload: blocks of {} have one part, or predict tokens further ahead; stages of "
+                    "rows have blocks of two parts",
+                    workload.name));
+  }
+  throw Unsupported(fmt::format("workload: {} is no gpt, llama or decoder", workload.name));
 }
 
 /// Whether attention is fused, by the settings or else the text of a workload file.
@@ -96,6 +104,7 @@ RowWorkload workload_of(const MeasuredRow& row, const RowChoice& choice, std::si
   std::uint64_t vocabulary = 0;
   if (const auto* sizes = std::get_if<GptSizes>(&made.workload.model)) vocabulary = sizes->vocabulary;
   if (const auto* sizes = std::get_if<LlamaSizes>(&made.workload.model)) vocabulary = sizes->vocabulary;
+  if (const auto* sizes = std::get_if<DecoderSizes>(&made.workload.model)) vocabulary = sizes->vocabulary;
   settings["vocabulary"] = fmt::to_string(compute::padded_vocabulary(vocabulary, most_shards));
   read();
   return made;

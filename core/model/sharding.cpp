@@ -23,20 +23,27 @@ constexpr NameTable<ContextExchange, 3> exchanges = {{{ContextExchange::Ring, "r
 
 /// The sizes of a model's attention that count here.
 struct AttentionSizes {
-  std::uint64_t layers = 0;  // blocks
-  std::uint64_t hidden = 0;
   std::uint64_t heads = 0;
   std::uint64_t kv_heads = 0;
   Unit unit = Unit::Block;
 };
 
+bool is_latent(const DecoderSizes& sizes)
+{
+  return std::any_of(sizes.blocks.begin(), sizes.blocks.end(),
+                     [](const DecoderBlock& block) { return block.mixer == Mixer::Latent; });
+}
+
 std::optional<AttentionSizes> attention_sizes(const Workload& workload)
 {
   if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) {
-    return AttentionSizes{gpt->layers, gpt->hidden, gpt->heads, gpt->heads, gpt->unit};
+    return AttentionSizes{gpt->heads, gpt->heads, gpt->unit};
   }
   if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) {
-    return AttentionSizes{llama->layers, llama->hidden, llama->heads, llama->kv_heads, llama->unit};
+    return AttentionSizes{llama->heads, llama->kv_heads, llama->unit};
+  }
+  if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
+    return AttentionSizes{sizes->heads, is_latent(*sizes) ? sizes->heads : sizes->kv_heads, sizes->unit};
   }
   return std::nullopt;
 }
@@ -75,14 +82,63 @@ std::string text_of(const ContextParallelism& context)
   return fmt::format("{} parts ({})", context.degree, name_of(context.exchange));
 }
 
+namespace {
+
+bool is_attention(const DecoderLayer& layer)
+{
+  return layer.kind == DecoderLayer::Kind::Attention;
+}
+
+/// Of an attention of a decoder. Latent attention exchanges its expanded keys and values.
+std::optional<AttentionWidths> widths_of(const DecoderSizes& sizes, Mixer mixer)
+{
+  if (mixer == Mixer::DeltaNet || mixer == Mixer::Mamba2) return std::nullopt;
+  const auto heads = static_cast<double>(sizes.heads);
+  if (mixer == Mixer::Latent) {
+    const auto& latent = sizes.latent;
+    const double mean = static_cast<double>(latent.nope + latent.rope + latent.value) / 2;
+    return AttentionWidths{heads * mean, heads * mean};
+  }
+  const auto width = static_cast<double>(sizes.head_width);
+  return AttentionWidths{heads * width, static_cast<double>(sizes.kv_heads) * width};
+}
+
+}  // namespace
+
 std::optional<AttentionWidths> attention_widths(const Workload& workload, std::size_t layer)
 {
-  const auto sizes = attention_sizes(workload);
-  if (!sizes) return std::nullopt;
-  if (decoder_layer(layer, sizes->layers, sizes->unit).kind != DecoderLayer::Kind::Attention) return std::nullopt;
-  const std::uint64_t keys = sizes->hidden / sizes->heads * sizes->kv_heads;  // heads divide the width
-  return AttentionWidths{static_cast<double>(sizes->hidden), static_cast<double>(keys)};
+  const auto uniform = [&](const auto& sizes, std::uint64_t kv_heads) -> std::optional<AttentionWidths> {
+    if (!is_attention(decoder_layer(layer, sizes.layers, sizes.unit))) return std::nullopt;
+    const std::uint64_t keys = sizes.hidden / sizes.heads * kv_heads;  // heads divide the width
+    return AttentionWidths{static_cast<double>(sizes.hidden), static_cast<double>(keys)};
+  };
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return uniform(*gpt, gpt->heads);
+  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return uniform(*llama, llama->kv_heads);
+  const auto* sizes = std::get_if<DecoderSizes>(&workload.model);
+  if (sizes == nullptr) return std::nullopt;
+  const DecoderLayer which = decoder_layer(layer, *sizes);
+  if (!is_attention(which)) return std::nullopt;
+  return widths_of(*sizes, decoder_block(*sizes, which.block).mixer);
 }
+
+namespace {
+
+/// What of a decoder cannot be computed on parts of sequences by exchanges of keys and values; none.
+std::optional<std::string> why_not_in_parts(const DecoderSizes& sizes)
+{
+  for (const auto* blocks : {&sizes.blocks, &sizes.mtp_blocks}) {
+    for (const auto& block : *blocks) {
+      if (block.mixer == Mixer::DeltaNet || block.mixer == Mixer::Mamba2) {
+        return fmt::format("layer type {} passes a state along the sequence", name_of(block.mixer));
+      }
+    }
+  }
+  if (sizes.indexer.heads > 0) return "an indexer (index_n_heads) scores all tokens";
+  if (!sizes.mtp_blocks.empty()) return "multi-token prediction (mtp_layers) reads the next tokens";
+  return std::nullopt;
+}
+
+}  // namespace
 
 std::optional<std::string> why_not_divided(const Workload& workload, const ContextParallelism& context,
                                            std::size_t shards)
@@ -91,6 +147,11 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Conte
   const auto sizes = attention_sizes(workload);
   if (!sizes || sizes->unit != Unit::Operator) {
     return fmt::format("the sequences of {} cannot be divided; a gpt or llama with unit: operator can", workload.name);
+  }
+  if (const auto* decoder = std::get_if<DecoderSizes>(&workload.model)) {
+    if (const auto reason = why_not_in_parts(*decoder)) {
+      return fmt::format("the sequences of {} cannot be divided: {}", workload.name, *reason);
+    }
   }
   if (workload.compute != ComputeModel::Operators) {
     return fmt::format("compute: {} does not know attention; write compute: operators and a framework",

@@ -57,7 +57,7 @@ struct AttentionWidths {
   double queries = 0;  ///< or outputs
   double keys = 0;     ///< or values
 };
-/// Those of a layer that is an attention of a gpt or llama with unit: operator; none of other layers.
+/// Those of a layer that is an attention of a gpt, llama or decoder with unit: operator; none of other layers.
 std::optional<AttentionWidths> attention_widths(const Workload& workload, std::size_t layer);
 
 /// Why the sequences of a workload cannot be divided so among groups of `shards` shards; none if they can.

@@ -231,8 +231,22 @@ struct TokenNumbers {
   double keys = 0;
 };
 
+TokenNumbers numbers_of_token(const DecoderSizes& sizes, std::size_t layer)
+{
+  const auto [kind, index] = decoder_layer(layer, sizes);
+  if (kind != DecoderLayer::Kind::Attention) return {};
+  const auto heads = static_cast<double>(sizes.heads);
+  if (decoder_block(sizes, index).mixer == Mixer::Latent) {  // queries and keys are as wide, values not
+    const double all = heads * static_cast<double>(sizes.latent.nope + sizes.latent.rope + sizes.latent.value);
+    return {all / 2, all / 2};
+  }
+  return {heads * static_cast<double>(sizes.head_width),
+          static_cast<double>(sizes.kv_heads) * static_cast<double>(sizes.head_width)};
+}
+
 TokenNumbers numbers_of_token(const Workload& workload, std::size_t layer)
 {
+  if (const auto* decoder = std::get_if<DecoderSizes>(&workload.model)) return numbers_of_token(*decoder, layer);
   // Blocks follow the embedding, two layers each; the head is last.
   const bool is_attention = layer % 2 == 1 && layer + 1 < workload.layers.size();
   if (!is_attention) return {};
@@ -240,7 +254,7 @@ TokenNumbers numbers_of_token(const Workload& workload, std::size_t layer)
     return {static_cast<double>(gpt->hidden), static_cast<double>(gpt->hidden)};
   }
   const auto* llama = std::get_if<LlamaSizes>(&workload.model);
-  ensure(llama != nullptr, "sequences of a gpt or llama are divided");
+  ensure(llama != nullptr, "sequences of a gpt, llama or decoder are divided");
   const double hidden = static_cast<double>(llama->hidden);
   return {hidden, hidden * static_cast<double>(llama->kv_heads) / static_cast<double>(llama->heads)};
 }
