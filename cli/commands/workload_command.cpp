@@ -19,6 +19,7 @@ constexpr auto workload_footer = R"(Example:
 )";
 
 struct WorkloadImport {
+  bool lists = false;
   std::string config;
   HuggingFaceImport import;
   std::string dtype;
@@ -29,6 +30,14 @@ struct WorkloadImport {
 void check(const std::string& option, std::uint64_t count, std::uint64_t highest)
 {
   if (count < 1 || count > highest) throw InputError(option, fmt::format("{} is not in 1 to {}", count, highest));
+}
+
+ExitCode list_types()
+{
+  std::string text = "model_type      workload\n";
+  for (const auto& [type, model] : huggingface_types()) text += fmt::format("{:<15} {}\n", type, model);
+  OutputFile(std::string(standard_output)).write(text);
+  return ExitCode::Done;
 }
 
 ExitCode import_config(WorkloadImport options)
@@ -63,14 +72,13 @@ void add_workload_command(CLI::App& app, Action& action)
   auto* command = app.add_subcommand("workload", "make workload files from models described elsewhere");
   command->require_subcommand(1);
   command->footer(workload_footer);
-  auto* subcommand = command->add_subcommand(
-      "import",
-      "make a workload file from a model of Hugging Face's transformers: bert, gpt2, llama, mistral, qwen2 or "
-      "qwen3");
+  auto* subcommand =
+      command->add_subcommand("import", "make a workload file from a model of Hugging Face's transformers");
   auto options = std::make_shared<WorkloadImport>();
   subcommand->option_defaults()->group("Inputs");
-  add_file(*subcommand, "CONFIG", options->config, "the model's config.json")->required();
-  add_count(*subcommand, "--sequence", options->import.sequence, "tokens per sample")->required();
+  const auto* config = add_file(*subcommand, "CONFIG", options->config, "the model's config.json");
+  const auto* sequence = add_count(*subcommand, "--sequence", options->import.sequence, "tokens per sample (required)");
+  subcommand->add_flag("--list", options->lists, "print the types of models that can be imported");
   add_count(*subcommand, "--micro-batch", options->import.micro_batch, "samples per micro-batch (default: 1)");
   subcommand->add_option("--dtype", options->dtype, "float32, bf16 or fp16 (default: that of CONFIG)");
   subcommand->add_option("--optimizer", options->optimizer,
@@ -78,7 +86,16 @@ void add_workload_command(CLI::App& app, Action& action)
   subcommand->option_defaults()->group("Output");
   add_output(*subcommand, "-o,--output", options->output, "workload file to write (YAML; default: standard output)");
   subcommand->footer(workload_footer);
-  subcommand->callback([options, &action] { action = [options] { return import_config(*options); }; });
+  subcommand->callback([options, config, sequence, &action] {
+    if (options->lists) {
+      action = list_types;
+      return;
+    }
+    for (const auto* needed : {config, sequence}) {
+      if (needed->count() == 0) throw CLI::RequiredError(needed->get_name());
+    }
+    action = [options] { return import_config(*options); };
+  });
 }
 
 }  // namespace isobar::cli

@@ -1,6 +1,9 @@
 #include "core/huggingface/config.hpp"
 
 #include "core/huggingface/config_reader.hpp"
+#include "core/huggingface/decoder_config.hpp"
+#include "core/model/decoder/decoder_file.hpp"
+#include "core/model/decoder/decoder_parts.hpp"
 #include "core/model/differences.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/names.hpp"
@@ -145,10 +148,7 @@ struct LlamaDefaults {
 LlamaDefaults llama_defaults(const std::string& model_type)
 {
   if (model_type == "mistral") return {.intermediate = 14'336, .kv_heads = 8, .positions = 131'072, .window = 4096};
-  if (model_type == "llama") return {};
-  LlamaDefaults qwen = {151'936, 22'016, 32, {}, 32'768, 4096};
-  if (model_type == "qwen3") qwen.head_width = 128;
-  return qwen;
+  return {};
 }
 
 /// Heads of keys and values. A null means as many as heads, unlike a missing key.
@@ -174,34 +174,6 @@ void check_head_width(ConfigReader& config, const LlamaSizes& sizes, std::option
   }
 }
 
-/// Remarks parameters of each block that Isobar's layers do not have.
-void leave_out(ConfigReader& config, const std::string& what, const LlamaSizes& sizes, std::uint64_t of_block)
-{
-  config.remarks().left_out += sizes.layers * of_block;
-  config.remarks().differences.push_back(fmt::format("{}, {} parameters", what, sizes.layers * of_block));
-}
-
-/// Reads biases and normalizations that a model_type adds to Llama's layers.
-void read_additions(ConfigReader& config, const LlamaSizes& sizes, const std::string& type)
-{
-  const std::uint64_t width = sizes.hidden / sizes.heads;
-  const std::uint64_t of_inputs = sizes.hidden + 2 * width * sizes.kv_heads;
-  const bool has_option = type == "llama" || type == "qwen3";
-  if (config.use() == ConfigUse::Weights) {
-    if (has_option) config.demand_boolean("attention_bias", false);
-    if (type == "llama") config.demand_boolean("mlp_bias", false);
-    return;
-  }
-  if (type == "qwen2") leave_out(config, "biases of queries, keys and values", sizes, of_inputs);
-  if (type == "qwen3") leave_out(config, "normalizations of queries and keys", sizes, 2 * width);
-  if (has_option && config.boolean("attention_bias", false)) {
-    leave_out(config, "biases of attention", sizes, of_inputs + sizes.hidden);
-  }
-  if (type == "llama" && config.boolean("mlp_bias", false)) {
-    leave_out(config, "biases of the feed-forward network", sizes, 2 * sizes.intermediate + sizes.hidden);
-  }
-}
-
 LlamaSizes read_llama(ConfigReader& config, const std::string& model_type)
 {
   const LlamaDefaults defaults = llama_defaults(model_type);
@@ -219,23 +191,17 @@ LlamaSizes read_llama(ConfigReader& config, const std::string& model_type)
   config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
   check_head_width(config, sizes, defaults.head_width);
   config.accept_text("hidden_act", {"silu", "swish"}, smooth_activations);
-  read_additions(config, sizes, model_type);
+  if (model_type == "llama") {
+    config.demand_boolean("attention_bias", false);
+    config.demand_boolean("mlp_bias", false);
+  }
   return sizes;
 }
 
 /// How far back the attention of a model of Llama's kind reaches; none: to the start.
-std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string& type, std::uint64_t layers)
+std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string& type)
 {
-  constexpr std::uint64_t first_with_window = 28;  // transformers' default of Qwen's
   if (type == "llama") return std::nullopt;
-  if (type != "mistral") {
-    if (!config.boolean("use_sliding_window", false)) return std::nullopt;
-    const auto types = config.has_value("layer_types") ? config.texts("layer_types") : std::vector<std::string>();
-    const bool is_in_list = std::find(types.begin(), types.end(), "sliding_attention") != types.end();
-    const bool follows =
-        types.empty() && config.number("max_window_layers", first_with_window) < static_cast<double>(layers);
-    if (!is_in_list && !follows) return std::nullopt;
-  }
   // transformers' default applies to a missing key; null means no window.
   if (config.has("sliding_window") && !config.has_value("sliding_window")) return std::nullopt;
   return config.count("sliding_window", longest_sequence, llama_defaults(type).window.value());
@@ -244,12 +210,42 @@ std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string
 /// The model_type of a class of transformers, such as "LlamaForCausalLM" or "LlamaModel"; none for an unknown class.
 std::optional<std::string> type_of_architecture(std::string_view architecture)
 {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> families = {{{"Bert", "bert"},
-                                                                                      {"GPT2", "gpt2"},
-                                                                                      {"Llama", "llama"},
-                                                                                      {"Mistral", "mistral"},
-                                                                                      {"Qwen2", "qwen2"},
-                                                                                      {"Qwen3", "qwen3"}}};
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 36> families = {{{"Bert", "bert"},
+                                                                                       {"Bloom", "bloom"},
+                                                                                       {"Cohere", "cohere"},
+                                                                                       {"Cohere2", "cohere2"},
+                                                                                       {"DeepseekV2", "deepseek_v2"},
+                                                                                       {"DeepseekV3", "deepseek_v3"},
+                                                                                       {"Falcon", "falcon"},
+                                                                                       {"GPT2", "gpt2"},
+                                                                                       {"GPTNeoX", "gpt_neox"},
+                                                                                       {"Gemma", "gemma"},
+                                                                                       {"Gemma2", "gemma2"},
+                                                                                       {"Gemma3", "gemma3_text"},
+                                                                                       {"Glm4", "glm4"},
+                                                                                       {"Glm4Moe", "glm4_moe"},
+                                                                                       {"GlmMoeDsa", "glm_moe_dsa"},
+                                                                                       {"GptOss", "gpt_oss"},
+                                                                                       {"Granite", "granite"},
+                                                                                       {"Llama", "llama"},
+                                                                                       {"Llama4", "llama4_text"},
+                                                                                       {"MPT", "mpt"},
+                                                                                       {"Mistral", "mistral"},
+                                                                                       {"Mixtral", "mixtral"},
+                                                                                       {"Mpt", "mpt"},
+                                                                                       {"NemotronH", "nemotron_h"},
+                                                                                       {"OPT", "opt"},
+                                                                                       {"Olmo", "olmo"},
+                                                                                       {"Olmo2", "olmo2"},
+                                                                                       {"Olmo3", "olmo3"},
+                                                                                       {"Phi3", "phi3"},
+                                                                                       {"Qwen2", "qwen2"},
+                                                                                       {"Qwen2Moe", "qwen2_moe"},
+                                                                                       {"Qwen3", "qwen3"},
+                                                                                       {"Qwen3Moe", "qwen3_moe"},
+                                                                                       {"Qwen3Next", "qwen3_next"},
+                                                                                       {"StableLm", "stablelm"},
+                                                                                       {"Starcoder2", "starcoder2"}}};
   for (const auto& [family, type] : families) {
     if (!architecture.starts_with(family)) continue;
     const auto rest = architecture.substr(family.size());
@@ -259,10 +255,27 @@ std::optional<std::string> type_of_architecture(std::string_view architecture)
   return std::nullopt;
 }
 
+/// The types whose layers compute exactly what the model does.
+const std::vector<std::string> types_with_weights = {"bert", "gpt2", "llama", "mistral"};
+
+std::vector<std::string> known_types(ConfigUse use)
+{
+  if (use == ConfigUse::Weights) return types_with_weights;
+  std::vector<std::string> known = huggingface::decoder_types();
+  known.insert(known.end(), {"bert", "gpt2"});
+  std::sort(known.begin(), known.end());
+  return known;
+}
+
+/// transformers' types of models whose texts are of another type.
+std::string type_of_text(const std::string& type)
+{
+  return type == "gemma3" || type == "llama4" ? type + "_text" : type;
+}
+
 std::string read_model_type(ConfigReader& config)
 {
-  std::vector<std::string> known = {"bert", "gpt2", "llama", "mistral"};
-  if (config.use() == ConfigUse::Costs) known.insert(known.end(), {"qwen2", "qwen3"});
+  const auto known = known_types(config.use());
   if (config.has_value("model_type") || !config.has_value("architectures")) {
     return config.supported_name("model_type", known);
   }
@@ -279,19 +292,71 @@ std::string read_model_type(ConfigReader& config)
 struct ReadModel {
   std::string type;
   HuggingFaceSizes sizes;
+  std::optional<huggingface::DecoderConfig> decoder = {};  ///< in place of `sizes`
+  bool is_part = false;                                    ///< the text_config of a larger model
+  bool is_quantized = false;                               ///< its weights are published in fewer bits
+
+  bool is_tied() const { return decoder ? decoder->tied : sizes.tied; }
 };
+
+void demand_plain(ConfigReader& config)
+{
+  config.demand_nothing("auto_map", "custom code of the model");
+  config.demand_nothing("quantization_config", "quantised matrices");
+  config.demand_nothing("pruned_heads", "pruned heads");
+}
 
 ReadModel read_model(ConfigReader& config, FaultList& faults)
 {
   const auto model = read_model_type(config);
   faults.throw_if_any();  // which keys are right depends on the model
-  config.demand_nothing("auto_map", "custom code of the model");
-  config.demand_nothing("quantization_config", "quantised matrices");
-  config.demand_nothing("pruned_heads", "pruned heads");
+  demand_plain(config);
   if (model == "bert") return {model, {read_bert(config), false, {}}};
   if (model == "gpt2") return {model, {read_gpt2(config), config.boolean("tie_word_embeddings", true), {}}};
   const LlamaSizes sizes = read_llama(config, model);
-  return {model, {sizes, config.boolean("tie_word_embeddings", false), read_window(config, model, sizes.layers)}};
+  return {model, {sizes, config.boolean("tie_word_embeddings", false), read_window(config, model)}};
+}
+
+/// True if model llama computes a configuration of a type, at any rate at this length; so it reports its faults.
+bool is_model_llama(const DocumentNode& node, const std::string& type, std::uint64_t sequence)
+{
+  if (type != "llama" && type != "mistral") return false;
+  FaultList faults("");
+  ConfigRemarks remarks;
+  ConfigReader config(node, ConfigUse::Costs, remarks, faults);
+  const DecoderSizes sizes = huggingface::read_decoder(config, type).sizes;
+  if (!faults.empty()) return true;
+  const bool has_biases = sizes.biases != DecoderBiases{};
+  const bool has_own_width = sizes.heads * sizes.head_width != sizes.hidden;
+  const bool has_window = sizes.window > 0 && sizes.window < sequence;
+  return !has_biases && !has_own_width && !has_window && sizes.rotated == 0;
+}
+
+/// Reads the model for a workload of `sequence` tokens, or the text part of a larger one.
+ReadModel read_model_of_costs(const DocumentNode& document, std::uint64_t sequence, ConfigReader& config,
+                              FaultList& faults)
+{
+  const bool is_part = config.has_value("text_config");
+  std::optional<ConfigReader> text;
+  if (is_part) text = config.mapping("text_config");
+  ConfigReader& own = text ? *text : config;
+  const auto model = is_part && !own.has_value("model_type") && config.has_value("model_type")
+                         ? type_of_text(config.supported_name("model_type", {"gemma3", "llama4"}))
+                         : read_model_type(own);
+  faults.throw_if_any();  // which keys are right depends on the model
+  const auto known = huggingface::decoder_types();
+  if (std::find(known.begin(), known.end(), model) == known.end() ||
+      is_model_llama(is_part ? *config.node("text_config") : document, model, sequence)) {
+    ReadModel read = read_model(own, faults);
+    read.is_part = is_part;
+    return read;
+  }
+  ReadModel read = {model, {}, huggingface::read_decoder(own, model), is_part};
+  if (!own.has_value("tie_word_embeddings")) {
+    read.decoder->tied = config.boolean("tie_word_embeddings", read.decoder->tied);
+  }
+  read.is_quantized = config.has_value("quantization_config") || own.has_value("quantization_config");
+  return read;
 }
 
 /// The largest dropout probability of the keys; others are remarked.
@@ -343,7 +408,21 @@ void add_lines(ConfigReader& config, const BertSizes& sizes, const ReadModel& /*
 /// The line of a decoder's head.
 void add_head(Lines& lines, const ReadModel& model)
 {
-  if (model.sizes.tied) lines.add("tied", "apart");
+  if (model.is_tied()) lines.add("tied", "apart");
+}
+
+/// Adds the lines of a decoder's sizes and checks how long a sample may be.
+void add_lines(ConfigReader& config, const huggingface::DecoderConfig& decoder, const ReadModel& model,
+               std::uint64_t sequence, Lines& lines)
+{
+  if (decoder.positions) {
+    auto text = model.is_part ? std::optional(config.mapping("text_config")) : std::nullopt;
+    (text ? *text : config).demand_positions(decoder.positions_key, *decoder.positions, sequence);
+  }
+  lines.add("model", "decoder");
+  for (const auto& [key, value] : decoder::keys_of(decoder.sizes)) lines.add(key, value);
+  add_head(lines, model);
+  lines.add("attention", name_of(Attention::Fused));
 }
 
 void add_lines(ConfigReader& config, const GptSizes& sizes, const ReadModel& model, std::uint64_t sequence,
@@ -389,8 +468,12 @@ void add_lines(ConfigReader& /*config*/, const Sizes& /*sizes*/, const ReadModel
   throw std::logic_error("no reader for the configuration of this model");
 }
 
-DType read_dtype(ConfigReader& config)
+/// Of a part of a model, its own key counts.
+DType read_dtype(ConfigReader& whole, bool is_part)
 {
+  auto part = is_part ? std::optional(whole.mapping("text_config")) : std::nullopt;
+  const bool is_own = part && (part->has_value("torch_dtype") || part->has_value("dtype"));
+  ConfigReader& config = is_own ? *part : whole;
   DType dtype = DType::Float32;
   for (const std::string key : {"torch_dtype", "dtype"}) {
     if (!config.has_value(key)) continue;
@@ -404,12 +487,26 @@ DType read_dtype(ConfigReader& config)
   return dtype;
 }
 
+/// Comments on what a decoder's sizes do not say.
+void add_remarks(const huggingface::DecoderConfig& decoder, Lines& lines)
+{
+  if (decoder.sizes.experts.count > 0) {
+    lines.comment(fmt::format("{} parameters compute a token, the head's among them and the embedding's not.",
+                              decoder::parameters_of_token(decoder.sizes)));
+  }
+  if (decoder.predicts_further > 0) {
+    lines.comment(fmt::format("transformers has no multi-token prediction; with mtp_layers: {} it trains, too.",
+                              decoder.predicts_further));
+  }
+}
+
 /// Comments on the model, before the lines of the workload.
 Lines head_of(const ReadModel& model, const ConfigRemarks& remarks, const Workload& workload, const std::string& name)
 {
   Lines lines;
-  lines.comment(fmt::format("Converted from {}, model_type {} of Hugging Face's transformers.",
-                            shown(std::filesystem::path(name).filename().string()), model.type));
+  lines.comment(fmt::format("Converted from {}, {}model_type {} of Hugging Face's transformers.",
+                            shown(std::filesystem::path(name).filename().string()),
+                            model.is_part ? "text_config alone, " : "", model.type));
   const std::uint64_t here = all_parameters(workload);
   const std::uint64_t in_model = here - matrix_of_head(workload) + remarks.left_out;
   lines.comment(in_model == here ? fmt::format("{} parameters, as many as the model.", here)
@@ -418,8 +515,12 @@ Lines head_of(const ReadModel& model, const ConfigRemarks& remarks, const Worklo
     lines.comment(fmt::format("transformers' defaults, which the configuration leaves out: {}.",
                               fmt::join(remarks.defaults, ", ")));
   }
-  if (model.sizes.tied) {
-    const bool may_be_tied = std::holds_alternative<GptSizes>(model.sizes.sizes);
+  if (model.decoder) add_remarks(*model.decoder, lines);
+  if (model.is_quantized) {
+    lines.comment("Published in fewer bits (quantization_config); here it trains in dtype.");
+  }
+  if (model.is_tied()) {
+    const bool may_be_tied = model.decoder || std::holds_alternative<GptSizes>(model.sizes.sizes);
     lines.comment(fmt::format("In the model, head and embedding share one matrix; here each has its own.{}",
                               may_be_tied ? " With tied: true they share it, on one device." : ""));
   }
@@ -428,6 +529,16 @@ Lines head_of(const ReadModel& model, const ConfigRemarks& remarks, const Worklo
 }
 
 }  // namespace
+
+std::vector<HuggingFaceType> huggingface_types()
+{
+  std::vector<HuggingFaceType> types;
+  for (const auto& name : known_types(ConfigUse::Costs)) {
+    const bool is_old = name == "llama" || name == "mistral";
+    types.push_back({name, name == "bert" ? "bert" : name == "gpt2" ? "gpt" : is_old ? "llama or decoder" : "decoder"});
+  }
+  return types;
+}
 
 HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name)
 {
@@ -446,11 +557,17 @@ std::string workload_from_huggingface(const std::string& text, const std::string
   FaultList faults(name);
   ConfigRemarks remarks;
   ConfigReader config(document, ConfigUse::Costs, remarks, faults);
-  const ReadModel model = read_model(config, faults);
+  const ReadModel model = read_model_of_costs(document, import.sequence, config, faults);
   faults.throw_if_any();  // differences follow from right sizes
   Lines lines;
-  std::visit([&](const auto& sizes) { add_lines(config, sizes, model, import.sequence, lines); }, model.sizes.sizes);
-  const DType dtype = import.dtype ? *import.dtype : read_dtype(config);
+  if (model.decoder) {
+    add_lines(config, *model.decoder, model, import.sequence, lines);
+  } else {
+    auto part = model.is_part ? std::optional(config.mapping("text_config")) : std::nullopt;
+    std::visit([&](const auto& sizes) { add_lines(part ? *part : config, sizes, model, import.sequence, lines); },
+               model.sizes.sizes);
+  }
+  const DType dtype = import.dtype ? *import.dtype : read_dtype(config, model.is_part);
   faults.throw_if_any();
 
   lines.add("micro_batch", import.micro_batch);

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace isobar {
 
@@ -30,17 +31,24 @@ struct HuggingFaceSizes {
 /// @throws InputError like workload_from_huggingface.
 HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name);
 
-/// Converts a config.json of Hugging Face's transformers to a workload file (YAML, docs/formats/workload.md). It
-/// supports model_type bert (with its classifier), gpt2, llama, mistral, qwen2 and qwen3 (the dense ones). Without
-/// model_type, `architectures` determines the type.
+/// The types of models that workload_from_huggingface converts, ascending by model_type, each with the generator of the
+/// workload: "bert" and "bert".
+struct HuggingFaceType {
+  std::string model_type;
+  std::string model;
+};
+std::vector<HuggingFaceType> huggingface_types();
+
+/// Converts a config.json of Hugging Face's transformers to a workload file (YAML, docs/formats/workload.md), of the
+/// types that huggingface_types lists. Without model_type, `architectures` determines the type. Of a model with a
+/// text_config, that part is converted alone. A llama or mistral that model llama computes is one; others are decoders.
 ///
 /// Missing keys have transformers' defaults. Keys that do not change what is computed are ignored. A difference at the
 /// same cost is listed in the file: with key `tied: apart`, a head that shares the embedding's matrix in the model;
 /// with key `differences`, others, such as activation functions, biases or scaled rotary positions. A key that requires
 /// something of another cost is a fault. Comments give the parameters of the workload and of the model.
 /// @throws InputError "name:line: key: …" for each fault of `text`, JSON that `name` stands for in messages.
-/// Source: transformers, src/transformers/models/{bert,gpt2,llama,mistral,qwen2,qwen3}/configuration_*.py and
-/// configuration_utils.py.
+/// Source: transformers, src/transformers/models/*/configuration_*.py and configuration_utils.py.
 std::string workload_from_huggingface(const std::string& text, const std::string& name,
                                       const HuggingFaceImport& import);
 

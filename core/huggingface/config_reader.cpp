@@ -47,6 +47,11 @@ std::uint64_t ConfigReader::count(const std::string& key, std::uint64_t highest,
   return has_value(key) ? config_.required_count(key, 1, highest) : default_value;
 }
 
+std::uint64_t ConfigReader::whole(const std::string& key, std::uint64_t highest, std::uint64_t default_value)
+{
+  return has_value(key) ? config_.required_count(key, 0, highest) : default_value;
+}
+
 std::uint64_t ConfigReader::size(const std::string& key, std::uint64_t highest, std::uint64_t default_value)
 {
   if (!has_value(key)) remarks_->defaults.push_back(fmt::format("{} {}", key, default_value));

@@ -45,11 +45,15 @@ class ConfigReader {
   std::size_t member_count(const std::string& key);
   /// A reader of an existing mapping; messages prefix its keys with `key`.
   ConfigReader mapping(const std::string& key);
+  /// The node of a member; null if it is missing.
+  const DocumentNode* node(const std::string& key) { return config_.optional(key); }
   /// The texts of an existing list.
   std::vector<std::string> texts(const std::string& key);
 
   std::uint64_t count(const std::string& key, std::uint64_t highest) { return config_.required_count(key, 1, highest); }
   std::uint64_t count(const std::string& key, std::uint64_t highest, std::uint64_t default_value);
+  /// A whole number, 0 or more.
+  std::uint64_t whole(const std::string& key, std::uint64_t highest, std::uint64_t default_value);
   /// A count whose default is remarked.
   std::uint64_t size(const std::string& key, std::uint64_t highest, std::uint64_t default_value);
   double number(const std::string& key, double default_value);
