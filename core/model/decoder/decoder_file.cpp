@@ -48,7 +48,12 @@ class Reader {
     const std::uint64_t layers = model_.required_count("layers", 1, most_blocks_of_decoder);
     sizes_.hidden = model_.required_count("hidden", 1, widest);
     sizes_.vocabulary = model_.required_count("vocabulary", 1, largest_vocabulary);
+    for (const char* key :
+         {"layer_types", "mlp_layer_types", "rotary", "mtp_layers", "mtp_layer_types", "mtp_mlp_layer_types"}) {
+      model_.optional(key);  // known, even if those before them are wrong
+    }
     if (faults_.empty()) read_blocks(layers);
+    if (!faults_.empty()) sizes_.blocks.clear();
     if (faults_.empty()) read_mtp_blocks();
     read_attention();
     read_latent();
@@ -163,8 +168,10 @@ class Reader {
   /// Refuses a key of a kind that no block has. False if the kind is used.
   bool is_refused(bool is_used, const std::string& key, std::string_view kind)
   {
-    if (is_used || sizes_.blocks.empty()) return false;
-    if (model_.has(key)) model_.add_fault(key, fmt::format("goes with {}; leave it out", kind));
+    if (is_used) return false;
+    const bool is_there = model_.optional(key) != nullptr;
+    // Without right kinds of blocks, no other key is right or wrong.
+    if (is_there && !sizes_.blocks.empty()) model_.add_fault(key, fmt::format("goes with {}; leave it out", kind));
     return true;
   }
   /// A count that its kind needs; 0 without the kind.
