@@ -987,7 +987,7 @@ void read_gpt_oss(DecoderReader& read)
   read.sizes().biases.experts = read.sizes().biases.router = true;
   read.set_experts([](std::uint64_t) { return true; });
   read.read_experts({{"num_local_experts", "num_experts"}, "intermediate_size"}, 128, 4, 2880);
-  read.note_number("swiglu_limit", 7, 0);
+  read.note_absent("swiglu_limit", 7);
 }
 
 void read_llama4(DecoderReader& read)

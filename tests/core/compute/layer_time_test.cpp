@@ -416,9 +416,10 @@ TEST(LayerTime, TakesMeasuredOperatorsInPlaceOfConstants)
 TEST(LayerTime, RefusesLayersWithoutKnownOperators)
 {
   const auto resnet = workload_from_text("model: resnet\ndepth: 50\nmicro_batch: 2\n", "resnet.yaml");
-  EXPECT_THAT(message_of([&] { layer_time(resnet, 0, ideal_device(), no_host()); }),
-              HasSubstr("has no operators that are known; compute: operators takes models bert, gpt and llama; use "
-                        "compute: rate"));
+  EXPECT_THAT(
+      message_of([&] { layer_time(resnet, 0, ideal_device(), no_host()); }),
+      HasSubstr("has no operators that are known; compute: operators takes models bert, gpt, llama and decoder; use "
+                "compute: rate"));
 }
 
 TEST(UpdateTime, IsTheBytesOfTheOptimizerOverTheBandwidth)

@@ -424,7 +424,8 @@ TEST(HuggingFaceConfig, CountsTheBiasesOfLlamasKind)
   Json granite = with(with(with(llama, "hidden_size", 2560), "intermediate_size", 10'240), "vocab_size", 49'152);
   granite = with(with(with(granite, "attention_bias", true), "mlp_bias", true), "tie_word_embeddings", true);
   EXPECT_EQ(counts_of(granite).second, "3482503680");
-  const auto& biases = std::get<DecoderSizes>(workload_of(granite).model).biases;
+  const auto workload = workload_of(granite);
+  const auto& biases = std::get<DecoderSizes>(workload.model).biases;
   EXPECT_TRUE(biases.qkv && biases.output && biases.mlp);
   EXPECT_EQ(fault_of(with(qwen3, "attention_bias", true)), "none");
   // transformers has no such option of Mistral and Qwen2.

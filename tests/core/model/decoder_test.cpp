@@ -133,6 +133,15 @@ TEST(Decoder, HasHeadsOfAWidthOfItsOwn)
   EXPECT_EQ(mlp.activations, Bytes(2 * tokens * (2 * 64 + 3 * 96)));  // 4h + 6f bytes a token
 }
 
+// Megatron-Core with Transformer Engine keeps 8h + 2d(a + 2g) + 2ad + 4a + 6f bytes a token and block in 16 bits.
+TEST(Decoder, KeepsTheActivationsOfLlama3sBlocks)
+{
+  const auto workload = workload_of(
+      "model: decoder\nlayers: 1\nhidden: 8192\nvocabulary: 1000\nheads: 64\nkv_heads: 8\nintermediate: 28672\n"
+      "sequence: 16\ndtype: bf16\n");
+  EXPECT_EQ(layer_of(workload, "block0").activations, Bytes(16.0 * 274'688));
+}
+
 TEST(Decoder, CountsThePairsThatTokensSee)
 {
   const auto pairs_of = [](const std::string& type, const WorkloadSettings& more) {

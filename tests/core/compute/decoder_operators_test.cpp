@@ -1,0 +1,143 @@
+#include "core/compute/layer_memory.hpp"
+#include "core/compute/layer_time.hpp"
+#include "core/compute/transformer.hpp"
+#include "core/model/workload.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <string>
+
+namespace isobar::decoder_operators_test {
+namespace {
+
+using compute::TransformerLayer;
+
+const std::string sizes =
+    "layers: 2\nhidden: 64\nheads: 8\nkv_heads: 2\nintermediate: 96\nvocabulary: 1000\nsequence: 32\nmicro_batch: 2\n"
+    "dtype: bf16\nunit: operator\n";
+const std::string mixture =
+    "model: decoder\nlayers: 2\nhidden: 64\nheads: 8\nvocabulary: 1000\nexperts: 16\ntop_k: 2\nexpert_intermediate: "
+    "32\n"
+    "shared_intermediate: 48\nsequence: 32\nmicro_batch: 2\ndtype: bf16\nunit: operator\n";
+
+Framework plain()
+{
+  Framework framework;
+  framework.memory.activations = 1;
+  return framework;
+}
+
+TransformerLayer operators_of(const Workload& workload, const std::string& name)
+{
+  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+    if (workload.layers[layer].name == name) return compute::transformer_layer(workload, layer, 1, plain());
+  }
+  throw std::invalid_argument(name);
+}
+
+TEST(DecoderOperators, AreThoseOfALlamaWithTheSameSizes)
+{
+  const auto llama = workload_from_text("model: llama\n" + sizes, "llama.yaml");
+  const auto decoder = workload_from_text("model: decoder\n" + sizes, "decoder.yaml");
+  for (std::size_t layer = 0; layer < llama.layers.size(); ++layer) {
+    const auto ours = compute::transformer_layer(decoder, layer, 1, plain());
+    const auto theirs = compute::transformer_layer(llama, layer, 1, plain());
+    ASSERT_EQ(ours.linears.size(), theirs.linears.size());
+    for (std::size_t i = 0; i < ours.linears.size(); ++i) {
+      EXPECT_EQ(ours.linears[i].rows, theirs.linears[i].rows);
+      EXPECT_EQ(ours.linears[i].inputs, theirs.linears[i].inputs);
+      EXPECT_EQ(ours.linears[i].outputs, theirs.linears[i].outputs);
+      EXPECT_EQ(ours.linears[i].divides_inputs, theirs.linears[i].divides_inputs);
+    }
+    EXPECT_EQ(ours.scores, theirs.scores);
+    EXPECT_EQ(ours.rotated, theirs.rotated);
+    EXPECT_EQ(ours.norms, theirs.norms);
+    EXPECT_EQ(ours.residuals, theirs.residuals);
+    EXPECT_EQ(ours.inner, theirs.inner);
+    EXPECT_EQ(ours.host_share, theirs.host_share);
+    EXPECT_EQ(ours.vocabulary, theirs.vocabulary);
+    if (ours.scores == 0) continue;
+    EXPECT_EQ(ours.seen, 33.0 / 64);  // of 32 x 33 / 2 pairs; a llama takes half of all
+    EXPECT_EQ(theirs.seen, 0.5);
+  }
+}
+
+TEST(DecoderOperators, OfExpertsAreEqualProductsOfTheirRows)
+{
+  const auto workload = workload_from_text(mixture, "mixture.yaml");
+  const auto mlp = operators_of(workload, "block1.mlp");
+  ASSERT_EQ(mlp.linears.size(), 5U);  // router, two of the experts, two of the shared one
+  EXPECT_FALSE(mlp.linears[0].is_divided);
+  EXPECT_EQ(mlp.linears[0].outputs, 16);
+  for (const std::size_t i : {1U, 2U}) {
+    EXPECT_EQ(mlp.linears[i].products, 16);
+    EXPECT_EQ(mlp.linears[i].rows, 64.0 * 2 / 16);
+    EXPECT_TRUE(mlp.linears[i].is_divided);
+  }
+  EXPECT_EQ(mlp.linears[1].outputs, 2 * 32);
+  EXPECT_EQ(mlp.linears[3].rows, 64);
+  EXPECT_EQ(mlp.inner, 2 * 32 + 48);
+  EXPECT_EQ(mlp.routed, 2 * 2 * 64);
+  double work = 0;
+  for (const auto& linear : mlp.linears) work += 2 * linear.rows * linear.inputs * linear.outputs * linear.products;
+  const auto layer = std::find_if(workload.layers.begin(), workload.layers.end(),
+                                  [](const Layer& each) { return each.name == "block1.mlp"; });
+  EXPECT_EQ(Flops(work), layer->forward);
+}
+
+TEST(DecoderOperators, OfAWindowComputeThePairsInIt)
+{
+  const auto workload =
+      workload_from_text("model: decoder\n" + sizes + "layer_types: [window]\nsliding_window: 4\n", "w.yaml");
+  EXPECT_EQ(operators_of(workload, "block0.attention").seen, (4 * 32 - 6) / (32.0 * 32));
+}
+
+TEST(DecoderOperators, OfRecurrentLayersHaveNoScores)
+{
+  const auto workload = workload_from_text(
+      "model: decoder\nlayers: 1\nhidden: 64\nvocabulary: 1000\nlayer_types: [mamba2]\nmamba_heads: 8\nmamba_head_dim: "
+      "16\n"
+      "mamba_state: 32\nmamba_groups: 2\nintermediate: 96\nsequence: 32\nunit: operator\n",
+      "mamba.yaml");
+  const auto mamba = operators_of(workload, "block0.attention");
+  EXPECT_EQ(mamba.scores, 0);
+  EXPECT_EQ(mamba.recurrence, Flops(2 * 32.0 * (4 * (128 + 128) + 3.5 * 128 * 32)));
+}
+
+TEST(DecoderOperators, KeepTheActivationsOfTheirLayers)
+{
+  for (const auto& text : {"model: decoder\n" + sizes, mixture, mixture + "mtp_layers: 2\n"}) {
+    const auto workload = workload_from_text(text, "decoder.yaml");
+    for (std::size_t layer = 1; layer + 1 < workload.layers.size(); ++layer) {
+      const auto whole = compute::layer_memory(workload, layer, plain());
+      EXPECT_EQ(whole.kept, workload.layers[layer].activations) << workload.layers[layer].name;
+      const auto& split = *workload.layers[layer].split;
+      const auto half = compute::layer_memory(workload, layer, plain(), {.shards = 2});
+      EXPECT_EQ(half.kept, workload.layers[layer].activations - 0.5 * split.activations);
+      const auto sequence = compute::layer_memory(workload, layer, plain(), {.shards = 2, .divides_sequence = true});
+      EXPECT_EQ(sequence.kept, 0.5 * workload.layers[layer].activations);
+    }
+  }
+}
+
+TEST(DecoderOperators, HaveTheParametersOfTheirShards)
+{
+  for (const auto& text : {"model: decoder\n" + sizes, mixture}) {
+    const auto workload = workload_from_text(text, "decoder.yaml");
+    for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+      const Layer& own = workload.layers[layer];
+      EXPECT_EQ(compute::parameters_of_shard(workload, layer, 1, plain()), static_cast<double>(own.parameters))
+          << own.name;
+      const double repeated = static_cast<double>(own.parameters - own.split->parameters);
+      EXPECT_EQ(compute::parameters_of_shard(workload, layer, 2, plain()),
+                repeated + static_cast<double>(own.split->parameters) / 2)
+          << own.name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace isobar::decoder_operators_test
