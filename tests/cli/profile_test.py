@@ -150,6 +150,6 @@ class ProfileOfOperators(CommandTest):
 
     def test_operators_of_models_that_are_not_transformers_are_refused_before_any_file_is_written(self):
         workload = self.write("net.yaml", "model: resnet\ndepth: 50\nimage: 224\nclasses: 1000\n")
-        self.assertIn("compute: operators takes models bert, gpt and llama; use compute: rate",
+        self.assertIn("compute: operators takes models bert, gpt, llama and decoder; use compute: rate",
                       self.fault_of("profile", workload, "--operators", "-o", self.folder / "x"))
         self.assertEqual([path.name for path in self.folder.iterdir()], ["net.yaml"])

@@ -69,6 +69,43 @@ class Workload(CommandTest):
         steps = [self.json_of("plan", SKY16, file, "--allocator", "even")["predicted"]["step_time_s"] for file in (workload, same)]
         self.assertEqual(steps[0], steps[1])
 
+    def test_lists_the_types_that_can_be_imported(self):
+        lines = self.run_isobar("workload", "import", "--list").stdout.splitlines()
+        self.assertEqual(lines[0].split(), ["model_type", "workload"])
+        models = dict(line.split(None, 1) for line in lines[1:])
+        self.assertEqual(len(models), 36)
+        self.assertEqual(list(models), sorted(models))
+        self.assertEqual(models["llama"], "llama or decoder")
+        self.assertEqual(models["deepseek_v3"], "decoder")
+
+    def test_a_mixture_of_experts_is_planned_simulated_and_verified(self):
+        config = {"model_type": "qwen3_moe", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 8,
+                  "num_key_value_heads": 2, "head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 32, "vocab_size": 1000, "tie_word_embeddings": True}
+        workload = self.folder / "mixture.yaml"
+        self.run_isobar("workload", "import", self.write("config.json", json.dumps(config, indent=1)), "--sequence", 64,
+                        "-o", workload)
+        self.assertIn("\nexperts: 8\ntop_k: 2\nexpert_intermediate: 32\n", workload.read_text())
+        for settings in ((), ("--set", "unit=operator"), ("--set", "unit=operator", "--set", "mtp_layers=1")):
+            plan = self.make_plan(SKY16, workload, *settings)
+            self.run_isobar("verify", SKY16, workload, plan)
+            result = self.json_of("simulate", SKY16, workload, "--plan", plan)
+            self.assertGreater(result["step_time_s"], 0)
+
+    def test_operators_of_a_decoder_have_times_on_known_devices(self):
+        steps = []
+        for per_token in (8, 16):
+            config = {"model_type": "qwen3_moe", "num_hidden_layers": 14, "num_experts": 16, "num_experts_per_tok": per_token,
+                      "head_dim": 128}
+            workload = self.folder / "mixture.yaml"
+            self.run_isobar("workload", "import", self.write("config.json", json.dumps(config)), "--sequence", 2048,
+                            "--dtype", "bf16", "-o", workload)
+            plan = self.json_of("plan", ROOT / "platforms/nodes8.xml", workload, "--allocator", "even",
+                                "--set", "compute=operators", "--set", "framework=megatron-core-0.8")
+            steps.append(plan["predicted"]["step_time_s"])
+        self.assertGreater(steps[1], 1.05 * steps[0])
+        self.assertLess(steps[1], 2 * steps[0])
+
     def test_options_out_of_range_are_faults_of_the_user(self):
         config = self.config()
         self.assertEqual(self.fault_of("workload", "import", config, "--sequence", "0"),
