@@ -41,7 +41,7 @@ class Builder {
     layer_.host_share = 0;
   }
 
-  /// Of an encoder: it sees all tokens.
+  /// Attention of an encoder, to all tokens.
   void attention(Attention how, double heads)
   {
     const double hidden = layer_.hidden;

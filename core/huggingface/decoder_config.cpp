@@ -270,7 +270,7 @@ class DecoderReader {
   }
 
   struct ExpertKeys {
-    std::vector<std::string> count;  ///< the first that is there counts
+    std::vector<std::string> count;  ///< the last one with a value counts
     std::string intermediate = "moe_intermediate_size";
   };
   void read_experts(const ExpertKeys& keys, std::uint64_t count, std::uint64_t per_token, std::uint64_t intermediate)
@@ -530,7 +530,7 @@ void read_gemma(DecoderReader& read)
   read.note_text("embedding", "scaled by the root of hidden_size", "by 1");
 }
 
-/// `period`: every so many layers, one sees all tokens.
+/// `period`: one layer of that many sees all tokens.
 void read_later_gemma(DecoderReader& read, std::uint64_t vocabulary, std::uint64_t positions, std::uint64_t period)
 {
   Keys keys;
