@@ -1,5 +1,6 @@
 #include "core/huggingface/decoder_config.hpp"
 
+#include "core/model/decoder/decoder_file.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/text/separated.hpp"
 
@@ -64,6 +65,8 @@ const std::map<std::string, Activation>& activations()
 /// Reads one configuration.
 class DecoderReader {
  public:
+  static constexpr std::uint64_t most_layers = decoder::most_blocks_of_decoder;
+
   explicit DecoderReader(ConfigReader& config) : config_(config) {}
 
   DecoderConfig take() { return std::move(read_); }
@@ -73,7 +76,7 @@ class DecoderReader {
   void read_sizes(const Defaults& defaults, Keys keys = {})
   {
     keys_ = std::move(keys);
-    const std::uint64_t layers = config_.size(named(keys_.layers), most_layers_, defaults.layers);
+    const std::uint64_t layers = config_.size(named(keys_.layers), most_layers, defaults.layers);
     sizes().hidden = config_.size(named(keys_.hidden), widest, defaults.hidden);
     sizes().heads = config_.size(named(keys_.heads), widest, defaults.heads);
     sizes().kv_heads = read_kv_heads(defaults.kv_heads);
@@ -228,7 +231,7 @@ class DecoderReader {
     constexpr std::uint64_t first = 28;
     constexpr std::uint64_t window = 4096;
     const bool uses = config_.boolean("use_sliding_window", false);
-    const std::uint64_t begin = config_.whole("max_window_layers", most_layers_, first);
+    const std::uint64_t begin = config_.whole("max_window_layers", most_layers, first);
     read_layer_types([&](std::uint64_t layer) { return uses && layer >= begin ? Mixer::Window : Mixer::Full; });
     if (uses) return read_window(window);
     for (auto& block : sizes().blocks) {
@@ -258,13 +261,13 @@ class DecoderReader {
       }
       return set_experts([&](std::uint64_t layer) { return names.at(types[layer]); });
     }
-    const std::uint64_t dense = config_.whole("first_k_dense_replace", most_layers_, default_value);
+    const std::uint64_t dense = config_.whole("first_k_dense_replace", most_layers, default_value);
     set_experts([dense](std::uint64_t layer) { return layer >= dense; });
   }
   /// Every decoder_sparse_step-th layer but those of mlp_only_layers.
   void read_sparse_steps()
   {
-    const std::uint64_t step = config_.count("decoder_sparse_step", most_layers_, 1);
+    const std::uint64_t step = config_.count("decoder_sparse_step", most_layers, 1);
     const auto dense = numbers("mlp_only_layers");
     set_experts([&](std::uint64_t layer) { return !dense.contains(layer) && (layer + 1) % step == 0; });
   }
@@ -305,7 +308,7 @@ class DecoderReader {
   void read_predictions(std::uint64_t default_value)
   {
     const std::string key = config_.has_value("num_mtp_layers") ? "num_mtp_layers" : "num_nextn_predict_layers";
-    read_.predicts_further = config_.whole(key, most_layers_, default_value);
+    read_.predicts_further = config_.whole(key, most_layers, default_value);
   }
 
   // Latent attention
@@ -398,7 +401,6 @@ class DecoderReader {
     config_.add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(type), fmt::join(known, ", ")));
   }
 
-  static constexpr std::uint64_t most_layers_ = 10'000;
   static constexpr std::uint64_t most_experts_ = std::uint64_t{1} << 16;
   ConfigReader& config_;
   DecoderConfig read_;
@@ -1075,7 +1077,10 @@ void read_nemotron_blocks(DecoderReader& read)
     }
     read.sizes().blocks.push_back(*block);
   }
-  if (types.empty()) config.add_fault(key, "names no layers");
+  if (types.empty() || types.size() > DecoderReader::most_layers) {
+    config.add_fault(key,
+                     fmt::format("names {} layers; 1 to {} are supported", types.size(), DecoderReader::most_layers));
+  }
 }
 
 void read_nemotron_h(DecoderReader& read)

@@ -400,6 +400,9 @@ TEST(DecoderConfig, NamesTheLineAndTheKeyOfEachFault)
             "3: use_bidirectional_attention: true is not supported (only false)");
   EXPECT_THAT(fault_of({{"model_type", "mamba2"}}),
               testing::StartsWith("2: model_type: \"mamba2\" is not supported (only bert, bloom, cohere, "));
+  EXPECT_THAT(fault_of({{"model_type", ""}}), testing::StartsWith("2: model_type: \"\" is not supported (only bert, "));
+  EXPECT_EQ(fault_of({{"model_type", "nemotron_h"}, {"hybrid_override_pattern", ""}}),
+            "3: hybrid_override_pattern: names 0 layers; 1 to 10000 are supported");
   const Json audio = {{"model_type", "voice"}, {"text_config", {{"hidden_size", 64}}}};
   EXPECT_THAT(fault_of(audio), testing::StartsWith("2: model_type: \"voice\" is not supported (only gemma3, llama4)"));
 }
