@@ -1,5 +1,6 @@
 #include "core/model/sharding.hpp"
 
+#include "core/errors.hpp"
 #include "core/model/workload.hpp"
 #include "core/names.hpp"
 
@@ -105,6 +106,12 @@ std::optional<AttentionWidths> widths_of(const DecoderSizes& sizes, Mixer mixer)
 
 }  // namespace
 
+std::string text_of(const ExpertParallelism& experts)
+{
+  if (!experts.divides()) return "all together";
+  return fmt::format("{} groups{}", experts.degree, experts.are_whole ? " with whole experts on each shard" : "");
+}
+
 std::optional<AttentionWidths> attention_widths(const Workload& workload, std::size_t layer)
 {
   const auto uniform = [&](const auto& sizes, std::uint64_t kv_heads) -> std::optional<AttentionWidths> {
@@ -187,6 +194,110 @@ Workload with_context(const Workload& workload, const ContextParallelism& contex
   Workload result = workload;
   result.context = context;
   return with_micro_batch(result, workload.micro_batch);
+}
+
+std::optional<std::string> why_not_divided(const Workload& workload, const ExpertParallelism& experts,
+                                           std::size_t shards)
+{
+  if (!experts.divides()) return std::nullopt;
+  const std::size_t parts = experts.parts(shards);
+  if (workload.memory_model == MemoryModel::Sky) {
+    return "memory_model sky does not know experts; write memory_model: training";
+  }
+  bool has_experts = false;
+  for (const auto& layer : workload.layers) {
+    if (layer.tied_to) {
+      return fmt::format(
+          "the head of {} uses the embedding's matrix, and each layer is a part of its own where experts are divided; "
+          "write tied: apart",
+          workload.name);
+    }
+    if (!layer.experts) continue;
+    has_experts = true;
+    if (layer.experts->count % parts == 0) continue;
+    return fmt::format("the {} experts of layer {} are not {} equal parts; use a degree that divides them",
+                       layer.experts->count, shown(layer.name), parts);
+  }
+  if (!has_experts) return fmt::format("no layer of {} has experts", workload.name);
+  if (workload.expert_imbalance <= static_cast<double>(parts)) return std::nullopt;
+  return fmt::format("expert_imbalance: {:g} times the mean are more than all tokens of {} parts; write at most {}",
+                     workload.expert_imbalance, parts, parts);
+}
+
+namespace {
+
+/// Adds the experts' activations of `more` times the tokens of a layer, of which a layer that recomputes keeps none but
+/// what it reads.
+void add_activations(Workload& workload, std::size_t index, double more)
+{
+  Layer& layer = workload.layers[index];
+  const Bytes added = more * layer.experts->activations;
+  layer.workspace += more * layer.experts->workspace;
+  if (layer.split) layer.split->workspace += more * layer.experts->workspace;
+  if (!std::binary_search(workload.recompute.begin(), workload.recompute.end(), index)) {
+    layer.activations += added;
+    if (layer.split) layer.split->activations += added;
+    return;
+  }
+  Bytes read = layer.inputs.empty() ? workload.input : Bytes(0);
+  for (const std::size_t input : layer.inputs) read += workload.layers[input].output;
+  const Bytes all = layer.activations + added;
+  layer.activations = std::min(read, all);
+  layer.workspace += all - layer.activations;
+  workload.workspace = std::max(workload.workspace, layer.workspace);
+}
+
+}  // namespace
+
+void divide_experts(Workload& workload)
+{
+  const std::uint64_t degree = workload.experts.degree;
+  if (!workload.experts.divides()) return;
+  const double more = workload.expert_imbalance - 1;
+  for (std::size_t index = 0; index < workload.layers.size(); ++index) {
+    Layer& layer = workload.layers[index];
+    if (!layer.experts) continue;
+    Experts& experts = *layer.experts;
+    const std::uint64_t elsewhere = experts.parameters - experts.parameters / degree;
+    ensure(elsewhere <= layer.parameters, "experts have parameters of their layer");
+    const auto all = static_cast<double>(layer.parameters);
+    experts.parameters -= elsewhere;
+    layer.parameters -= elsewhere;
+    if (layer.update && all > 0) layer.update = static_cast<double>(layer.parameters) / all * *layer.update;
+    if (layer.split) {
+      ensure(elsewhere <= layer.split->parameters, "shards divide all experts");
+      layer.split->parameters -= elsewhere;
+    }
+    const bool recomputes = std::binary_search(workload.recompute.begin(), workload.recompute.end(), index);
+    const ShardWork added = {more * experts.forward,
+                             more * (experts.backward + (recomputes ? experts.forward : Flops(0))),
+                             more * experts.backward_weight};
+    layer.forward += added.forward;
+    layer.backward += added.backward;
+    layer.backward_weight += added.backward_weight;
+    for (auto& [shards, work] : layer.work_of_shards) {
+      const auto count = static_cast<double>(shards);
+      work.forward += added.forward / count;
+      work.backward += added.backward / count;
+      work.backward_weight += added.backward_weight / count;
+    }
+    add_activations(workload, index, more);
+    for (Flops* work : {&experts.forward, &experts.backward, &experts.backward_weight}) {
+      *work = workload.expert_imbalance * *work;
+    }
+    for (Bytes* size : {&experts.activations, &experts.workspace}) *size = workload.expert_imbalance * *size;
+  }
+}
+
+Workload with_experts(const Workload& workload, const ExpertParallelism& experts)
+{
+  ensure(!workload.experts.divides(), "experts are divided once");
+  Workload result = workload;
+  result.experts = experts;
+  if (!std::holds_alternative<std::monostate>(workload.model)) return with_micro_batch(result, workload.micro_batch);
+  ensure(workload.work_on.empty(), "measured layers are of undivided experts");
+  divide_experts(result);
+  return result;
 }
 
 }  // namespace isobar

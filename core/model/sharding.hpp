@@ -52,6 +52,26 @@ struct ContextParallelism {
 /// "4 parts (ring)".
 std::string text_of(const ContextParallelism& context);
 
+/// Expert parallelism: `degree` devices, or groups of shards, have an equal part each of the routed experts of every
+/// layer that has some. They bring each other the tokens of these experts before a pass of the layer, and what comes of
+/// them after it; all else each computes for its own tokens.
+/// Sources: Lepikhin et al., GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding, 2020; of
+/// whole experts Liu et al., MoE Parallel Folding, 2025.
+struct ExpertParallelism {
+  std::size_t degree = 1;
+  /// The shards of a group have whole experts, `degree` x shards parts of all; else each has a part of every expert of
+  /// the group.
+  bool are_whole = false;
+
+  /// How many parts of them devices have whose groups have `shards` shards.
+  std::size_t parts(std::size_t shards) const { return degree * (are_whole ? shards : 1); }
+  bool divides() const { return degree > 1 || are_whole; }
+  bool operator==(const ExpertParallelism&) const = default;
+};
+
+/// "8 groups", "8 groups with whole experts on each shard".
+std::string text_of(const ExpertParallelism& experts);
+
 /// The numbers of a token that attention exchanges.
 struct AttentionWidths {
   double queries = 0;  ///< or outputs
@@ -68,5 +88,17 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Conte
 /// part of its work, activations and outputs, and all of its parameters. Requires that the sequences can be divided.
 /// Like with_micro_batch, it makes the layers again.
 Workload with_context(const Workload& workload, const ContextParallelism& context);
+
+/// Why the experts of a workload cannot be divided so among groups of `shards` shards; none if they can.
+std::optional<std::string> why_not_divided(const Workload& workload, const ExpertParallelism& experts,
+                                           std::size_t shards);
+
+/// The workload of a device that has a part of the experts of each layer. Their work and activations are those of the
+/// tokens that come to it, `Workload::expert_imbalance` times those of its own. Requires experts that can be divided,
+/// and are not yet. Like with_micro_batch, it makes layers again, except listed ones.
+Workload with_experts(const Workload& workload, const ExpertParallelism& experts);
+
+/// Does this to a workload whose layers have all experts still, as `Workload::experts` says.
+void divide_experts(Workload& workload);
 
 }  // namespace isobar

@@ -142,6 +142,11 @@ void take_part(Layer& layer, double parts)
 {
   for (Flops* work : {&layer.forward, &layer.backward, &layer.backward_weight}) *work = *work / parts;
   for (Bytes* size : {&layer.activations, &layer.output, &layer.gradient, &layer.workspace}) *size = *size / parts;
+  if (layer.experts) {
+    Experts& experts = *layer.experts;
+    for (Flops* work : {&experts.forward, &experts.backward, &experts.backward_weight}) *work = *work / parts;
+    for (Bytes* size : {&experts.activations, &experts.workspace, &experts.dispatched}) *size = *size / parts;
+  }
   if (!layer.split) return;
   for (Bytes* size : {&layer.split->activations, &layer.split->workspace}) *size = *size / parts;
   if (layer.split->gathered) *layer.split->gathered = *layer.split->gathered / parts;
@@ -163,6 +168,7 @@ Workload with_micro_batch(const Workload& workload, std::uint64_t micro_batch)
     result.input = result.input / parts;
     result.workspace = result.workspace / parts;
   }
+  divide_experts(result);
   if (workload.memory_model != MemoryModel::Sky) {
     for (auto& layer : result.layers) layer.sky_memory = Bytes(0);
   }

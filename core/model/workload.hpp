@@ -110,9 +110,9 @@ struct LayerTimes : ShardTimes {
 /// Networks of a layer of which each token passes through a few, as its router says. Work and sizes are for one
 /// micro-batch whose tokens come to all of them evenly.
 struct Experts {
-  std::uint64_t count = 1;       ///< routed ones; a shared one belongs to the rest of the layer
+  std::uint64_t count = 1;       ///< routed ones of all devices; a shared one belongs to the rest of the layer
   std::uint64_t per_token = 1;   ///< through how many of them a token passes
-  std::uint64_t parameters = 0;  ///< of all of them, among the layer's
+  std::uint64_t parameters = 0;  ///< of all that the device has, among the layer's; of a split, among what it divides
   Flops forward;                 ///< of the layer's, likewise all following
   Flops backward;
   Flops backward_weight;
@@ -167,6 +167,11 @@ struct Workload {
   std::uint64_t sequence = 1;     ///< tokens per sample; 1 for models without sequences
   /// Into how many parts sequences are divided: layers are then those of a part (with_context). No file names it.
   ContextParallelism context = {};
+  /// Into how many parts the experts of each layer are divided: layers are then those of a device that has a part
+  /// (with_experts). No file names it.
+  ExpertParallelism experts = {};
+  /// Where experts are divided: the most tokens that come to the experts of a device in a pass, over the mean.
+  double expert_imbalance = 1;
   DType dtype = DType::Float32;
   bool has_tf32_products = false;  ///< matrix products of float32 numbers round them to TF32
   ComputeModel compute = ComputeModel::Rate;
