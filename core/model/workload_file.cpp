@@ -329,6 +329,19 @@ Build read_moe_keys(MappingReader& model, Workload& workload, const FaultList& f
   };
 }
 
+/// How unevenly tokens come to experts that devices divide: the most over the mean.
+double read_expert_imbalance(MappingReader& model, bool has_experts)
+{
+  const double imbalance = model.optional_number("expert_imbalance").value_or(1);
+  if (imbalance < 1) {
+    model.add_fault("expert_imbalance",
+                    fmt::format("{:g}; the most tokens over the mean are 1 (even) or more", imbalance));
+  } else if (model.has("expert_imbalance") && !has_experts) {
+    model.add_fault("expert_imbalance", "no layer has experts; leave it out");
+  }
+  return imbalance;
+}
+
 using Positions = std::unordered_map<std::string, std::size_t>;
 
 /// The layers that layer `position` reads.
@@ -353,7 +366,53 @@ std::vector<std::size_t> read_inputs(MappingReader& entry, const Positions& posi
   return inputs;
 }
 
-Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t position, MemoryModel memory_model)
+/// The experts of a listed layer, which are a part of it.
+std::optional<Experts> read_experts_of(MappingReader& entry, const Layer& layer, FaultList& faults)
+{
+  const DocumentNode* const node = entry.optional("experts");
+  if (node == nullptr) return std::nullopt;
+  if (node->kind != DocumentNode::Kind::Mapping) {
+    entry.add_fault("experts",
+                    "is no mapping; write count, per_token, parameters, forward, activations and dispatched");
+    return std::nullopt;
+  }
+  MappingReader reader(*node, entry.path_of("experts") + ".", faults);
+  Experts experts;
+  experts.count = reader.required_count("count", 1, widest);
+  experts.per_token = reader.required_count("per_token", 1, widest);
+  if (experts.per_token > experts.count) {
+    reader.add_fault("per_token", fmt::format("{} is more than the {} experts; write at most as many",
+                                              experts.per_token, experts.count));
+  }
+  experts.parameters = reader.required_count("parameters", 0, most_parameters);
+  if (experts.parameters > layer.parameters) {
+    reader.add_fault("parameters", fmt::format("{} are more than the {} of the layer; write the part of those",
+                                               experts.parameters, layer.parameters));
+  } else if (experts.parameters % experts.count != 0) {
+    reader.add_fault("parameters", fmt::format("{} are not {} equal experts; write a multiple of their number",
+                                               experts.parameters, experts.count));
+  }
+  experts.forward = reader.required_flops("forward");
+  experts.backward = reader.optional_flops("backward").value_or(2 * experts.forward);
+  const Flops of_parameters = experts.parameters == 0 ? Flops(0) : 0.5 * experts.backward;
+  experts.backward_weight = reader.optional_flops("backward_weight").value_or(of_parameters);
+  experts.activations = reader.required_bytes("activations");
+  const auto require_part = [&](const char* key, double part, double whole, const char* unit) {
+    if (part <= whole) return;
+    reader.add_fault(key, fmt::format("{:.6g} {} are more than the {:.6g} of the layer; write the part of those", part,
+                                      unit, whole));
+  };
+  require_part("forward", experts.forward.value, layer.forward.value, "FLOP");
+  require_part("backward", experts.backward.value, layer.backward.value, "FLOP");
+  require_part("backward_weight", experts.backward_weight.value, layer.backward_weight.value, "FLOP");
+  require_part("activations", experts.activations.value, layer.activations.value, "B");
+  experts.dispatched = reader.required_bytes("dispatched");
+  reader.refuse_unknown();
+  return experts;
+}
+
+Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t position, MemoryModel memory_model,
+                 FaultList& faults)
 {
   Layer layer;
   layer.name = entry.required_text("name");
@@ -379,6 +438,7 @@ Layer read_layer(MappingReader& entry, const Positions& positions, std::size_t p
   } else if (position > 0) {
     layer.inputs = {position - 1};
   }
+  layer.experts = read_experts_of(entry, layer, faults);
   entry.refuse_unknown();
   return layer;
 }
@@ -408,11 +468,15 @@ Build read_list_keys(MappingReader& model, const Workload& workload, FaultList& 
       entry.add_fault("name",
                       fmt::format("{} is already the name of layers[{}]; write another", in_quotes(names[i]), first));
     }
-    listed.layers.push_back(read_layer(entry, positions, i, workload.memory_model));
+    listed.layers.push_back(read_layer(entry, positions, i, workload.memory_model, faults));
   }
+  const bool has_experts =
+      std::any_of(listed.layers.begin(), listed.layers.end(), [](const Layer& layer) { return layer.experts; });
+  listed.expert_imbalance = read_expert_imbalance(model, has_experts);
   return [listed](Workload& built) {
     built.layers = listed.layers;
     built.input = listed.input;
+    built.expert_imbalance = listed.expert_imbalance;
   };
 }
 
