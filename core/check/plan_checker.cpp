@@ -14,9 +14,9 @@
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
 #include "core/model/split_text.hpp"
-#include "core/plan/context_plan.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/plan/system_rules.hpp"
 #include "core/program/player.hpp"
@@ -194,6 +194,7 @@ class Checker {
       fault("routing: not that of the given workload");
     }
     check_context();
+    check_experts();
     check_system();
     check_data_server();
   }
@@ -206,6 +207,17 @@ class Checker {
       fault("context: {}", *found);
     } else if (const auto why_not = why_not_divided(workload_, plan_)) {
       fault("context: {}", *why_not);
+    }
+  }
+
+  void check_experts()
+  {
+    if (plan_.experts != workload_.experts) {
+      fault("experts: {}, not the {} of the given workload", text_of(plan_.experts), text_of(workload_.experts));
+    } else if (const auto found = fault_of_experts(plan_)) {
+      fault("experts: {}", *found);
+    } else if (const auto why_not = why_experts_are_not_divided(workload_, plan_)) {
+      fault("experts: {}", *why_not);
     }
   }
 

@@ -362,7 +362,7 @@ class InstructionChecker {
           Holding& holding = tasks_.holding(stage, spot.rank);
           holding.syncs.include(spot);
           holding.channels.insert(channel);
-          if (instruction.opcode == Opcode::ReduceScatter) holding.scatters = channel;
+          if (instruction.opcode == Opcode::ReduceScatter) holding.scatters.insert(channel);
         };
         record_for(instruction.stage);
         const auto besides = stages_besides(instruction, spot.rank);
@@ -402,7 +402,7 @@ class InstructionChecker {
     return stages;
   }
 
-  /// Whether ranks meet that have a part each of the same sequences, which are micro-batches of their own.
+  /// Whether ranks meet that divide sequences or experts, each for a micro-batch of its own.
   bool is_of_sequence(const Spot& spot) const
   {
     const auto& role = program_.lanes(spot.rank)[spot.lane].role;

@@ -43,7 +43,7 @@ class TaskChecker {
       check_groups_meet(stage, holdings);
       std::map<std::size_t, std::vector<const Holding*>> scattered;  // by the channel that leaves each with a part
       for (const Holding* holding : holdings) {
-        if (holding->scatters) scattered[*holding->scatters].push_back(holding);
+        for (const std::size_t channel : holding->scatters) scattered[channel].push_back(holding);
       }
       for (const auto& [channel, parts] : scattered) {
         check_meet(

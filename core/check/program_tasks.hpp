@@ -135,11 +135,11 @@ struct GridCollective {
 struct Holding {
   std::uint32_t stage = 0;
   std::uint32_t rank = 0;
-  LaneCounts block_sums = {};                // collectives of a grid that add up the gradients of one micro-batch
-  LaneCounts backwards = {};                 // that make gradients of parameters
-  LaneCounts syncs = {};                     // collectives of these gradients
-  std::set<std::size_t> channels = {};       // of those
-  std::optional<std::size_t> scatters = {};  // the channel of one that leaves the rank with a part of the sums
+  LaneCounts block_sums = {};           // collectives of a grid that add up the gradients of one micro-batch
+  LaneCounts backwards = {};            // that make gradients of parameters
+  LaneCounts syncs = {};                // collectives of these gradients
+  std::set<std::size_t> channels = {};  // of those
+  std::set<std::size_t> scatters = {};  // of those that leave the rank with a part of the sums
   Spot update = {};
   LaneCounts gathers = {};                     // collectives of the parameters
   std::set<std::size_t> gather_channels = {};  // of those

@@ -141,15 +141,20 @@ class ResidentMemory {
     const bool divides_parameters = plan_.sync.sharded == Sharding::Parameters;
     const bool divides_gradients = divides_parameters || plan_.sync.sharded == Sharding::Gradients;
     const bool divides_optimizer = divides_gradients || plan_.sync.sharded == Sharding::Optimizer;
-    const double each = bytes.parameter / (divides_parameters ? replicas : 1) +
-                        bytes.gradient / (divides_gradients ? replicas : 1) +
-                        bytes.optimizer / (divides_optimizer ? replicas : 1);
+    const auto each_of = [&](double copies) {  // a parameter that so many replicas have
+      return bytes.parameter / (divides_parameters ? copies : 1) + bytes.gradient / (divides_gradients ? copies : 1) +
+             bytes.optimizer / (divides_optimizer ? copies : 1);
+    };
+    const double each = each_of(replicas);
+    const double each_of_experts = each_of(replicas / static_cast<double>(workload_.experts.degree));
     const bool is_sky = workload_.memory_model == MemoryModel::Sky;
     const bool has_buffers = workload_.memory_model == MemoryModel::Training;
     for (const auto& part : holder.parts) {
       for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
         const Layer& layer = workload_.layers[k];
-        found[part.rank] += is_sky ? layer.sky_memory.value : parameters_of(plan_, holder, part, layer) * each;
+        const double experts = workload_.experts.divides() ? experts_of(plan_, holder, part, layer) : 0;
+        const double others = parameters_of(plan_, holder, part, layer) - experts;
+        found[part.rank] += is_sky ? layer.sky_memory.value : others * each + experts * each_of_experts;
       }
       if (has_buffers) found[part.rank] += buffers_of(holder.stage, part, cuts, true) / blocks_of(plan_, holder);
     }

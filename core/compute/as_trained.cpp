@@ -5,12 +5,14 @@
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/compute/transformer.hpp"
-#include "core/costs/context_exchange_times.hpp"
+#include "core/costs/exchange_times.hpp"
 #include "core/costs/layer_times.hpp"
 #include "core/costs/shard_collective_times.hpp"
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
+#include "core/plan/sharding.hpp"
 #include "core/plan/system_rules.hpp"
 
 #include <fmt/format.h>
@@ -178,6 +180,7 @@ class Training {
                   times.forward.value,
                   times.backward.value,
                   given.parameters,
+                  given.experts ? given.experts->parameters : 0,
                   given.gradient.value,
                   is_recomputed(given_, layer),
                   recomputed_operators(given_, layer).bits(),
@@ -193,7 +196,8 @@ class Training {
     if (division.shards > 1) collectives = shard_collective_times(plan_, stage, layer, given_, cluster_);
     division.forward_collectives = collectives.forward;
     division.backward_collectives = collectives.backward;
-    const auto exchange = context_exchange_times(plan_, stage, block_of(given_, layer).first, given_, cluster_);
+    const auto exchange =
+        exchange_times(plan_, stage, block_of(given_, layer).first, given_, cluster_, GridAxis::Context);
     division.forward_exchange = exchange.forward;
     division.backward_exchange = exchange.backward;
     if (const auto* profile = measurements_.layers_of(type)) return measured_cost(*profile, stage, layer, division);
@@ -215,13 +219,29 @@ class Training {
     cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
     cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
     if (attention_widths(given_, layer)) cost.parts.tensor += exchange.forward + exchange.backward;
+    const auto of_experts = exchange_times(plan_, stage, layer, given_, cluster_, GridAxis::Experts);
+    cost.parts.tensor += of_experts.forward + of_experts.backward;
     add_repeated_collectives(repeated_part(layer, division) * collectives.forward, cost);
     const double parameters = parameters_of_shard(given_, layer, division.shards, framework_);
     // Replicas that divide updates zero and clip all gradients nevertheless.
-    const std::size_t replicas = plan_.sync.sharded == Sharding::None ? 1 : plan_.stages[stage].replicas.size();
     cost.update = update_time(parameters, device, framework_) +
-                  static_cast<double>(replicas) * gradient_time(parameters, device, framework_);
+                  updated_by(plan_, stage, layer) * gradient_time(parameters, device, framework_);
     return cost;
+  }
+
+  /// How many replicas update the parameters of a layer, each a part of them: by the mean, if those of its experts have
+  /// other replicas.
+  double updated_by(const Plan& plan, std::size_t stage, std::size_t index) const
+  {
+    if (plan.sync.sharded == Sharding::None) return 1;
+    const std::size_t replicas = plan.stages[stage].replicas.size();
+    const Layer& layer = given_.layers[index];
+    const bool has_others = given_.experts.divides() && layer.experts && layer.parameters > 0;
+    if (!has_others) return static_cast<double>(replicas);
+    const double part =
+        divided_part(static_cast<double>(layer.parameters), static_cast<double>(layer.experts->parameters), replicas,
+                     copies_of_experts(given_.experts, replicas));
+    return 1 / part;
   }
 
   /// The part of the collectives of a layer's forward pass that recomputation repeats: a sum of its outputs with the
@@ -389,9 +409,10 @@ class Training {
     own.split->workspace = own.workspace;
   }
 
-  /// Device, shards, times of both passes there, parameters, gradient, recomputes, operators recomputed, device type.
-  using Key =
-      std::tuple<std::size_t, std::size_t, double, double, std::uint64_t, double, bool, unsigned long, std::string>;
+  /// Device, shards, times of both passes there, parameters, those of experts, gradient, recomputes, operators
+  /// recomputed, device type.
+  using Key = std::tuple<std::size_t, std::size_t, double, double, std::uint64_t, std::uint64_t, double, bool,
+                         unsigned long, std::string>;
 
   const Plan& plan_;
   const Workload& given_;

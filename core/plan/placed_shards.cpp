@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/program/collective.hpp"
@@ -86,7 +87,7 @@ std::vector<std::size_t> numbers_in_file(const Plan& plan)
         (leads[i - 1] || (!stages[i].residence.is_on_device() && stages[i].residence == stages[i - 1].residence));
     const bool is_part =
         i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] &&
-        (plan.context.divides() || has_shards({stages[i]}) || divides_operators(stages[i]) || moves_alike);
+        (has_exchanges(plan) || has_shards({stages[i]}) || divides_operators(stages[i]) || moves_alike);
     numbers.push_back(i == 0 ? 0 : numbers.back() + (is_part ? 0 : 1));
   }
   return numbers;
@@ -174,6 +175,7 @@ Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica
   part.backward = fraction * layer.backward;
   part.backward_weight = fraction * layer.backward_weight;
   part.parameters = shared_parameters(layer) + units.part_of(split.parameters);
+  if (part.experts) part.experts->parameters = units.part_of(part.experts->parameters);
   if (layer.update && layer.parameters > 0) {
     part.update = static_cast<double>(part.parameters) / static_cast<double>(layer.parameters) * *layer.update;
   }

@@ -29,8 +29,8 @@ bool has_same_devices(const Stage& a, const Stage& b);
 /// For each stage of a plan, the stage of its pipelines: neighbouring stages on the same devices are parts of one.
 std::vector<std::size_t> pipeline_stages(const Plan& plan);
 
-/// For each stage of a plan, its number in a file, where the layers of a stage with several shards, or of one that
-/// divides sequences, are one.
+/// For each stage of a plan, its number in a file, where the layers of a stage with several shards, or whose replicas
+/// divide sequences or experts, are one.
 std::vector<std::size_t> numbers_in_file(const Plan& plan);
 
 /// Whether one of the stages has several replicas, several shards, or either.

@@ -230,8 +230,9 @@ struct Plan {
   std::vector<Stage> stages;  ///< in layer order; empty when infeasible
   Sync sync;                  ///< of stages with several replicas
   TransferRules transfers = {};
-  /// How replicas divide sequences; see core/plan/context_plan.hpp. Micro-batches are then parts of the workload's.
+  /// How replicas divide sequences (core/plan/replica_exchanges.hpp). Micro-batches are then parts of the workload's.
   ContextParallelism context = {};
+  ExpertParallelism experts = {};      ///< how replicas divide experts, likewise
   std::vector<std::size_t> recompute;  ///< layers that recompute their activations, ascending; see with_recomputation
   /// The training system that the plan imitates: training software, whose times and memory its layers then have
   /// (compute::AsTrained), or one whose measured constants count where a platform has them (Cluster::systems). Its

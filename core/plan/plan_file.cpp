@@ -4,12 +4,12 @@
 #include "core/base/files.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/order/order_text.hpp"
-#include "core/plan/context_plan.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
 #include "core/plan/plan_file_2.hpp"
 #include "core/plan/plan_file_reading.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/system_rules.hpp"
 #include "core/text/document.hpp"
 #include "core/text/json_text.hpp"
@@ -487,6 +487,10 @@ Json lasting_part_of(const Plan& plan)
   if (plan.context.divides() && !is_1) {  // a plan without a placement divides nothing
     document["context"] = {{"degree", plan.context.degree}, {"exchange", name_of(plan.context.exchange)}};
   }
+  if (plan.experts.divides() && !is_1) {  // likewise
+    document["experts"] = {{"degree", plan.experts.degree}};
+    if (plan.experts.are_whole) document["experts"]["tensor"] = 1;
+  }
   if (!plan.recompute.empty()) document["recompute"] = plan.recompute;
   if (plan.system) document["system"] = to_json(*plan.system);
   if (plan.samples) document["samples"] = *plan.samples;
@@ -595,7 +599,9 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   plan.outcome = outcome_from_name(reader.required_choice("outcome", outcome_names())).value_or(Outcome::Feasible);
   plan.reason = reader.optional_text("reason").value_or("");
   if (!is_1) plan.context = read_context_2(reader, faults);
-  plan.stages = is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, plan.context, faults);
+  if (!is_1) plan.experts = read_experts_2(reader, faults);
+  plan.stages =
+      is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, {plan.context, plan.experts}, faults);
   plan.goal.schedule =
       is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan.stages, plan.goal.microbatches, faults);
   if (!is_1) {
@@ -612,8 +618,10 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
     }
   }
   read_system(reader, plan, faults);
-  const auto fault_of_parts = faults.empty() ? fault_of_context(plan) : std::nullopt;
-  if (fault_of_parts) reader.add_fault("context", *fault_of_parts);
+  if (faults.empty()) {
+    if (const auto fault = fault_of_context(plan)) reader.add_fault("context", *fault);
+    if (const auto fault = fault_of_experts(plan)) reader.add_fault("experts", *fault);
+  }
   plan.samples = reader.optional_count("samples", 1, largest_micro_batch * most_microbatches_by_recurrence);
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);
   if (!is_1 && reader.optional("routing") != nullptr) {

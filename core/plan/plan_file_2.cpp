@@ -21,7 +21,7 @@ namespace isobar {
 
 namespace {
 
-constexpr std::uint64_t most_parts_of_sequence = 65'536;
+constexpr std::uint64_t most_parts = 65'536;  // of sequences, or of experts
 
 void refuse(MappingReader& reader, std::initializer_list<const char*> keys)
 {
@@ -275,7 +275,7 @@ std::vector<Stage> read_division(MappingReader& reader, const Stage& stage, Faul
 }
 
 std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t> microbatches,
-                              const ContextParallelism& context, FaultList& faults)
+                              const DividedByReplicas& divided, FaultList& faults)
 {
   Stage stage;
   stage.first_layer = reader.required_count("first_layer");
@@ -310,10 +310,11 @@ std::vector<Stage> read_stage(MappingReader& reader, std::optional<std::uint64_t
     }
     return parts_of(stage, read_cuts_of_shards(reader, stage));
   }
-  if (context.divides()) {
+  if (divided.context.divides() || divided.experts.divides()) {
     for (const char* key : {"residence", "cuts"}) {
       if (reader.optional(key) == nullptr) continue;
-      reader.add_fault(key, "the plan divides sequences, with each layer as a part on its devices; leave it out");
+      reader.add_fault(key, fmt::format("the plan divides {}, with each layer as a part on its devices; leave it out",
+                                        divided.context.divides() ? "sequences" : "experts"));
     }
     return parts_of(stage, cuts_of_layers(reader, stage));
   }
@@ -379,7 +380,7 @@ ContextParallelism read_context_2(MappingReader& plan, FaultList& faults)
   if (!plan.has("context")) return {};
   const auto context = read_mapping<ContextParallelism>(plan, "context", faults, [](MappingReader& reader) {
     ContextParallelism read;
-    read.degree = reader.required_count("degree", 1, most_parts_of_sequence);
+    read.degree = reader.required_count("degree", 1, most_parts);
     const auto name = reader.required_choice("exchange", context_exchange_names());
     read.exchange = context_exchange_from_name(name).value_or(read.exchange);
     return read;
@@ -387,12 +388,27 @@ ContextParallelism read_context_2(MappingReader& plan, FaultList& faults)
   return context.divides() ? context : ContextParallelism{};
 }
 
+ExpertParallelism read_experts_2(MappingReader& plan, FaultList& faults)
+{
+  if (!plan.has("experts")) return {};
+  return read_mapping<ExpertParallelism>(plan, "experts", faults, [](MappingReader& reader) {
+    ExpertParallelism read;
+    read.degree = reader.required_count("degree", 1, most_parts);
+    const auto tensor = reader.optional_count("tensor", 1);
+    read.are_whole = tensor == 1;
+    if (tensor.value_or(1) != 1) {
+      reader.add_fault("tensor", fmt::format("{}; write 1, for whole experts on each shard, or leave it out", *tensor));
+    }
+    return read;
+  });
+}
+
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches,
-                                 const ContextParallelism& context, FaultList& faults)
+                                 const DividedByReplicas& divided, FaultList& faults)
 {
   std::vector<Stage> stages;
   for (auto& parts : read_objects<std::vector<Stage>>(plan, "stages", faults, [&](MappingReader& stage) {
-         return read_stage(stage, microbatches, context, faults);
+         return read_stage(stage, microbatches, divided, faults);
        })) {
     if (parts.empty()) parts.emplace_back();  // a stage with faults
     stages.insert(stages.end(), parts.begin(), parts.end());

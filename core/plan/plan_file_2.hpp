@@ -14,10 +14,19 @@ class MappingReader;
 /// Reads "context" of isobar-plan/2: how replicas divide sequences. One part is the same as none.
 ContextParallelism read_context_2(MappingReader& plan, FaultList& faults);
 
-/// Reads "stages" of isobar-plan/2. One with several shards, or whose replicas divide sequences, becomes a stage for
-/// each of its layers. `microbatches` is that of the plan, if it could be read.
+/// Reads "experts" of isobar-plan/2: how replicas divide experts, likewise.
+ExpertParallelism read_experts_2(MappingReader& plan, FaultList& faults);
+
+/// What the replicas of a plan divide among them.
+struct DividedByReplicas {
+  ContextParallelism context;
+  ExpertParallelism experts;
+};
+
+/// Reads "stages" of isobar-plan/2. One with several shards, or whose replicas divide sequences or experts, becomes a
+/// stage for each of its layers. `microbatches` is that of the plan, if it could be read.
 std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_t> microbatches,
-                                 const ContextParallelism& context, FaultList& faults);
+                                 const DividedByReplicas& divided, FaultList& faults);
 
 /// Reads "schedule" of isobar-plan/2. Orders are read only for a plan whose stages and micro-batches are sound, since
 /// they name these; a plan without stages needs none.

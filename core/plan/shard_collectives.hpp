@@ -16,9 +16,9 @@
 
 namespace isobar {
 
-/// The shards that meet: all of a replica, those of a grid that differ in one coordinate, or the same one of the
-/// replicas that divide a sequence (core/plan/context_plan.hpp).
-enum class GridAxis : std::uint8_t { All, Row, Column, Depth, Context };
+/// The shards that meet: all of a replica, those of a grid that differ in one coordinate, the same one of the replicas
+/// that divide a sequence or experts, or all of those that divide whole experts (core/plan/replica_exchanges.hpp).
+enum class GridAxis : std::uint8_t { All, Row, Column, Depth, Context, Experts, WholeExperts };
 
 /// The axes of a grid along which some of its shards meet.
 std::vector<GridAxis> axes_of(const ShardGrid& grid);

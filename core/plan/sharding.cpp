@@ -35,4 +35,12 @@ double gathered_parameter_bytes(const ParameterBytes& bytes, Sharding sharding, 
   return bytes.gathered.value_or(of_others(bytes.parameter, replicas));
 }
 
+double divided_part(double parameters, double of_experts, std::size_t replicas, std::size_t copies)
+{
+  if (of_experts == 0) return 1 / static_cast<double>(replicas);
+  const double own =
+      (parameters - of_experts) / static_cast<double>(replicas) + of_experts / static_cast<double>(copies);
+  return own / parameters;
+}
+
 }  // namespace isobar

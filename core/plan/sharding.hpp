@@ -15,4 +15,8 @@ double unsummed_gradient_bytes(const ParameterBytes& bytes, Sharding sharding, s
 /// Bytes per parameter that a replica holds besides while it uses the parameters: the parts of the others.
 double gathered_parameter_bytes(const ParameterBytes& bytes, Sharding sharding, std::size_t replicas);
 
+/// The part of `parameters` that each of `replicas` replicas has where they divide them, if `copies` of them, not all,
+/// divide those of the experts among them.
+double divided_part(double parameters, double of_experts, std::size_t replicas, std::size_t copies);
+
 }  // namespace isobar

@@ -31,6 +31,10 @@ constexpr std::array<RoleRecord, shard_roles> roles = {{
     {"exchange outputs", ShardPass::Forward, false, false},
     {"exchange gradients", ShardPass::InputGradient, true, true},
     {"exchange gradients of inputs", ShardPass::InputGradient, false, false},
+    {"dispatch tokens", ShardPass::Forward, true, true},
+    {"combine outputs", ShardPass::Forward, false, false},
+    {"dispatch gradients", ShardPass::InputGradient, true, true},
+    {"combine gradients of inputs", ShardPass::InputGradient, false, false},
 }};
 
 const RoleRecord& record_of(ShardRole role)

@@ -34,9 +34,14 @@ enum class ShardRole : std::uint8_t {
   ExchangeInputs,
   ExchangeOutputs,
   ExchangeGradients,
-  ExchangeInputGradients
+  ExchangeInputGradients,
+  // The same of devices that divide experts.
+  DispatchTokens,
+  CombineOutputs,
+  DispatchGradients,
+  CombineInputGradients
 };
-inline constexpr std::size_t shard_roles = 16;
+inline constexpr std::size_t shard_roles = 20;
 
 /// The name of the lanes of a role: "gather inputs".
 std::string_view name_of(ShardRole role);
@@ -45,10 +50,15 @@ ShardPass pass_of(ShardRole role);
 bool is_before_pass(ShardRole role);
 /// Whether it needs what comes from the neighbouring stage: the layer's input, or the gradient of its output.
 bool needs_arrival(ShardRole role);
-/// Whether devices that divide a sequence meet for it, each for a part of a micro-batch.
+/// Whether devices that divide sequences or experts meet for it, each for its own micro-batch or part of one.
 constexpr bool is_exchange(ShardRole role)
 {
   return role >= ShardRole::ExchangeInputs;
+}
+/// Whether it is one of those for experts.
+constexpr bool is_of_experts(ShardRole role)
+{
+  return role >= ShardRole::DispatchTokens;
 }
 
 }  // namespace isobar

@@ -105,4 +105,10 @@ double parameters_of(const Plan& plan, const Holder& holder, const Part& part, c
   return all - (1 - fraction_of(plan, holder, part, layer)) * divided;
 }
 
+double experts_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
+{
+  if (!layer.experts) return 0;
+  return fraction_of(plan, holder, part, layer) * static_cast<double>(layer.experts->parameters);
+}
+
 }  // namespace isobar

@@ -84,4 +84,7 @@ double fraction_of(const Plan& plan, const Holder& holder, const Part& part, con
 /// layer of the depth.
 double parameters_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);
 
+/// Those of them that are of the layer's experts.
+double experts_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);
+
 }  // namespace isobar

@@ -1,4 +1,4 @@
-// What the shards of a replica, and of replicas that divide sequences, bring each other.
+// What the shards of a replica, and of replicas that divide sequences or experts, bring each other.
 
 #include "core/steps/pipeline_steps.hpp"
 
@@ -31,15 +31,14 @@ bool is_of(NeedOf need, Opcode pass)
 void PipelineSteps::find_needs()
 {
   needs_.resize(seats_.size());
-  const std::size_t parts = workload_.context.degree;
   for (std::size_t first = 0; first < seats_.size(); first += seats_[first].shards) {
     const Seat& seat = seats_[first];
-    if (seat.replica % parts != 0) continue;
+    if (seat.replica % group_ != 0) continue;
     const Stage& stage = plan_.stages[seat.stage];
     ReplicaNeeds& own = needs_[first];
-    if (parts > 1) own.needs = context_needs(workload_, stage.first_layer, seat.shards);
+    if (group_ > 1 || workload_.experts.divides()) own.needs = replica_needs(workload_, stage.first_layer, seat.shards);
     if (seat.shards > 1) {
-      // What follows a pass among parts of a sequence comes before that among shards; what precedes it, after.
+      // What follows a pass among replicas comes before that among shards; what precedes it, after.
       const auto before =
           std::find_if(own.needs.begin(), own.needs.end(), [](const auto& need) { return need.is_before; });
       const auto of_shards = shard_needs(workload_, cuts_, stage.first_layer, stage.grid, seat.shards);
@@ -47,9 +46,12 @@ void PipelineSteps::find_needs()
     }
     for (const ShardNeed& need : own.needs) {
       auto& meetings = own.meetings.emplace_back();
-      if (need.is_of_context) add_meetings_of_parts(need, seat.stage, seat.replica, meetings);
-      for (std::size_t i = 0; i < parts && !need.is_of_context; ++i) {
-        add_meetings(need, seat.stage, seat.replica + i, meetings);
+      for (std::size_t i = 0; i < group_; i += need.replicas) {
+        if (need.replicas > 1) {
+          add_meetings_of_replicas(need, seat.stage, seat.replica + i, meetings);
+        } else {
+          add_meetings(need, seat.stage, seat.replica + i, meetings);
+        }
       }
     }
   }
@@ -66,13 +68,16 @@ void PipelineSteps::add_meetings(const ShardNeed& need, std::size_t stage, std::
   for (auto& [number, seats] : by_first) meetings.push_back(meeting_of(need, std::move(seats)));
 }
 
-/// The same shard of each replica of a group.
-void PipelineSteps::add_meetings_of_parts(const ShardNeed& need, std::size_t stage, std::size_t replica,
-                                          std::vector<Meeting>& meetings)
+/// The same shard of each of neighbouring replicas, or all of them.
+void PipelineSteps::add_meetings_of_replicas(const ShardNeed& need, std::size_t stage, std::size_t replica,
+                                             std::vector<Meeting>& meetings)
 {
-  for (std::size_t shard = 0; shard < seats_[seat_at(stage, replica, 0)].shards; ++shard) {
+  const std::size_t together = need.axis.length;
+  for (std::size_t first = 0; first < seats_[seat_at(stage, replica, 0)].shards; first += together) {
     std::vector<std::size_t> seats;
-    for (std::size_t i = 0; i < workload_.context.degree; ++i) seats.push_back(seat_at(stage, replica + i, shard));
+    for (std::size_t i = 0; i < need.replicas; ++i) {
+      for (std::size_t k = 0; k < together; ++k) seats.push_back(seat_at(stage, replica + i, first + k));
+    }
     meetings.push_back(meeting_of(need, std::move(seats)));
   }
 }
@@ -80,8 +85,7 @@ void PipelineSteps::add_meetings_of_parts(const ShardNeed& need, std::size_t sta
 PipelineSteps::Meeting PipelineSteps::meeting_of(const ShardNeed& need, std::vector<std::size_t> seats)
 {
   const Ranks ranks = ranks_of(seats);
-  const bool goes_around = need.is_of_context && workload_.context.exchange == ContextExchange::Ring;
-  const Algorithm algorithm = goes_around ? Algorithm::Ring : algorithm_among_shards(ranks);
+  const Algorithm algorithm = need.goes_around ? Algorithm::Ring : algorithm_among_shards(ranks);
   return {group_of(need.lane, ranks), rounds_for(need.opcode, ranks, need.bytes, algorithm), std::move(seats)};
 }
 
@@ -92,14 +96,14 @@ Algorithm PipelineSteps::algorithm_among_shards(const Ranks& ranks) const
   return algorithm_of_shards(plan_.sync.algorithm, sites);
 }
 
-/// The shards of a replica, or of a group of replicas that divide sequences, have all their stages together, so the
-/// first one's order is that of all.
+/// The shards of a replica, or of a group of replicas that divide sequences or experts, have all their stages together,
+/// so the first one's order is that of all.
 void PipelineSteps::add_shard_collectives()
 {
   for (const Rank& rank : ranks_) {
     if (rank.seats.empty()) continue;
     const Seat& first = seats_[rank.seats.front()];
-    if (first.shard > 0 || first.replica % workload_.context.degree != 0) continue;
+    if (first.shard > 0 || first.replica % group_ != 0) continue;
     for (std::size_t position = 0; position < rank.passes.size(); ++position) {
       const std::size_t seat = rank.passes[position].seat;
       if (!needs_[seat].needs.empty()) add_shard_collectives(seat, position);
@@ -117,7 +121,7 @@ void PipelineSteps::add_shard_collectives(std::size_t first_seat, std::size_t po
     const ShardNeed& need = own.needs[i];
     if (!is_of(need.pass, opcode)) continue;
     auto& last = before[static_cast<std::size_t>(need.pass)][chain_of(need)];
-    last.resize(workload_.context.degree * seats_[first_seat].shards);
+    last.resize(group_ * seats_[first_seat].shards);
     for (const Meeting& meeting : own.meetings[i]) add_meeting(need, meeting, position, last);
   }
 }
@@ -130,7 +134,7 @@ void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, s
     const Seat& seat = seats_[number];
     Rank& rank = ranks_[seat.rank];
     RankPass& pass = rank.passes[position];
-    auto& last = before[seat.replica % workload_.context.degree * seat.shards + seat.shard];
+    auto& last = before[seat.replica % group_ * seat.shards + seat.shard];
     note(seat.rank, node);
     if (last) graph_.add_wait(node, *last);
     if (need.is_before) {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace isobar {
 
@@ -24,6 +25,7 @@ PipelineSteps::PipelineSteps(const Plan& plan, const Workload& workload, const C
       order_(passes),
       stretch_(stretch),
       overlaps_gathers_(overlaps_gathers(plan)),
+      group_(std::lcm(workload.context.degree, workload.experts.degree)),
       cuts_(boundaries_of(workload)),
       graph_(paths_between(plan, cluster)),
       holders_(holders_of(plan))
@@ -73,12 +75,13 @@ void PipelineSteps::add_seats()
         seat.times.forward += times.forward;
         seat.times.backward += times.backward;
         seat.times.backward_weight += times.backward_weight;
-        seat.parameters += parameters_of(plan_, holder, part, layer);
+        seat.parameters += isobar::parameters_of(plan_, holder, part, layer);
+        if (workload_.experts.divides()) seat.experts += experts_of(plan_, holder, part, layer);
         if (seat.shards > 1 && axis_of_copies(stage.grid, seat.shards).length > 1) {
           const auto divided = static_cast<double>(layer.split ? layer.split->parameters : 0);
           const bool is_grid = stage.grid.is_grid();
-          seat.shared +=
-              is_grid ? parameters_of(plan_, holder, part, layer) : static_cast<double>(layer.parameters) - divided;
+          seat.shared += is_grid ? isobar::parameters_of(plan_, holder, part, layer)
+                                 : static_cast<double>(layer.parameters) - divided;
         }
       }
       ranks_[seat.rank].seats.push_back(seats_.size());
@@ -122,11 +125,11 @@ void PipelineSteps::find_takers()
 {
   takers_.assign(plan_.stages.size(), std::vector<Taker>(plan_.goal.microbatches));
   for (const Seat& seat : seats_) {
-    const std::size_t part = seat.replica % workload_.context.degree;  // of sequences
+    const std::size_t part = seat.replica % group_;
     if (seat.shard > 0 || part > 0) {
       const Seat& first = seats_[seat_at(seat.stage, seat.replica - part, 0)];
       ensure(seat.forwards == first.forwards && seat.backwards == first.backwards && seat.gradients == first.gradients,
-             "shards of a replica, and replicas that divide sequences, order their passes alike");
+             "shards of a replica, and replicas that divide sequences or experts, order their passes alike");
     }
     if (seat.shard > 0) continue;
     const auto& passes = ranks_[seat.rank].passes;
@@ -221,7 +224,9 @@ void PipelineSteps::add_messages()
   for (const Seat& seat : seats_) {
     if (seat.stage + 1 < plan_.stages.size()) add_messages_of(seat, seat.stage + 1, true);
     if (seat.stage > 0) add_messages_of(seat, seat.stage - 1, false);
-    if (seat.stage + 1 < plan_.stages.size() || seat.shards == 1) continue;
+    if (seat.stage + 1 < plan_.stages.size()) continue;
+    if (seat.shards == 1 && needs_[seat_at(seat.stage, seat.replica - seat.replica % group_, 0)].needs.empty())
+      continue;
     Rank& rank = ranks_[seat.rank];
     for (const std::size_t position : seat.forwards) {
       const RankPass& pass = rank.passes[position];
@@ -314,11 +319,35 @@ bool PipelineSteps::is_divided(std::size_t stage) const
   return plan_.sync.sharded != Sharding::None && replicas_of(stage) > 1;
 }
 
-std::vector<std::size_t> PipelineSteps::counterparts(std::size_t stage, std::size_t shard) const
+std::vector<PipelineSteps::Copies> PipelineSteps::copies_of(std::size_t stage, bool of_experts) const
 {
-  std::vector<std::size_t> seats;
-  for (const std::size_t first : first_seat_[stage]) seats.push_back(first + shard);
-  return seats;
+  const std::size_t parts = of_experts ? workload_.experts.degree : 1;
+  std::vector<Copies> all;
+  for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
+    for (std::size_t part = 0; part < parts; ++part) {
+      Copies& copies = all.emplace_back(Copies{{}, of_experts});
+      for (std::size_t replica = part; replica < replicas_of(stage); replica += parts) {
+        copies.seats.push_back(seat_at(stage, replica, shard));
+      }
+    }
+  }
+  return all;
+}
+
+bool PipelineSteps::adds_experts(std::size_t stage) const
+{
+  const bool has_copies = replicas_of(stage) > workload_.experts.degree;
+  return has_copies && seats_[first_seat_[stage].front()].experts > 0;
+}
+
+std::vector<PipelineSteps::Copies> PipelineSteps::all_copies(std::size_t stage) const
+{
+  if (replicas_of(stage) == 1) return {};
+  auto all = copies_of(stage, false);
+  if (!adds_experts(stage)) return all;
+  const auto of_experts = copies_of(stage, true);
+  all.insert(all.end(), of_experts.begin(), of_experts.end());
+  return all;
 }
 
 }  // namespace isobar

@@ -49,6 +49,7 @@ class PipelineSteps {
     std::size_t rank = 0;
     PassTimes times;
     double parameters = 0;
+    double experts = 0;                  // of those, where replicas divide experts
     double shared = 0;                   // of those, which other shards have too
     std::vector<std::size_t> forwards;   // positions in the rank's passes
     std::vector<std::size_t> backwards;  // that the stage before waits for
@@ -61,7 +62,7 @@ class PipelineSteps {
     std::optional<Node> update;
     // Of the step before:
     std::optional<Node> last_update;
-    std::optional<Node> last_gather;  // of the parameters that others have updated
+    std::optional<Node> last_gather;  // of the parameters that others have updated; the last of two
   };
   struct RankPass {
     Opcode opcode = Opcode::Forward;
@@ -126,8 +127,20 @@ class PipelineSteps {
   }
   std::size_t replicas_of(std::size_t stage) const { return first_seat_[stage].size(); }
   bool is_divided(std::size_t stage) const;
-  /// Seat `shard` of each replica of a stage.
-  std::vector<std::size_t> counterparts(std::size_t stage, std::size_t shard) const;
+  /// Seats of a stage that have the same parameters: those of its experts, or all others.
+  struct Copies {
+    std::vector<std::size_t> seats;
+    bool are_experts = false;
+  };
+  /// The shards of all replicas; of experts, those of replicas that have the same.
+  std::vector<Copies> copies_of(std::size_t stage, bool of_experts) const;
+  /// First all others and then experts.
+  std::vector<Copies> all_copies(std::size_t stage) const;
+  bool adds_experts(std::size_t stage) const;
+  double parameters_of(const Seat& seat, bool are_experts) const
+  {
+    return are_experts ? seat.experts : seat.parameters - seat.experts;
+  }
 
   // pipeline_shards.cpp
   /// Shards that meet for a need.
@@ -136,15 +149,15 @@ class PipelineSteps {
     std::size_t rounds = 0;
     std::vector<std::size_t> seats;
   };
-  /// The needs of the shards of a replica of a stage, or of a group of replicas that divide sequences.
+  /// The needs of the shards of a replica of a stage, or of a group of replicas that divide sequences or experts.
   struct ReplicaNeeds {
     std::vector<ShardNeed> needs;
     std::vector<std::vector<Meeting>> meetings;  // of each
   };
   void find_needs();
   void add_meetings(const ShardNeed& need, std::size_t stage, std::size_t replica, std::vector<Meeting>& meetings);
-  void add_meetings_of_parts(const ShardNeed& need, std::size_t stage, std::size_t replica,
-                             std::vector<Meeting>& meetings);
+  void add_meetings_of_replicas(const ShardNeed& need, std::size_t stage, std::size_t replica,
+                                std::vector<Meeting>& meetings);
   Meeting meeting_of(const ShardNeed& need, std::vector<std::size_t> seats);
   void add_shard_collectives();
   void add_shard_collectives(std::size_t first_seat, std::size_t position);
@@ -165,10 +178,16 @@ class PipelineSteps {
   Ranks ranks_of(const std::vector<std::size_t>& seats) const;
   void add_gathers_for_passes();
   void add_gathers_for(std::size_t stage, std::vector<std::size_t> Seat::*passes);
-  std::vector<std::vector<std::size_t>> buckets() const;
-  std::vector<Sum> sums_of(const std::vector<std::size_t>& bucket) const;
+  /// Neighbouring stages whose gradients, of experts or all others, are added up together.
+  struct Bucket {
+    std::vector<std::size_t> stages;  // the last first
+    bool of_experts = false;
+  };
+  std::vector<Bucket> buckets() const;
+  void add_buckets(bool of_experts, std::vector<Bucket>& all) const;
+  std::vector<Sum> sums_of(const Bucket& bucket) const;
   void add_sums();
-  void add_sum(const Sum& sum, const std::vector<std::size_t>& bucket);
+  void add_sum(const Sum& sum, const std::vector<std::size_t>& stages);
   void wait_for_sends_of_last(Node sum, const Seat& seat);
   void add_microbatch_sums();
   void add_facts();
@@ -198,6 +217,7 @@ class PipelineSteps {
   const std::vector<std::vector<StagePass>>& order_;
   const double stretch_;         // of computations
   const bool overlaps_gathers_;  // of parameters, by the plan's system
+  const std::size_t group_;      // of neighbouring replicas that meet for passes
   const Boundaries cuts_;
   StepGraph graph_;
   std::vector<Holder> holders_;

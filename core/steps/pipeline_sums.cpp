@@ -22,6 +22,7 @@ constexpr std::size_t lane_of_updated = ~std::size_t{0} - 3;
 constexpr std::size_t lane_of_forwards = std::size_t{1} << 40;
 constexpr std::size_t lane_of_backwards = std::size_t{2} << 40;
 constexpr std::size_t lane_of_gradients = std::size_t{3} << 40;
+constexpr std::size_t lanes_of_experts = std::size_t{1} << 44;  // added to those for passes
 
 }  // namespace
 
@@ -73,7 +74,6 @@ PipelineSteps::Node PipelineSteps::add_collective(std::size_t lane, Opcode opcod
 void PipelineSteps::add_gathers_for_passes()
 {
   for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
-    if (replicas_of(stage) == 1) continue;
     add_gathers_for(stage, &Seat::forwards);
     add_gathers_for(stage, &Seat::backwards);
   }
@@ -83,18 +83,21 @@ void PipelineSteps::add_gathers_for_passes()
 void PipelineSteps::add_gathers_for(std::size_t stage, std::vector<std::size_t> Seat::*passes)
 {
   const std::size_t lane = (passes == &Seat::forwards ? lane_of_forwards : lane_of_backwards) + stage;
-  const auto parts = static_cast<double>(replicas_of(stage));
-  for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
-    const auto seats = counterparts(stage, shard);
+  std::map<std::pair<std::size_t, std::size_t>, Node> before;  // by seat and pass: the gather of what are no experts
+  for (const auto& [seats, are_experts] : all_copies(stage)) {
     const Seat& first = seats_[seats.front()];
-    const double bytes = first.parameters * size_of(plan_.sync.gathered) / parts;
+    const double bytes =
+        parameters_of(first, are_experts) * size_of(plan_.sync.gathered) / static_cast<double>(seats.size());
     for (std::size_t i = 0; i < (first.*passes).size(); ++i) {
-      const Node gather = add_collective(lane, Opcode::AllGather, ranks_of(seats), bytes, plan_.sync.algorithm);
+      const Node gather = add_collective(lane + (are_experts ? lanes_of_experts : 0), Opcode::AllGather,
+                                         ranks_of(seats), bytes, plan_.sync.algorithm);
       for (const std::size_t each : seats) {
         const Rank& rank = ranks_[seats_[each].rank];
         const std::size_t position = (seats_[each].*passes).at(i);
         graph_.add_wait(rank.passes[position].node, gather);
         if (const auto ahead = one_task_ahead(rank, position)) graph_.add_wait(gather, *ahead);
+        if (are_experts) graph_.add_wait(gather, before.at({each, i}));
+        before[{each, i}] = gather;
       }
     }
   }
@@ -102,11 +105,21 @@ void PipelineSteps::add_gathers_for(std::size_t stage, std::vector<std::size_t> 
 
 // --- sums of gradients -----------------------------------------------------------------------------------------------
 
-/// The stages whose gradients are added up together, each with its last one first.
-std::vector<std::vector<std::size_t>> PipelineSteps::buckets() const
+/// Those with the last stage first. Of two whose first stage is the same, the one of experts comes after the other.
+std::vector<PipelineSteps::Bucket> PipelineSteps::buckets() const
 {
-  std::vector<std::vector<std::size_t>> all;
+  std::vector<Bucket> all;
+  add_buckets(false, all);
+  add_buckets(true, all);
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Bucket& a, const Bucket& b) { return a.stages.back() > b.stages.back(); });
+  return all;
+}
+
+void PipelineSteps::add_buckets(bool of_experts, std::vector<Bucket>& all) const
+{
   double filled = 0;
+  bool is_open = false;  // the last of them
   const auto has_same_devices = [&](std::size_t a, std::size_t b) {
     const auto& some = first_seat_[a];
     const auto& others = first_seat_[b];
@@ -119,37 +132,46 @@ std::vector<std::vector<std::size_t>> PipelineSteps::buckets() const
     };
     return std::equal(some.begin(), some.end(), others.begin(), others.end(), same_ranks);
   };
+  std::vector<std::size_t> between;  // without experts, since the last with some
   for (std::size_t stage = plan_.stages.size(); stage-- > 0;) {
-    if (replicas_of(stage) == 1) continue;
-    const bool continues = !all.empty() && filled < plan_.sync.bucket.value && all.back().back() == stage + 1 &&
-                           has_same_devices(stage, stage + 1);
-    if (!continues) {
-      all.emplace_back();
+    is_open = is_open && stage + 1 < plan_.stages.size() && has_same_devices(stage, stage + 1);
+    if (of_experts && is_open && !adds_experts(stage)) between.push_back(stage);
+    if (of_experts ? !adds_experts(stage) : replicas_of(stage) == 1) continue;
+    if (!is_open || filled >= plan_.sync.bucket.value) {
+      all.push_back({{}, of_experts});
+      is_open = true;
       filled = 0;
+      between.clear();
     }
-    all.back().push_back(stage);
+    auto& stages = all.back().stages;
+    stages.insert(stages.end(), between.begin(), between.end());
+    between.clear();
+    stages.push_back(stage);
     double largest = 0;
     for (const std::size_t first : first_seat_[stage]) {
       for (std::size_t k = 0; k < seats_[first].shards; ++k) {
-        largest = std::max(largest, seats_[first + k].parameters * float32);
+        largest = std::max(largest, parameters_of(seats_[first + k], of_experts) * float32);
       }
     }
     filled += largest;
   }
-  return all;
 }
 
 /// The collectives of a bucket. Where replicas are not divided alike, all devices have what is not divided in common,
 /// and one shard of each replica has each piece between two places at which a replica cuts the units of a layer.
-std::vector<PipelineSteps::Sum> PipelineSteps::sums_of(const std::vector<std::size_t>& bucket) const
+std::vector<PipelineSteps::Sum> PipelineSteps::sums_of(const Bucket& bucket) const
 {
   const double bytes = size_of(plan_.sync.summed);
-  const std::size_t first_stage = bucket.back();
+  const std::size_t first_stage = bucket.stages.back();
   std::vector<Sum> sums;
   if (is_divided_alike_[first_stage]) {
-    for (std::size_t shard = 0; shard < seats_[first_seat_[first_stage].front()].shards; ++shard) {
-      Sum& sum = sums.emplace_back(Sum{counterparts(first_stage, shard), 0});
-      for (const std::size_t stage : bucket) sum.bytes += seats_[seat_at(stage, 0, shard)].parameters * bytes;
+    for (auto& copies : copies_of(first_stage, bucket.of_experts)) {
+      const Seat& first = seats_[copies.seats.front()];
+      Sum& sum = sums.emplace_back(Sum{copies.seats, 0});
+      for (const std::size_t stage : bucket.stages) {
+        const Seat& seat = seats_[seat_at(stage, first.replica, first.shard)];
+        sum.bytes += parameters_of(seat, bucket.of_experts) * bytes;
+      }
     }
     return sums;
   }
@@ -158,7 +180,7 @@ std::vector<PipelineSteps::Sum> PipelineSteps::sums_of(const std::vector<std::si
     for (std::size_t k = 0; k < seats_[first].shards; ++k) shared.seats.push_back(first + k);
   }
   std::map<std::vector<std::size_t>, double> pieces;  // by the shard of each replica
-  for (const std::size_t stage : bucket) {
+  for (const std::size_t stage : bucket.stages) {
     const Layer& layer = workload_.layers[plan_.stages[stage].first_layer];
     const auto divided = static_cast<double>(layer.split ? layer.split->parameters : 0);
     const double units = layer.split ? static_cast<double>(layer.split->units) : 1;
@@ -191,8 +213,8 @@ std::vector<PipelineSteps::Sum> PipelineSteps::sums_of(const std::vector<std::si
 void PipelineSteps::add_sums()
 {
   for (const auto& bucket : buckets()) {
-    for (const Sum& sum : sums_of(bucket)) add_sum(sum, bucket);
-    for (const std::size_t stage : bucket) {
+    for (const Sum& sum : sums_of(bucket)) add_sum(sum, bucket.stages);
+    for (const std::size_t stage : bucket.stages) {
       for (const std::size_t first : first_seat_[stage]) {
         for (std::size_t k = 0; k < seats_[first].shards; ++k) {
           Seat& seat = seats_[first + k];
@@ -203,13 +225,13 @@ void PipelineSteps::add_sums()
   }
 }
 
-void PipelineSteps::add_sum(const Sum& sum, const std::vector<std::size_t>& bucket)
+void PipelineSteps::add_sum(const Sum& sum, const std::vector<std::size_t>& stages)
 {
-  const Opcode opcode = is_divided(bucket.back()) ? Opcode::ReduceScatter : Opcode::AllReduce;
+  const Opcode opcode = is_divided(stages.back()) ? Opcode::ReduceScatter : Opcode::AllReduce;
   const Node node = add_collective(lane_of_sums, opcode, ranks_of(sum.seats), sum.bytes, plan_.sync.algorithm);
   for (const std::size_t number : sum.seats) {
     const Seat& first = seats_[number];
-    for (const std::size_t stage : bucket) {
+    for (const std::size_t stage : stages) {
       const Seat& seat = seats_[seat_at(stage, first.replica, first.shard)];
       graph_.add_wait(node, ranks_[seat.rank].passes[seat.gradients.back()].weights);
       for (const Node before : seat.before_sum) graph_.add_wait(node, before);
@@ -236,14 +258,12 @@ void PipelineSteps::add_microbatch_sums()
 {
   std::vector<std::vector<std::pair<std::size_t, Node>>> of_rank(ranks_.size());  // by the position of the pass
   for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
-    if (replicas_of(stage) == 1) continue;
-    for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
-      const auto seats = counterparts(stage, shard);
+    for (const auto& [seats, are_experts] : all_copies(stage)) {
       const Seat& first = seats_[seats.front()];
-      const double bytes = first.parameters * size_of(plan_.sync.summed);
+      const double bytes = parameters_of(first, are_experts) * size_of(plan_.sync.summed);
+      const std::size_t lane = lane_of_gradients + stage + (are_experts ? lanes_of_experts : 0);
       for (std::size_t i = 0; i < first.gradients.size(); ++i) {
-        const Node sum = add_collective(lane_of_gradients + stage, Opcode::ReduceScatter, ranks_of(seats), bytes,
-                                        plan_.sync.algorithm);
+        const Node sum = add_collective(lane, Opcode::ReduceScatter, ranks_of(seats), bytes, plan_.sync.algorithm);
         for (const std::size_t each : seats) {
           Seat& seat = seats_[each];
           const std::size_t position = seat.gradients.at(i);
@@ -297,7 +317,12 @@ double PipelineSteps::update_seconds(const Seat& seat) const
       time += all * seat.parameters / static_cast<double>(layer.parameters);
     }
   }
-  if (is_divided(seat.stage)) time /= static_cast<double>(replicas_of(seat.stage));
+  if (is_divided(seat.stage)) {
+    const auto replicas = static_cast<double>(replicas_of(seat.stage));
+    const double copies = replicas / static_cast<double>(workload_.experts.degree);
+    const double of_experts = seat.parameters > 0 ? seat.experts / seat.parameters : 0;
+    time *= (1 - of_experts) / replicas + of_experts / copies;
+  }
   return time;
 }
 
@@ -315,11 +340,9 @@ void PipelineSteps::add_gathers_after_updates()
 {
   for (Rank& rank : ranks_) rank.last_after_update.reset();
   for (std::size_t stage = 0; stage < plan_.stages.size(); ++stage) {
-    if (replicas_of(stage) == 1) continue;
-    const auto parts = static_cast<double>(replicas_of(stage));
-    for (std::size_t shard = 0; shard < seats_[first_seat_[stage].front()].shards; ++shard) {
-      const auto seats = counterparts(stage, shard);
-      const double bytes = seats_[seats.front()].parameters * float32 / parts;
+    for (const auto& [seats, are_experts] : all_copies(stage)) {
+      const double bytes =
+          parameters_of(seats_[seats.front()], are_experts) * float32 / static_cast<double>(seats.size());
       const Node gather =
           add_collective(lane_of_updated, Opcode::AllGather, ranks_of(seats), bytes, plan_.sync.algorithm);
       for (const std::size_t each : seats) {

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 #include "core/model/dtype.hpp"
 
+#include <algorithm>
 #include <variant>
 
 namespace isobar {
@@ -26,7 +27,8 @@ enum class NeedLane : std::uint8_t {
   NormGradient,
   InputAgain,
   WeightGradient,
-  Exchange  // of attention; its number is that of a collective
+  Exchange,  // of attention; its number is that of a collective
+  Dispatch   // of tokens to experts, likewise
 };
 std::size_t number_of(NeedLane lane, std::size_t product = 0)
 {
@@ -261,22 +263,29 @@ TokenNumbers numbers_of_token(const Workload& workload, std::size_t layer)
 
 }  // namespace
 
-std::vector<ShardNeed> context_needs(const Workload& workload, std::size_t layer, std::size_t shards)
+namespace {
+
+bool repeats_forward(const Workload& workload, std::size_t layer)
 {
-  const TokenNumbers numbers = numbers_of_token(workload, layer);
-  if (numbers.queries == 0) return {};
+  return std::find(workload.recompute.begin(), workload.recompute.end(), layer) != workload.recompute.end();
+}
+
+void add_needs_of_attention(const Workload& workload, std::size_t layer, std::size_t shards,
+                            std::vector<ShardNeed>& needs)
+{
+  const TokenNumbers numbers = workload.context.divides() ? numbers_of_token(workload, layer) : TokenNumbers{};
+  if (numbers.queries == 0) return;
   const auto parts = static_cast<double>(workload.context.degree);
   const double tokens = static_cast<double>(workload.micro_batch) * static_cast<double>(workload.sequence) / parts;
   const double each = tokens * size_of(workload.dtype) / static_cast<double>(shards);
   const double queries = each * numbers.queries;
   const double keys = each * numbers.keys;
-  bool repeats = false;
-  for (const std::size_t recomputed : workload.recompute) repeats = repeats || recomputed == layer;
-  std::vector<ShardNeed> needs;
+  const bool repeats = repeats_forward(workload, layer);
+  const bool goes_around = workload.context.exchange == ContextExchange::Ring;
   const auto add = [&](NeedOf pass, bool is_before, Opcode opcode, double bytes) {
     const Payload payload = pass == NeedOf::Forward ? Payload::Activation : Payload::Gradient;
     needs.push_back({pass, is_before, is_before, opcode, payload, number_of(NeedLane::Exchange, needs.size()),
-                     ShardAxis{}, bytes, true});
+                     ShardAxis{}, bytes, workload.context.degree, goes_around});
   };
   switch (workload.context.exchange) {
     case ContextExchange::AllToAll:
@@ -301,6 +310,53 @@ std::vector<ShardNeed> context_needs(const Workload& workload, std::size_t layer
       add(NeedOf::InputGradient, true, Opcode::AllGather, 4 * keys);
       break;
   }
+}
+
+/// Before each pass the tokens, or the gradients of what came of them, go to their experts, and after it come back. Of
+/// each replica's, every shard carries an equal part over. The shards of the other one collect them if each has a part
+/// of every expert.
+void add_needs_of_experts(const Workload& workload, std::size_t layer, std::size_t shards,
+                          std::vector<ShardNeed>& needs)
+{
+  const auto& experts = workload.layers.at(layer).experts;
+  const bool has_peers = workload.experts.degree > 1 || (workload.experts.are_whole && shards > 1);
+  if (!has_peers || !experts) return;
+  const double all = experts->dispatched.value;
+  const double part = all / static_cast<double>(shards);
+  const auto add = [&](NeedOf pass, bool is_before, bool is_across, Opcode opcode, double bytes) {
+    if (!is_across && (shards == 1 || workload.experts.are_whole)) return;
+    const bool is_among_all = is_across && workload.experts.are_whole;
+    const Payload payload = pass == NeedOf::Forward ? Payload::Activation : Payload::Gradient;
+    needs.push_back({pass, is_before, is_before, opcode, payload, number_of(NeedLane::Dispatch, needs.size()),
+                     is_across && !is_among_all ? ShardAxis{} : ShardAxis{1, shards}, bytes,
+                     is_across ? workload.experts.degree : 1});
+  };
+  const auto come = [&](NeedOf pass) {
+    add(pass, true, true, Opcode::AllToAll, part);
+    add(pass, true, false, Opcode::AllGather, part);
+  };
+  const auto go_back = [&](NeedOf pass, bool is_before) {
+    add(pass, is_before, false, Opcode::ReduceScatter, all);
+    add(pass, is_before, true, Opcode::AllToAll, part);
+  };
+  go_back(NeedOf::Forward, false);
+  go_back(NeedOf::InputGradient, false);
+  come(NeedOf::Forward);
+  if (repeats_forward(workload, layer)) {
+    come(NeedOf::InputGradient);
+    go_back(NeedOf::InputGradient, true);
+  }
+  come(NeedOf::InputGradient);
+}
+
+}  // namespace
+
+std::vector<ShardNeed> replica_needs(const Workload& workload, std::size_t layer, std::size_t shards)
+{
+  std::vector<ShardNeed> needs;
+  add_needs_of_attention(workload, layer, shards, needs);
+  add_needs_of_experts(workload, layer, shards, needs);
+  std::stable_partition(needs.begin(), needs.end(), [](const ShardNeed& need) { return !need.is_before; });
   return needs;
 }
 

@@ -9,8 +9,8 @@
 #include <cstdint>
 #include <vector>
 
-/// What the shards of a replica, and devices that divide sequences, bring each other for a layer. Internal to
-/// core/check, and independent of core/plan/shard_collectives.hpp.
+/// What the shards of a replica, and replicas that divide sequences or experts, bring each other for a layer. Internal
+/// to core/check, and independent of core/plan/shard_collectives.hpp.
 namespace isobar {
 
 /// A pass of a layer; a whole backward is both gradients.
@@ -34,17 +34,19 @@ struct ShardNeed {
   Payload payload = Payload::Activation;
   std::size_t lane = 0;  // those of a lane come one after the other, whatever they are for
   ShardAxis axis;
-  double bytes = 0;            // of each shard (rounds_of)
-  bool is_of_context = false;  // among devices that divide a sequence; else of a replica's shards
+  double bytes = 0;          // of each shard (rounds_of)
+  std::size_t replicas = 1;  // that many neighbouring ones meet: the same shard of each, or all along the axis
+  bool goes_around = false;  // always in a ring
 };
 
 /// What `shards` shards need for a layer, in order. @throws std::logic_error for a layer that cannot be divided.
 std::vector<ShardNeed> shard_needs(const Workload& workload, const Boundaries& cuts, std::size_t layer,
                                    const ShardGrid& grid, std::size_t shards);
 
-/// What devices that divide a sequence need of each other for a layer, the same shard of each: of `shards`. Independent
-/// of core/plan/context_plan.hpp. Those after a pass come first.
-std::vector<ShardNeed> context_needs(const Workload& workload, std::size_t layer, std::size_t shards);
+/// What replicas of `shards` shards that divide sequences, experts or both need of each other for a layer, and, where
+/// they bring each other tokens, of their own shards. Independent of core/plan/replica_exchanges.hpp. Those after a
+/// pass come first.
+std::vector<ShardNeed> replica_needs(const Workload& workload, std::size_t layer, std::size_t shards);
 
 /// Along which axis shards have the same parameters; of length 1 if each has others.
 ShardAxis axis_of_copies(const ShardGrid& grid, std::size_t shards);

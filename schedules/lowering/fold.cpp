@@ -554,6 +554,7 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
                                            bool keeps_stages)
 {
   ensure(!plan.stages.empty() && plan.goal.microbatches > 0, "a program needs a feasible plan");
+  if (workload.experts.divides()) return "its replicas divide experts";
   const Places places(plan, workload, cluster);
   if (auto why_not = places.why_not()) return std::move(*why_not);
   auto why_not = places.why_not_shards();

@@ -3,8 +3,8 @@
 #include "schedules/lowering/pipeline_program.hpp"
 
 #include "core/model/dtype.hpp"
-#include "core/plan/context_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/program/collective.hpp"
 
@@ -22,7 +22,8 @@ namespace isobar::schedules {
 
 namespace {
 
-/// Adds what devices that divide sequences exchange to the collectives among shards, in the order of each pass.
+/// Adds what replicas that divide sequences or experts exchange to the collectives among shards, in the order of each
+/// pass.
 void add_exchanges(std::vector<ShardCollective> exchanges, std::vector<ShardCollective>& collectives)
 {
   const auto first_before = std::stable_partition(exchanges.begin(), exchanges.end(),
@@ -40,13 +41,22 @@ void PipelineProgram::divide_memory(const Workload& workload)
     const std::size_t replicas = replicas_of(work.index);
     if (replicas == 1) continue;
     work.is_divided = true;
-    work.update = work.update / static_cast<double>(replicas);
+    const std::size_t copies = copies_of(work.index);
+    work.update = work.expert_parameters == 0
+                      ? work.update / static_cast<double>(replicas)
+                      : divided_part(work.parameters, work.expert_parameters, replicas, copies) * work.update;
     if (workload.memory_model == MemoryModel::Sky) continue;  // whose memory is that of its layers alone
-    const double parameters = work.parameters;
+    const double parameters = work.parameters - work.expert_parameters;
+    const double of_experts = work.expert_parameters;
     work.resident -= Bytes(parameters * (bytes.all() - held_bytes(bytes, sharded_, replicas)));
     work.gathered = Bytes(parameters * gathered_parameter_bytes(bytes, sharded_, replicas));
+    if (copies > 1) {
+      work.resident -= Bytes(of_experts * (bytes.all() - held_bytes(bytes, sharded_, copies)));
+      work.gathered_experts = Bytes(of_experts * gathered_parameter_bytes(bytes, sharded_, copies));
+    }
     if (!is_training_) continue;
     work.unsummed_gradients = Bytes(parameters * unsummed_gradient_bytes(bytes, sharded_, replicas));
+    work.unsummed_experts = Bytes(of_experts * unsummed_gradient_bytes(bytes, sharded_, copies));
     const Order& order = orders_[work.rank];
     const auto opcode = order.count(Opcode::Backward, work.part) > 0 ? Opcode::Backward : Opcode::BackwardInput;
     work.first_backward = order.position_of(order.nth(opcode, work.part, 0));
@@ -72,7 +82,9 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
     const ShardGrid& grid = grids_[work.index];
     std::vector<ShardCollective> collectives;
     if (work.shards > 1) collectives = shard_collectives(workload, boundaries, work.first_layer, grid);
-    if (context_.divides()) add_exchanges(context_collectives(workload, work.first_layer, work.shards), collectives);
+    if (has_exchanges(workload)) {
+      add_exchanges(replica_collectives(workload, work.first_layer, work.shards), collectives);
+    }
     work.is_sharded = !collectives.empty();
     std::map<std::tuple<ShardPass, bool, Payload>, const ShardLane*> last;
     for (const auto& collective : collectives) {
@@ -97,7 +109,7 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
       if (is_before) work.sharded(pass).needed.push_back(lane);
     }
     const bool is_last = work.index + 1 == patterns_.size();
-    if (is_last && is_training_ && work.shards > 1) {
+    if (is_last && is_training_ && (work.shards > 1 || work.is_sharded)) {
       work.gradient.source = {&work.forwards, compute_lane, work.sharded(ShardPass::Forward).last};
     }
   }
@@ -124,7 +136,7 @@ std::vector<std::vector<std::size_t>> PipelineProgram::groups_at(std::size_t fir
 {
   const StageWork& work = works_[first];
   std::vector<std::vector<std::size_t>> groups;
-  if (axis != GridAxis::Context) {
+  if (!is_among_replicas(axis)) {
     if (work.shards == 1) return groups;
     groups = groups_along(grids_[work.index], axis, work.shards);
     for (auto& group : groups) {
@@ -132,10 +144,20 @@ std::vector<std::vector<std::size_t>> PipelineProgram::groups_at(std::size_t fir
     }
     return groups;
   }
-  if (work.replica % context_.degree != 0) return groups;
+  const std::size_t degree = axis == GridAxis::Context ? context_.degree : experts_.degree;
+  if (work.replica % degree != 0) return groups;
+  if (axis == GridAxis::WholeExperts) {
+    auto& group = groups.emplace_back();
+    for (std::size_t i = 0; i < degree; ++i) {
+      for (std::size_t shard = 0; shard < work.shards; ++shard) {
+        group.push_back(work_at(work.index, work.replica + i, shard));
+      }
+    }
+    return groups;
+  }
   for (std::size_t shard = 0; shard < work.shards; ++shard) {
     auto& group = groups.emplace_back();
-    for (std::size_t i = 0; i < context_.degree; ++i) group.push_back(work_at(work.index, work.replica + i, shard));
+    for (std::size_t i = 0; i < degree; ++i) group.push_back(work_at(work.index, work.replica + i, shard));
   }
   return groups;
 }
@@ -157,8 +179,7 @@ std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, std
         channel.ends.push_back({rank, lanes[rank]});
         channel.sites.push_back(site_of_rank_[rank]);
       }
-      channel.algorithm = axis == GridAxis::Context ? algorithm_of_context(context_, algorithm_, channel.sites)
-                                                    : algorithm_of_shards(algorithm_, channel.sites);
+      channel.algorithm = algorithm_of_group(axis, context_, algorithm_, channel.sites);
       if (channel.algorithm != Algorithm::Hierarchical) channel.sites.clear();
       channels_.push_back(std::move(channel));
     }
@@ -255,13 +276,21 @@ void PipelineProgram::add_collective(const Plan& plan, const std::vector<std::si
 }
 
 template <typename Added>
-void PipelineProgram::add_collectives(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, Added added)
+void PipelineProgram::add_collectives(const Plan& plan, std::size_t stage, const std::string& name, LaneKind kind,
+                                      bool is_of_experts, Added added)
 {
   ensure(is_divided_alike_[stage], "replicas that divide parameters have the same shards");
+  const std::size_t stride = is_of_experts ? experts_.degree : 1;
   for (std::size_t shard = 0; shard < works_[first_of_stage_[stage]].shards; ++shard) {
-    std::vector<std::size_t> works;
-    for (std::size_t i = 0; i < patterns_[stage].replicas(); ++i) works.push_back(work_at(stage, i, shard));
-    add_collective(plan, works, name, kind, added);
+    for (std::size_t first = 0; first < stride; ++first) {
+      std::vector<std::size_t> works;
+      for (std::size_t i = first; i < patterns_[stage].replicas(); i += stride)
+        works.push_back(work_at(stage, i, shard));
+      add_collective(plan, works, name, kind, [&](StageWork& work, LaneId lane) {
+        records_[work.rank][lane].is_of_experts = is_of_experts;
+        added(work, lane);
+      });
+    }
   }
 }
 
@@ -273,23 +302,32 @@ std::string PipelineProgram::lane_of_replicas(std::size_t rank, const std::strin
   return alike > 1 ? fmt::format("{} {}", name, stage) : name;
 }
 
-std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& plan) const
+std::vector<PipelineProgram::Bucket> PipelineProgram::buckets_of(const Plan& plan) const
+{
+  auto buckets = buckets_of(plan, false);
+  const auto of_experts = buckets_of(plan, true);
+  buckets.insert(buckets.end(), of_experts.begin(), of_experts.end());
+  std::stable_sort(buckets.begin(), buckets.end(), [](const Bucket& a, const Bucket& b) { return a.first > b.first; });
+  return buckets;
+}
+
+std::vector<PipelineProgram::Bucket> PipelineProgram::buckets_of(const Plan& plan, bool is_of_experts) const
 {
   const auto devices_of_stage = pipeline_stages(plan);
-  std::vector<std::vector<std::size_t>> buckets;
+  std::vector<Bucket> buckets;
   Bytes filled;
   for (std::size_t stage = patterns_.size(); stage-- > 0;) {
-    if (replicas_of(stage) == 1) continue;
-    const bool continues = !buckets.empty() && filled < plan.sync.bucket && buckets.back().back() == stage + 1 &&
-                           devices_of_stage[stage] == devices_of_stage[stage + 1];
+    if (is_of_experts ? !syncs_experts(stage) : replicas_of(stage) == 1) continue;
+    const bool continues = !buckets.empty() && filled < plan.sync.bucket &&
+                           devices_of_stage[stage] == devices_of_stage[buckets.back().first];
     if (!continues) {
-      buckets.emplace_back();
+      buckets.push_back({stage, stage, is_of_experts});
       filled = {};
     }
-    buckets.back().push_back(stage);
+    buckets.back().first = stage;
     Bytes largest;  // of its shards
     for (std::size_t i = first_of_stage_[stage]; i < first_of_stage_[stage + 1]; ++i) {
-      largest = std::max(largest, synced_bytes(works_[i]));
+      largest = std::max(largest, synced_bytes(works_[i], is_of_experts));
     }
     filled += largest;
   }
@@ -297,20 +335,36 @@ std::vector<std::vector<std::size_t>> PipelineProgram::buckets_of(const Plan& pl
 }
 
 std::vector<PipelineProgram::GradientSync> PipelineProgram::syncs_of(const Plan& plan, const Workload& workload,
-                                                                     const std::vector<std::size_t>& bucket) const
+                                                                     const Bucket& bucket) const
 {
   const double bytes_of_a_value = size_of(plan.sync.summed);
-  const std::size_t first = bucket.back();
+  const std::size_t first = bucket.first;
   const bool is_alike = is_divided_alike_[first];
+  if (bucket.is_of_experts) {
+    std::vector<GradientSync> syncs;
+    for (std::size_t shard = 0; shard < works_[first_of_stage_[first]].shards; ++shard) {
+      for (std::size_t part = 0; part < experts_.degree; ++part) {
+        GradientSync& sync = syncs.emplace_back();
+        sync.name = "sync gradients of experts";
+        for (std::size_t i = part; i < patterns_[first].replicas(); i += experts_.degree) {
+          sync.works.push_back(work_at(first, i, shard));
+        }
+        for (std::size_t stage = bucket.last + 1; stage-- > bucket.first;) {
+          sync.size += synced_bytes(works_[work_at(stage, part, shard)], true, plan.sync.summed);
+        }
+      }
+    }
+    return syncs;
+  }
   std::map<std::vector<std::size_t>, Bytes> sizes;  // by the shard of each replica
   Bytes shared;
-  for (const std::size_t stage : bucket) {
+  for (std::size_t stage = bucket.last + 1; stage-- > bucket.first;) {
     ensure(is_divided_alike_[stage] == is_alike, "the stages of a bucket are divided alike");
     if (is_alike) {
       const std::size_t shards = works_[first_of_stage_[stage]].shards;
       for (std::size_t shard = 0; shard < shards; ++shard) {
         sizes[std::vector(patterns_[stage].replicas(), shard)] +=
-            synced_bytes(works_[work_at(stage, 0, shard)], plan.sync.summed);
+            synced_bytes(works_[work_at(stage, 0, shard)], false, plan.sync.summed);
       }
       continue;
     }
@@ -339,12 +393,11 @@ void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workl
 {
   last_sync_.resize(orders_.size());
   for (const auto& bucket : buckets_of(plan)) {
-    const std::size_t first = bucket.back();
     for (const auto& sync : syncs_of(plan, workload, bucket)) {
       add_collective(plan, sync.works, sync.name, LaneKind::GradientSync, [&](StageWork& work, LaneId lane) {
         std::map<LaneId, std::uint64_t> awaited;  // how many instructions of a lane
         const auto await = [&](const Wait& wait) { awaited[wait.lane] = std::max(awaited[wait.lane], wait.count); };
-        for (const std::size_t stage : bucket) {
+        for (std::size_t stage = bucket.last + 1; stage-- > bucket.first;) {
           const StageWork& part = works_[work_at(stage, work.replica, work.shard)];
           for (const Wait& wait : part.sync_waits) await(wait);
           await(after_gradients(part));
@@ -365,13 +418,15 @@ void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workl
         for (const auto& [awaited_lane, count] : awaited) waits.add({awaited_lane, 0, count});
         waits.add(last_sync_[work.rank]);
         last_sync_[work.rank] = {lane, 0, 1};
-        work.last_synced_layer = works_[first_of_stage_[bucket.front()]].last_layer;
-        records_[work.rank][lane].size = sync.size;
-        records_[work.rank][lane].waits = &waits;
+        LaneRecord& record = records_[work.rank][lane];
+        record.last_layer = works_[first_of_stage_[bucket.last]].last_layer;
+        record.is_of_experts = bucket.is_of_experts;
+        record.size = sync.size;
+        record.waits = &waits;
       });
     }
     // The syncs of a rank come one after another.
-    for (std::size_t i = first_of_stage_[first]; i < first_of_stage_[bucket.front() + 1]; ++i) {
+    for (std::size_t i = first_of_stage_[bucket.first]; i < first_of_stage_[bucket.last + 1]; ++i) {
       works_[i].update_waits.add(last_sync_[works_[i].rank]);
       works_[i].synced = last_sync_[works_[i].rank];
     }
@@ -383,13 +438,18 @@ void PipelineProgram::add_microbatch_syncs(const Plan& plan)
   last_sync_.resize(orders_.size());
   for (std::size_t stage = patterns_.size(); stage-- > 0;) {
     if (replicas_of(stage) == 1) continue;
-    add_collectives(plan, stage, "sync gradients", LaneKind::MicrobatchSync, [&](StageWork& work, LaneId lane) {
-      LaneRecord& record = records_[work.rank][lane];
-      record.size = synced_bytes(work, plan.sync.summed);
-      record.length = work.microbatches;
-      work.synced = {lane, 0, record.length};
-      work.update_waits.add(work.synced);
-    });
+    const auto add = [&](const char* name, bool is_of_experts) {
+      add_collectives(plan, stage, name, LaneKind::MicrobatchSync, is_of_experts, [&](StageWork& work, LaneId lane) {
+        LaneRecord& record = records_[work.rank][lane];
+        record.size = synced_bytes(work, is_of_experts, plan.sync.summed);
+        record.length = work.microbatches;
+        if (is_of_experts) record.follows = work.synced.lane;
+        work.synced = {lane, 0, record.length};
+        work.update_waits.add(work.synced);
+      });
+    };
+    add("sync gradients", false);
+    if (syncs_experts(stage)) add("sync gradients of experts", true);
   }
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
     const auto& parts = parts_of_rank_[rank];
@@ -406,32 +466,41 @@ void PipelineProgram::add_parameter_gathers(const Plan& plan)
 {
   std::vector<Wait> last_gather(orders_.size());
   for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
-    const std::size_t replicas = replicas_of(stage);
-    if (replicas == 1) continue;
-    add_collectives(plan, stage, "gather parameters", LaneKind::ParameterGather, [&](StageWork& work, LaneId lane) {
-      records_[work.rank][lane].size = synced_bytes(work) / static_cast<double>(replicas);
-      work.gather = lane;
-      work.gather_waits = Wait{compute_lane, 0, orders_[work.rank].length() + work.part + 1};
-      work.gather_waits.add(last_gather[work.rank]);
-      last_gather[work.rank] = {lane, 0, 1};
-    });
+    if (replicas_of(stage) == 1) continue;
+    const auto add = [&](const char* name, bool is_of_experts, std::size_t replicas) {
+      add_collectives(plan, stage, name, LaneKind::ParameterGather, is_of_experts, [&](StageWork& work, LaneId lane) {
+        Waits& waits = sync_waits_.emplace_back(Wait{compute_lane, 0, orders_[work.rank].length() + work.part + 1});
+        waits.add(last_gather[work.rank]);
+        last_gather[work.rank] = {lane, 0, 1};
+        work.gather = lane;
+        LaneRecord& record = records_[work.rank][lane];
+        record.size = synced_bytes(work, is_of_experts) / static_cast<double>(replicas);
+        record.waits = &waits;
+      });
+    };
+    add("gather parameters", false, replicas_of(stage));
+    if (syncs_experts(stage)) add("gather experts", true, copies_of(stage));
   }
 }
 
-void PipelineProgram::add_gathers_for_tasks(const Plan& plan, const char* name, Series StageWork::*series,
+void PipelineProgram::add_gathers_for_tasks(const Plan& plan, const std::string& purpose, Series StageWork::*series,
                                             std::optional<LaneId> StageWork::*lane_of)
 {
   for (std::size_t stage = 0; stage < patterns_.size(); ++stage) {
-    const std::size_t replicas = replicas_of(stage);
     const bool has_tasks = !(works_[first_of_stage_[stage]].*series).empty();
-    if (replicas == 1 || !has_tasks) continue;
-    add_collectives(plan, stage, name, LaneKind::ParameterGather, [&](StageWork& work, LaneId lane) {
-      work.*lane_of = lane;
-      LaneRecord& record = records_[work.rank][lane];
-      record.size = synced_bytes(work, plan.sync.gathered) / static_cast<double>(replicas);
-      record.series = &(work.*series);
-      record.length = record.series->length();
-    });
+    if (replicas_of(stage) == 1 || !has_tasks) continue;
+    const auto add = [&](const std::string& name, bool is_of_experts, std::size_t replicas) {
+      add_collectives(plan, stage, name, LaneKind::ParameterGather, is_of_experts, [&](StageWork& work, LaneId lane) {
+        LaneRecord& record = records_[work.rank][lane];
+        record.size = synced_bytes(work, is_of_experts, plan.sync.gathered) / static_cast<double>(replicas);
+        record.series = &(work.*series);
+        record.length = record.series->length();
+        if (is_of_experts) record.follows = work.*lane_of;
+        work.*lane_of = lane;
+      });
+    };
+    add("gather " + purpose, false, replicas_of(stage));
+    if (syncs_experts(stage)) add("gather experts " + purpose, true, copies_of(stage));
   }
 }
 
@@ -475,10 +544,10 @@ void PipelineProgram::divide(const StageWork& stage, const Task& task, std::uint
   if (gather && (is_forward || is_backward)) {
     const Series& series = is_forward ? stage.forwards : stage.backwards;
     instruction.waits.add({*gather, 0, series.index_of(task) + 1});
-    instruction.releases.size += stage.gathered;
+    instruction.releases.size += stage.gathered + stage.gathered_experts;
   }
   const bool begins_a_sum = syncs_each_microbatch_ || position == stage.first_backward;
-  if (is_backward && begins_a_sum) instruction.acquires.size = stage.unsummed_gradients;
+  if (is_backward && begins_a_sum) instruction.acquires.size = stage.unsummed_gradients + stage.unsummed_experts;
 }
 
 Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecord& record) const
@@ -490,13 +559,13 @@ Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecor
   instruction.payload = is_of_facts ? Payload::GradientFacts : Payload::ParameterGradient;
   instruction.lane = lane;
   instruction.size = record.size;
-  if (!is_of_facts) instruction.last_layer = work.last_synced_layer;
+  if (!is_of_facts) instruction.last_layer = record.last_layer;
   instruction.waits = is_of_facts ? Waits(Wait{compute_lane, 0, orders_[rank].length()}) : *record.waits;
   if (is_of_facts) {
     instruction.waits.add(last_sync_[rank]);
     for (const Wait& wait : last_gradients_[rank]) instruction.waits.add(wait);
   }
-  if (is_divided) instruction.releases.size = work.unsummed_gradients;
+  if (is_divided) instruction.releases.size = record.is_of_experts ? work.unsummed_experts : work.unsummed_gradients;
   return instruction;
 }
 
@@ -510,9 +579,13 @@ Instruction PipelineProgram::microbatch_sync(std::size_t rank, LaneId lane, cons
   instruction.lane = lane;
   instruction.microbatch = work.forwards.of_step(task.microbatch);
   instruction.size = record.size;
-  instruction.releases.size = work.unsummed_gradients;
+  instruction.releases.size = record.is_of_experts ? work.unsummed_experts : work.unsummed_gradients;
   const std::uint64_t at = orders_[rank].position_of(task);
   instruction.waits = Wait{compute_lane, 0, at + 1};
+  if (record.follows) {
+    instruction.waits.add({*record.follows, 0, position + 1});
+    return instruction;
+  }
   // The syncs of a rank come one after another, since they share its network.
   const TaskSubset& tasks = synced_tasks_[rank];
   const std::uint64_t number = tasks.index_at(at);
@@ -576,12 +649,15 @@ Instruction PipelineProgram::gather(std::size_t rank, LaneId lane, const LaneRec
   instruction.payload = Payload::Parameter;
   instruction.lane = lane;
   instruction.size = record.size;
-  instruction.waits = work.gather_waits;
-  if (record.series == nullptr) return instruction;
+  if (record.series == nullptr) {
+    instruction.waits = *record.waits;
+    return instruction;
+  }
   const Task task = record.series->nth(position);
   instruction.microbatch = record.series->of_step(task.microbatch);
-  instruction.acquires.size = work.gathered;
+  instruction.acquires.size = record.is_of_experts ? work.gathered_experts : work.gathered;
   instruction.waits = one_task_ahead(rank, work, record.series->position_of(task));
+  if (record.follows) instruction.waits.add({*record.follows, 0, position + 1});
   return instruction;
 }
 

@@ -59,6 +59,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   ensure(orders_.size() == devices_of(plan).size(), "a program needs an order for each device of its plan");
   algorithm_ = plan.sync.algorithm;
   context_ = workload.context;
+  experts_ = workload.experts;
   site_of_rank_.resize(orders_.size());
   for (const auto& placed : placed_shards(plan)) {
     site_of_rank_.at(placed.rank) = shard_of(plan, placed).site.value_or("");
@@ -91,8 +92,8 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   }
   overlaps_gathers_ = overlaps_gathers(plan);
   if (sharded_ == Sharding::Parameters) {
-    add_gathers_for_tasks(plan, "gather for forwards", &StageWork::forwards, &StageWork::forward_gather);
-    add_gathers_for_tasks(plan, "gather for backwards", &StageWork::backwards, &StageWork::backward_gather);
+    add_gathers_for_tasks(plan, "for forwards", &StageWork::forwards, &StageWork::forward_gather);
+    add_gathers_for_tasks(plan, "for backwards", &StageWork::backwards, &StageWork::backward_gather);
   }
   if (is_training_) add_syncs(plan, workload);
   add_tiers(plan, workload);
@@ -180,6 +181,7 @@ void PipelineProgram::add_works(const Plan& plan, const Workload& workload, cons
       if (work.shards > 1) part = layer_of_shard(whole, plan.stages[stage], replica, shard);
       const Layer& each = part ? *part : whole;
       work.parameters += static_cast<double>(each.parameters);
+      if (experts_.divides() && each.experts) work.expert_parameters += static_cast<double>(each.experts->parameters);
       if (!costs.memory_ignores_schedule()) work.activations += each.activations;
       work.workspace = std::max(work.workspace, each.workspace);
       if (!part) continue;

@@ -6,6 +6,7 @@
 #include "core/order/microbatch_pattern.hpp"
 #include "core/order/order.hpp"
 #include "core/plan/plan.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/program/program.hpp"
 #include "schedules/lowering/series.hpp"
@@ -93,7 +94,7 @@ struct StageWork {
   std::uint32_t index = 0;  // of the stage
   std::uint32_t part = 0;   // of the rank
   bool is_divided = false;  // among the replicas, as Sync::sharded says
-  bool is_sharded = false;  // meets others for its passes: other shards, or parts of the same sequences
+  bool is_sharded = false;  // meets others for its passes: other shards, or replicas that divide sequences or experts
   Input input;
   Input gradient;
   Series forwards;
@@ -106,23 +107,25 @@ struct StageWork {
   bool has_transfers_before = false;  // with another rank, over the cut before its layers
   bool has_transfers_after = false;
   double parameters = 0;
+  double expert_parameters = 0;               // of those, where replicas divide experts: fewer replicas have the same
   double shared_parameters = 0;               // that several shards have, and of whose gradients each has an addend
   std::array<ShardedPass, 3> sharded_passes;  // by ShardPass
   Seconds update;
   Bytes resident;
-  Bytes unsummed_gradients;           // held from the first backward until the sum of the gradients
-  std::uint64_t first_backward = 0;   // its position in the compute lane
-  Wait synced;                        // for its gradient sync; of no completion without one
-  Waits sync_waits;                   // of what adds up its gradients over the replicas
-  std::size_t last_synced_layer = 0;  // of its gradient sync, which may be that of stages after it too
+  Bytes unsummed_gradients;          // held from the first backward until the sum of the gradients
+  Bytes unsummed_experts;            // likewise, of its experts
+  std::uint64_t first_backward = 0;  // its position in the compute lane
+  Wait synced;                       // for its gradient sync; of no completion without one
+  Waits sync_waits;                  // of what adds up its gradients over the replicas
   Waits update_waits;
-  // Lanes that gather its parameters: after the update, or for each forward and each backward.
+  // Lanes that gather its parameters: after the update, or for each forward and each backward. Of two, the one that
+  // follows the other.
   std::optional<LaneId> gather;
   std::optional<LaneId> forward_gather;
   std::optional<LaneId> backward_gather;
-  Waits gather_waits;
   std::array<std::vector<LaneId>, 2> sends;  // of its outputs, and of gradients of its inputs, to other stages
   Bytes gathered;                            // held from a gather for a task to the end of the task
+  Bytes gathered_experts;                    // likewise, of its experts
 
   ShardedPass& sharded(ShardPass pass) { return sharded_passes[static_cast<std::size_t>(pass)]; }
   const ShardedPass& sharded(ShardPass pass) const { return sharded_passes[static_cast<std::size_t>(pass)]; }
@@ -175,7 +178,10 @@ struct LaneRecord {
   std::uint64_t length = 0;
   const Series* series = nullptr;     // of transfers, as in Hop
   const ShardLane* shards = nullptr;  // of collectives of shards
-  const Waits* waits = nullptr;       // of syncs of gradients
+  const Waits* waits = nullptr;       // of syncs of gradients, and of gathers after updates
+  std::size_t last_layer = 0;         // of syncs of gradients, which may be those of stages after it too
+  bool is_of_experts = false;         // of syncs and gathers: of the experts, which fewer replicas have
+  std::optional<LaneId> follows;      // of syncs and gathers for tasks: the lane of the same task that it comes after
   Bytes size;                         // of transfers and syncs
 };
 
@@ -211,7 +217,7 @@ class PipelineProgram : public Program {
   void add_tiers(const Plan& plan, const Workload& workload);
 
   /// Finds before and after which tasks the shards of a replica that has several meet, and those of replicas that
-  /// divide sequences.
+  /// divide sequences or experts.
   void find_shard_lanes(const Workload& workload, const Boundaries& boundaries);
 
   /// The works of shards that meet along an axis, if the one at `first` is the first of its replica and of its group.
@@ -228,8 +234,8 @@ class PipelineProgram : public Program {
   void add_shared_gradient_sums();
 
   /// Adds channels between shards that meet, and their lanes. The shards of a replica have all their parts together,
-  /// and so have those of replicas that divide sequences. `record_of_rank`: what their lanes have in common; without a
-  /// length there are none. `axis_of_rank`: along which they meet.
+  /// and so have those of replicas that divide sequences or experts. `record_of_rank`: what their lanes have in common;
+  /// without a length there are none. `axis_of_rank`: along which they meet.
   template <typename RecordOfRank, typename AxisOfRank>
   std::vector<LaneId> connect_shards(const std::string& name, std::optional<ShardRole> role,
                                      RecordOfRank record_of_rank, AxisOfRank axis_of_rank);
@@ -279,8 +285,15 @@ class PipelineProgram : public Program {
   /// Lets them add up the gradients of each micro-batch in place of that (Sync::each_microbatch).
   void add_microbatch_syncs(const Plan& plan);
 
-  /// The stages whose replicas add up their gradients together, the last first (Sync::bucket).
-  std::vector<std::vector<std::size_t>> buckets_of(const Plan& plan) const;
+  /// Neighbouring stages whose replicas add up their gradients together (Sync::bucket).
+  struct Bucket {
+    std::size_t first = 0;
+    std::size_t last = 0;
+    bool is_of_experts = false;
+  };
+  /// The last stages first. Experts have buckets of their own, after others that are complete with the same stage.
+  std::vector<Bucket> buckets_of(const Plan& plan) const;
+  std::vector<Bucket> buckets_of(const Plan& plan, bool is_of_experts) const;
 
   /// Lets the replicas of the stages that have several bring each other the parameters that they have updated, one
   /// stage of a rank after another.
@@ -288,7 +301,7 @@ class PipelineProgram : public Program {
 
   /// Lets the replicas of the stages that have several bring each other their parts of the parameters for each task of
   /// a series.
-  void add_gathers_for_tasks(const Plan& plan, const char* name, Series StageWork::*series,
+  void add_gathers_for_tasks(const Plan& plan, const std::string& purpose, Series StageWork::*series,
                              std::optional<LaneId> StageWork::*lane_of);
 
   /// Adds a channel between shards of a stage's replicas, as indices in works_, and their lanes: a collective once a
@@ -297,9 +310,11 @@ class PipelineProgram : public Program {
   void add_collective(const Plan& plan, const std::vector<std::size_t>& works, const std::string& name, LaneKind kind,
                       Added added);
 
-  /// Adds one for each shard of a stage whose replicas are divided alike.
+  /// Adds one for each shard of a stage whose replicas are divided alike; of its experts, one for each group of
+  /// replicas that have the same.
   template <typename Added>
-  void add_collectives(const Plan& plan, std::size_t stage, const char* name, LaneKind kind, Added added);
+  void add_collectives(const Plan& plan, std::size_t stage, const std::string& name, LaneKind kind, bool is_of_experts,
+                       Added added);
 
   /// What one collective adds up of the gradients of a bucket.
   struct GradientSync {
@@ -307,8 +322,7 @@ class PipelineProgram : public Program {
     std::string name;
     Bytes size;
   };
-  std::vector<GradientSync> syncs_of(const Plan& plan, const Workload& workload,
-                                     const std::vector<std::size_t>& bucket) const;
+  std::vector<GradientSync> syncs_of(const Plan& plan, const Workload& workload, const Bucket& bucket) const;
 
   /// The name of a lane among replicas, with the stage if the rank has several that have replicas.
   std::string lane_of_replicas(std::size_t rank, const std::string& name, std::size_t stage) const;
@@ -321,10 +335,20 @@ class PipelineProgram : public Program {
   /// The replicas of a stage, with those that the plan leaves out.
   std::size_t replicas_of(std::size_t stage) const { return replicas_.value_or(patterns_[stage].replicas()); }
 
-  /// The size of a replica's gradients or parameters in a format.
-  static Bytes synced_bytes(const StageWork& work, DType dtype = DType::Float32)
+  /// How many replicas of a stage have the same experts.
+  std::size_t copies_of(std::size_t stage) const { return copies_of_experts(experts_, replicas_of(stage)); }
+  /// Whether replicas add up the gradients of a stage's experts in groups of their own.
+  bool syncs_experts(std::size_t stage) const
   {
-    return Bytes(work.parameters * size_of(dtype));
+    return copies_of(stage) > 1 && works_[first_of_stage_[stage]].expert_parameters > 0;
+  }
+
+  /// The size of a replica's gradients or parameters in a format: those of its experts, which other replicas have, or
+  /// all others.
+  static Bytes synced_bytes(const StageWork& work, bool is_of_experts, DType dtype = DType::Float32)
+  {
+    const double parameters = is_of_experts ? work.expert_parameters : work.parameters - work.expert_parameters;
+    return Bytes(parameters * size_of(dtype));
   }
 
   /// The task that adds the gradients of a replica's parameters for the `index`-th time.
@@ -440,6 +464,7 @@ class PipelineProgram : public Program {
   bool overlaps_gathers_ = true;
   Algorithm algorithm_ = Algorithm::Ring;  // of replicas
   ContextParallelism context_;
+  ExpertParallelism experts_;
   std::vector<std::string> site_of_rank_;
   bool is_blocking_ = false;
   bool is_sliced_ = false;

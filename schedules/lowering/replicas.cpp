@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
@@ -153,6 +154,7 @@ class ReplicaOrders {
         devices_(devices_of(plan)),
         pipelines_(plan),
         pipeline_stage_(pipeline_stages(plan)),
+        has_exchanges_(has_exchanges(plan)),
         uses_machine_(devices_.size()),
         shards_of_(devices_.size()),
         orders_(devices_.size()),
@@ -191,6 +193,11 @@ class ReplicaOrders {
     // Two stages of a V that are neighbours on their devices could not be told from the layers of one.
     if (has_shards && schedule_.folding == Folding::V) {
       throw InputError("schedule", fmt::format("{} has no shards; use another schedule", schedule_.name));
+    }
+    if (has_exchanges_ && schedule_.folding == Folding::V) {
+      throw InputError(
+          "schedule",
+          fmt::format("{} has no replicas that divide sequences or experts; use another schedule", schedule_.name));
     }
     if (const auto warm_up = given_numbers(); warm_up && warm_up->size() != devices_.size()) {
       throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
@@ -245,7 +252,8 @@ class ReplicaOrders {
     std::optional<std::size_t> before;
     for (const std::size_t index : members) {
       const std::size_t rank = pipelines_.placed()[index].rank;
-      const bool joins_neighbours = schedule_.folding == Folding::OneEach || shards_of_[rank].size() > 1;
+      const bool has_layers_as_parts = has_exchanges_ || shards_of_[rank].size() > 1;
+      const bool joins_neighbours = schedule_.folding == Folding::OneEach || has_layers_as_parts;
       const auto [entry, is_new] = local_rank.emplace(rank, ranks.size());
       if (is_new) {
         ranks.push_back(rank);
@@ -376,6 +384,7 @@ class ReplicaOrders {
   std::vector<std::string> devices_;
   Pipelines pipelines_;
   std::vector<std::size_t> pipeline_stage_;          // of each stage
+  bool has_exchanges_;                               // among replicas, so that each layer is a part
   std::vector<bool> uses_machine_;                   // by rank
   std::vector<std::vector<std::size_t>> shards_of_;  // by rank of a first shard: the ranks of all
   std::vector<std::uint32_t> part_of_;               // of each placed replica

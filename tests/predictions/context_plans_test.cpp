@@ -2,11 +2,12 @@
 #include "core/check/program_checker.hpp"
 #include "core/compute/as_trained.hpp"
 #include "core/compute/pricing.hpp"
-#include "core/plan/context_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "tests/predictions/predicted.hpp"
 #include "tests/predictions/random_case.hpp"
 #include "tests/support/contexts.hpp"
+#include "tests/support/experts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -22,7 +23,8 @@
 #include <string>
 #include <vector>
 
-// Plans whose replicas divide sequences: what is predicted is what the checker accepts and what the simulator takes.
+// Plans whose replicas divide sequences, and some of them experts: what is predicted is what the checker accepts and
+// what the simulator takes.
 namespace isobar::predictions::context_plans_test {
 namespace {
 
@@ -48,12 +50,24 @@ ContextCase random_context_case(std::uint64_t seed)
   shape.groups = 1 + below(2);
   shape.shards = 1 + below(2);
   if (shape.shards > 1 && below(2) == 0) shape.form = ShardGrid::Form::Sequence;
+  const std::size_t replicas = shape.groups * shape.context.degree;
+  for (const std::size_t degree : {2, 4, 8}) {
+    if (replicas % degree == 0 && below(3) > 0) shape.experts.degree = degree;
+  }
   ContextCase made{random_platform(random, {.devices = shape.devices(), .has_interference = below(3) == 0}), {}, {}};
   auto names = testing_support::names_for(shape);
   std::shuffle(names.begin(), names.end(), random);
   made.workload = testing_support::small_llama(below(3) == 0 ? "clip_norm: 1\n" : "");
   if (below(2) == 0) made.workload = with_recomputation(made.workload, {1, 2, 4});
   made.workload = with_context(made.workload, shape.context);
+  shape.experts.are_whole = shape.experts.degree > 1 && below(2) == 0;
+  for (const std::size_t layer : {2, 4}) {  // the mlps
+    if (shape.experts.divides()) {
+      testing_support::add_experts(made.workload.layers[layer], 16, 2816 * (1 + below(1000)), Flops(1e9), Bytes(4e6));
+    }
+  }
+  made.workload.experts = shape.experts;
+  divide_experts(made.workload);
   for (auto& device : made.on.cluster.devices) {
     device.type = "A100-SXM4-80GB";
     device.memory = Bytes(1e12);

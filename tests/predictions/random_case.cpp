@@ -5,6 +5,7 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/plan/transfer_rules.hpp"
 #include "core/program/walk.hpp"
@@ -12,6 +13,7 @@
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/every_algorithm.hpp"
+#include "tests/support/experts.hpp"
 #include "tests/support/full_mesh.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/random_orders.hpp"
@@ -208,7 +210,61 @@ class Maker {
     return made;
   }
 
+  /// One or two groups of devices, each with replicas that divide the experts of some of its layers.
+  RandomCase experts()
+  {
+    constexpr std::array orders = {"sequential", "gpipe", "1f1b", "zero-bubble-h1"};
+    const std::size_t degree = 2 + below(3);
+    const std::size_t replicas = degree * (1 + below(2));
+    const std::size_t shards = 1 + below(2);
+    const std::size_t groups = 1 + below(2);
+    const bool is_interleaved = groups == 2 && below(4) == 0;
+    const std::size_t count = is_interleaved ? 2 * groups : groups;
+    const std::size_t layers = count + 1 + below(4);
+    const ScheduleChoice schedule = schedule_from_text(is_interleaved ? "interleaved(chunks=2)" : orders.at(below(4)));
+    Plan plan = of_goal(schedule, replicas * (1 + below(3)));
+    plan.experts = {degree, coin()};
+    std::vector<std::string> left = shuffled_names(groups * replicas * shards);
+    std::vector<Stage> of_group(groups);
+    for (auto& stage : of_group) {
+      for (std::size_t i = 0; i < replicas; ++i) {
+        stage.replicas.push_back(replica_on(left, plan.goal.microbatches / replicas,
+                                            std::vector<double>(shards, 1.0 / static_cast<double>(shards))));
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t layer = layers * i / count; layer < layers * (i + 1) / count; ++layer) {
+        plan.stages.push_back(of_group[i % groups]);
+        plan.stages.back().first_layer = plan.stages.back().last_layer = layer;
+      }
+    }
+    RandomCase made =
+        on_platform({.devices = groups * replicas * shards, .has_data_server = coin(), .has_interference = coin()},
+                    workload_of_experts(layers, plan.experts, shards), std::move(plan));
+    add_sync(made);
+    add_transfer_rules(made.plan);
+    return made;
+  }
+
  private:
+  /// One of whose layers about every second has experts, as a device has it that divides them with others.
+  Workload workload_of_experts(std::size_t layers, const ExpertParallelism& experts, std::size_t shards)
+  {
+    Workload workload = random_training(layers, false);
+    if (shards > 1) add_splits(random_, workload);
+    const std::size_t first = below(layers);  // has some
+    for (std::size_t i = 0; i < layers; ++i) {
+      if (i != first && coin()) continue;
+      Layer& layer = workload.layers[i];
+      const std::uint64_t units = layer.split ? layer.split->units : 1;
+      add_experts(layer, experts.parts(shards) * (1 + below(3)), units * below(1'000'000),
+                  Flops(1e6 * static_cast<double>(below(2000))), Bytes(static_cast<double>(below(20'000'000))));
+    }
+    if (coin()) workload.expert_imbalance = 1 + static_cast<double>(below(100)) / 100;
+    if (coin()) workload = with_random_recomputation(random_, workload);
+    return with_experts(workload, experts);
+  }
+
   std::size_t below(std::size_t bound) { return random_() % bound; }
   bool coin() { return below(2) == 0; }
 
@@ -272,12 +328,13 @@ class Maker {
       const bool divides_parameters = plan.sync.sharded == Sharding::Parameters;
       plan.sync.gathered = divides_parameters ? formats.at(below(3)) : DType::Float32;
       plan.sync.each_microbatch = divides_parameters && coin();
-      const bool can = std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
-        for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
-          if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;
-        }
-        return false;
-      });
+      const bool can = !why_copies_are_not_divided(plan) &&
+                       std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
+                         for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
+                           if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;
+                         }
+                         return false;
+                       });
       // Replicas that order their passes differently would wait for each other's parameters forever.
       if (can && !deadlock_of(*schedules::make_program(plan, made.workload, made.on.cluster))) return;
     }
@@ -357,6 +414,8 @@ RandomCase made_by(Maker& maker, Kind kind)
       return maker.operators();
     case Kind::Tiers:
       return maker.tiers();
+    case Kind::Experts:
+      return maker.experts();
   }
   throw std::logic_error("a kind of plans without a maker");
 }
@@ -365,8 +424,8 @@ RandomCase made_by(Maker& maker, Kind kind)
 
 std::string_view name_of(Kind kind)
 {
-  constexpr std::array names = {"chain",  "schedule", "replicas",  "unlike cuts",
-                                "shards", "grids",    "operators", "tiers"};
+  constexpr std::array names = {"chain", "schedule",  "replicas", "unlike cuts", "shards",
+                                "grids", "operators", "tiers",    "experts"};
   return names.at(static_cast<std::size_t>(kind));
 }
 

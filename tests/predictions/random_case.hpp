@@ -48,10 +48,11 @@ enum class Kind {
   Shards,      ///< replicas of one to three shards with any shares
   Grids,       ///< of shards
   Operators,   ///< divided by groups of devices
-  Tiers        ///< stages that live in their machines
+  Tiers,       ///< stages that live in their machines
+  Experts      ///< that replicas divide, alone or with shards
 };
-inline constexpr Kind every_kind[] = {Kind::Chain,  Kind::Schedule, Kind::Replicas,  Kind::UnlikeCuts,
-                                      Kind::Shards, Kind::Grids,    Kind::Operators, Kind::Tiers};
+inline constexpr Kind every_kind[] = {Kind::Chain, Kind::Schedule,  Kind::Replicas, Kind::UnlikeCuts, Kind::Shards,
+                                      Kind::Grids, Kind::Operators, Kind::Tiers,    Kind::Experts};
 std::string_view name_of(Kind kind);
 
 /// The case of a seed, which holds on its platform.

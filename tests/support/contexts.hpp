@@ -23,13 +23,14 @@ inline Workload small_llama(const std::string& more = "")
       "llama.yaml");
 }
 
-/// The shape of a plan whose replicas divide sequences.
+/// The shape of a plan whose replicas divide sequences, experts or both.
 struct ContextShape {
   std::size_t stages = 1;  ///< of the pipeline
   std::size_t groups = 1;
   std::size_t shards = 1;
   ContextParallelism context = {2, ContextExchange::Ring};
   ShardGrid::Form form = ShardGrid::Form::OneD;
+  ExpertParallelism experts = {};
 
   std::size_t devices() const { return stages * groups * context.degree * shards; }
 };
@@ -40,6 +41,7 @@ inline Plan plan_in_parts(const ContextShape& shape, std::size_t layers, std::ui
 {
   Plan plan;
   plan.context = shape.context;
+  plan.experts = shape.experts;
   const std::size_t replicas = shape.groups * shape.context.degree;
   plan.goal.microbatches = microbatches * replicas;
   std::size_t next = 0;

@@ -2,7 +2,7 @@
 #include "core/compute/layer_memory.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/compute/pricing.hpp"
-#include "core/costs/context_exchange_times.hpp"
+#include "core/costs/exchange_times.hpp"
 #include "core/costs/layer_times.hpp"
 #include "tests/support/contexts.hpp"
 
@@ -92,7 +92,7 @@ TEST(AsTrained, LetsEachStepOfARingTakeTheLongerOfAttentionAndTransfer)
       Plan plan = plan_in_parts(shape, part.layers.size(), 1, names_for(shape));
       take_system(plan, part);
       const AsTrained trained(plan, part, cluster);
-      const auto exchange = context_exchange_times(plan, attention, attention, part, cluster);
+      const auto exchange = exchange_times(plan, attention, attention, part, cluster, GridAxis::Context);
       const LayerDivision division{1, false, {}, {}, exchange.forward, exchange.backward};
       const auto time = layer_time(part, attention, device_constants("A100-SXM4-80GB"), framework(), division);
       const LayerTimes own = times_on(trained.workload(), attention, trained.cluster().devices[0]);
@@ -127,12 +127,12 @@ TEST(AsTrained, AddsExchangesThatNothingHidesToPasses)
     EXPECT_LE(own.forward.value, time.forward.total().value * (1 + tolerance));
     EXPECT_GE(own.forward.value, time.forward.device().value * (1 - tolerance));
     // A shard sends over a link of its own.
-    const auto times = context_exchange_times(plan, attention, attention, part, cluster);
+    const auto times = exchange_times(plan, attention, attention, part, cluster, GridAxis::Context);
     const double m = 2.0 * 4096 / 4;
     const double bytes =
         exchange == ContextExchange::AllToAll ? 2 * m * (2 * 1024 + 2 * 512) / 2 * 3 / 4 : 3 * 2 * 2 * m * 512 / 2;
     EXPECT_NEAR(times.forward.value, bytes / 1e10, tolerance);
-    EXPECT_EQ(context_exchange_times(plan, 2, 2, part, cluster).forward, Seconds(0));
+    EXPECT_EQ(exchange_times(plan, 2, 2, part, cluster, GridAxis::Context).forward, Seconds(0));
   }
 }
 
