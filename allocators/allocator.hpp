@@ -116,6 +116,7 @@ struct Allocator {
   bool takes_shards = false;       ///< honours its tensor
   bool takes_splits = false;       ///< honours its splits
   bool takes_context = false;      ///< places the parts of a workload whose sequences are divided (with_context)
+  bool takes_experts = false;      ///< places the parts of a workload whose experts are divided (with_experts)
   bool limits_degrees = false;     ///< honours SearchLimits::most_replicas and most_tensor
   bool uses_machines = false;      ///< places layers on one device and its machine, once a step and recomputed
   bool takes_window = false;       ///< honours SearchLimits::window

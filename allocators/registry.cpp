@@ -180,6 +180,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     }
     plan.recompute = problem.workload.recompute;
     plan.context = problem.workload.context;
+    plan.experts = problem.workload.experts;
     plan.data_server = problem.cluster.data_server;
     std::optional<Excess> excess;
     Seconds step;
@@ -227,6 +228,7 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.reason = proposals.reason;
     plan.recompute = problem.workload.recompute;
     plan.context = problem.workload.context;
+    plan.experts = problem.workload.experts;
     plan.data_server = problem.cluster.data_server;
     return {plan};
   }
@@ -605,6 +607,7 @@ Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& clust
   proposed.system = plan.system;
   proposed.samples = plan.samples;
   proposed.context = plan.context;
+  proposed.experts = plan.experts;
   for (auto& stage : proposed.stages) {
     for (auto& replica : stage.replicas) {
       for (auto& shard : replica.shards) {

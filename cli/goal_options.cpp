@@ -159,7 +159,7 @@ void GoalOptions::add_global_batch_to(CLI::App& command)
             "(objectives step and pipeline; default: the workload's micro-batch times --microbatches)");
 }
 
-void GoalOptions::add_context_to(CLI::App& command)
+void GoalOptions::add_divisions_to(CLI::App& command)
 {
   using allocators::Allocator;
   add_count(command, "--context", context,
@@ -169,6 +169,12 @@ void GoalOptions::add_context_to(CLI::App& command)
   command.add_option("--context-exchange", context_exchange,
                      fmt::format("how they exchange what attention needs: {} (default: ring)",
                                  fmt::join(context_exchange_names(), ", ")));
+  add_count(command, "--experts", experts,
+            fmt::format("neighbouring replicas, also those of --context, that divide the experts of each layer ({}; "
+                        "workloads whose layers have experts; default: 1)",
+                        allocators_with(&Allocator::takes_experts)));
+  add_count(command, "--experts-tensor", experts_tensor,
+            "1: each shard of these replicas has whole experts (default: a part of every expert, as of all else)");
 }
 
 ContextParallelism GoalOptions::context_parallelism() const
@@ -185,6 +191,17 @@ ContextParallelism GoalOptions::context_parallelism() const
                                                    context_exchange_names());
   }
   return parallelism;
+}
+
+ExpertParallelism GoalOptions::expert_parallelism() const
+{
+  if (experts == 0) throw InputError("--experts", "0 is not a number of parts; write 1 or more");
+  if (!experts && experts_tensor) throw InputError("--experts-tensor", "is for divided experts; add --experts");
+  if (experts_tensor.value_or(1) != 1) {
+    throw InputError("--experts-tensor",
+                     fmt::format("{}; write 1, for whole experts on each shard, or leave it out", *experts_tensor));
+  }
+  return {experts.value_or(1), experts_tensor.has_value()};
 }
 
 void GoalOptions::add_search_to(CLI::App& command)
@@ -354,6 +371,7 @@ void GoalOptions::check_search(const std::vector<std::string>& allocators) const
       {"--tensor", grid.tensor.has_value(), &Allocator::takes_shards},
       {"--splits", splits.has_value(), &Allocator::takes_splits},
       {"--context", context.has_value(), &Allocator::takes_context},
+      {"--experts", experts.has_value(), &Allocator::takes_experts},
       {"--max-replicas", max_replicas.has_value(), &Allocator::limits_degrees},
       {"--max-tensor-parallel", max_tensor_parallel.has_value(), &Allocator::limits_degrees},
       {"--window", window.has_value(), &Allocator::takes_window},

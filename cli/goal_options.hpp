@@ -39,13 +39,16 @@ struct GoalOptions {
   std::optional<std::uint64_t> global_batch;
   std::optional<std::uint64_t> context;
   std::optional<std::string> context_exchange;
+  std::optional<std::uint64_t> experts;
+  std::optional<std::uint64_t> experts_tensor;
 
   /// Adds the options that define the goal, except --objective and --global-batch.
   void add_goal_to(CLI::App& command);
   /// The same; --schedule takes several.
   void add_goals_to(CLI::App& command);
   void add_global_batch_to(CLI::App& command);
-  void add_context_to(CLI::App& command);
+  /// Adds what replicas may divide among them: sequences and experts.
+  void add_divisions_to(CLI::App& command);
   /// Adds the options that limit the search.
   void add_search_to(CLI::App& command);
   /// The goal for an objective and an allocator: the options that were given, and the defaults of both for the rest
@@ -62,6 +65,8 @@ struct GoalOptions {
   std::optional<Seconds> search_time() const;
   /// The values of --context and --context-exchange. @throws InputError naming the option.
   ContextParallelism context_parallelism() const;
+  /// The values of --experts and --experts-tensor. @throws InputError naming the option.
+  ExpertParallelism expert_parallelism() const;
   /// Whether --offload is auto. @throws InputError if it is neither that nor none.
   bool offloads() const;
   /// @throws InputError for an option of a search that none of the allocators takes.

@@ -86,6 +86,18 @@ Workload in_parts(const Inputs& inputs, Workload workload, const ContextParallel
   return with_context(workload, context);
 }
 
+Workload with_divided_experts(const Inputs& inputs, Workload workload, const ExpertParallelism& experts,
+                              std::size_t shards, const std::string& where)
+{
+  if (experts == workload.experts) return workload;
+  if (inputs.has_measured_layers) {
+    throw InputError(
+        where, fmt::format("{} was measured with all experts; leave --profile out", inputs.profile_fingerprint->name));
+  }
+  if (const auto why_not = why_not_divided(workload, experts, shards)) throw InputError(where, *why_not);
+  return with_experts(workload, experts);
+}
+
 namespace {
 
 /// The workload with the micro-batch and the routing of a plan.
@@ -109,7 +121,8 @@ Workload at_planned_size(const Inputs& inputs, const Plan& plan, const std::stri
 Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place)
 {
   const std::size_t shards = plan.stages.empty() ? 1 : plan.stages.front().replicas.front().shards.size();
-  return in_parts(inputs, at_planned_size(inputs, plan, place), plan.context, shards, place + "context");
+  auto workload = in_parts(inputs, at_planned_size(inputs, plan, place), plan.context, shards, place + "context");
+  return with_divided_experts(inputs, std::move(workload), plan.experts, shards, place + "experts");
 }
 
 std::optional<std::string> note_of_routing(const Plan& plan, const Workload& workload)

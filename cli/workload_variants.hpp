@@ -20,8 +20,14 @@ Workload at_micro_batch(const Inputs& inputs, std::uint64_t micro_batch, const s
 Workload in_parts(const Inputs& inputs, Workload workload, const ContextParallelism& context, std::size_t shards,
                   const std::string& where);
 
-/// The workload with the micro-batch, the routing and the context of a plan. `place` precedes its keys in messages,
-/// such as "plan.json: ". @throws InputError as at_micro_batch does.
+/// The workload of a device that has a part of the experts of each layer, in groups of `shards` shards. @throws
+/// InputError that begins with `where`, the option or key that divides them, for experts that cannot be divided so, and
+/// for measured times.
+Workload with_divided_experts(const Inputs& inputs, Workload workload, const ExpertParallelism& experts,
+                              std::size_t shards, const std::string& where);
+
+/// The workload with the micro-batch, the routing, the context and the divided experts of a plan. `place` precedes its
+/// keys in messages, such as "plan.json: ". @throws InputError as at_micro_batch does.
 Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place = "");
 
 /// Says that a plan drops other tokens than the workload, if it does.

@@ -5,6 +5,7 @@
 #include "allocators/schedule_numbers.hpp"
 #include "core/compute/as_trained.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
 
@@ -60,6 +61,11 @@ class Grids {
           const std::uint64_t replicas =
               given.replicas ? *given.replicas * context().degree : most_replicas(devices / (depth * tensor));
           if (replicas == 0 || depth * replicas * tensor > devices) continue;
+          if (replicas % experts().degree != 0) {
+            why_not_ = fmt::format("{} are not groups of {} that divide experts", counted(replicas, "replica"),
+                                   experts().degree);
+            continue;
+          }
           const auto grids = shard_grids(form(), tensor);
           if (grids.empty()) why_not_ = fmt::format("{} do not lie in such a grid", counted(tensor, "shard"));
           for (const auto& grid : grids) add({depth, replicas, tensor, grid});
@@ -113,13 +119,15 @@ class Grids {
 
   ShardGrid::Form form() const { return problem_.limits.grid.splits; }
   const ContextParallelism& context() const { return problem_.workload.context; }
+  const ExpertParallelism& experts() const { return problem_.workload.experts; }
 
-  /// The largest divisor of the step's micro-batches that is at most `most` and a multiple of the parts of a sequence;
-  /// 0 if there is none.
+  /// The largest divisor of the step's micro-batches that is at most `most` and makes whole groups of replicas that
+  /// divide sequences or experts; 0 if there is none.
   std::uint64_t most_replicas(std::uint64_t most) const
   {
+    const std::size_t group = replicas_that_meet(problem_.workload);
     for (std::uint64_t replicas = std::min(most, problem_.goal.microbatches); replicas > 0; --replicas) {
-      if (problem_.goal.microbatches % replicas == 0 && replicas % context().degree == 0) return replicas;
+      if (problem_.goal.microbatches % replicas == 0 && replicas % group == 0) return replicas;
     }
     return 0;
   }
@@ -150,7 +158,15 @@ class Grids {
       why_not_ = *why_not;
       return;
     }
+    if (has_exchanges(problem_.workload) && schedule_.folding == schedules::Folding::V) {
+      why_not_ = fmt::format("schedule {} has no replicas that divide sequences or experts", schedule_.name);
+      return;
+    }
     if (const auto why_not = why_not_divided(problem_.workload, context(), degrees.tensor)) {
+      why_not_ = *why_not;
+      return;
+    }
+    if (const auto why_not = why_not_divided(problem_.workload, experts(), degrees.tensor)) {
       why_not_ = *why_not;
       return;
     }
@@ -160,7 +176,7 @@ class Grids {
                                counted(degrees.pipeline * chunks, "stage"), chain_cost_.layers());
         continue;
       }
-      const bool has_parts = degrees.tensor > 1 || context().divides();
+      const bool has_parts = degrees.tensor > 1 || has_exchanges(problem_.workload);
       if (degrees.pipeline == 1 && chunks > 1 && has_parts) {
         why_not_ = fmt::format("schedule {} has shards of several stages of a pipeline only", schedule_.name);
         continue;
@@ -209,7 +225,7 @@ class Grids {
     // also if replicas divide them.
     std::vector<std::pair<Sharding, std::size_t>> divisions = {{Sharding::None, 1}};
     if (replicas > 1) divisions.emplace_back(Sharding::Optimizer, 1);
-    const bool is_each_a_part = tensor > 1 || context().divides();  // each layer
+    const bool is_each_a_part = tensor > 1 || has_exchanges(problem_.workload);  // each layer
     if (replicas > 1 && is_each_a_part) {
       divisions.emplace_back(Sharding::Parameters, 1);  // of stages whose every layer is a part
     } else if (replicas > 1 && schedule_.folding == schedules::Folding::OneEach) {
@@ -221,6 +237,7 @@ class Grids {
         if (sharded > compute::most_divided(problem_.workload)) continue;
         plan.sync = {algorithm, sharded};
         plan.stages = stages_in_parts(parts);
+        plan.experts = experts();
         if (can_divide(plan)) add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
       }
       if (replicas == 1 || !is_each_a_part) continue;
@@ -238,6 +255,7 @@ class Grids {
     if (given.pipeline) shape += fmt::format(" of {} in a pipeline", counted(*given.pipeline, "device"));
     if (given.replicas) shape += fmt::format(" with {}", counted(*given.replicas, "replica"));
     if (context().divides()) shape += fmt::format(" of sequences in {}", text_of(context()));
+    if (experts().divides()) shape += fmt::format(" with experts in {}", text_of(experts()));
     if (given.tensor) shape += fmt::format(" of {}", counted(*given.tensor, "shard"));
     if (form() != Form::OneD) shape += fmt::format(" in {}", name_of(form()));
     return fmt::format("there is no grid{} on {}{}", shape, counted(problem_.cluster.devices.size(), "device"),

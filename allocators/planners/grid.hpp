@@ -41,6 +41,7 @@ inline constexpr Allocator grid_allocator = {
     .takes_shards = true,
     .takes_splits = true,
     .takes_context = true,
+    .takes_experts = true,
     .rivalry = Rivalry::SameGoal,
 };
 

@@ -5,6 +5,7 @@
 #include "core/errors.hpp"
 #include "core/model/split_text.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/shard_collectives.hpp"
 
 #include <fmt/format.h>
@@ -109,7 +110,7 @@ std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size
       replica.shards.back().share = 1 / static_cast<double>(placed.devices.size());
     }
   }
-  if (!has_shards(layers) && !cost.workload().context.divides()) return layers;
+  if (!has_shards(layers) && !has_exchanges(cost.workload())) return layers;
   layers.resize(last - first + 1, Stage(whole));
   for (std::size_t i = 0; i < layers.size(); ++i) layers[i].first_layer = layers[i].last_layer = first + i;
   return layers;
@@ -137,6 +138,7 @@ bool crosses_sites(const Plan& plan)
 
 bool can_divide(const Plan& plan)
 {
+  if (why_copies_are_not_divided(plan)) return false;
   return std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
     for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
       if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;

@@ -167,6 +167,11 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
     text += fmt::format("each next {} replicas divide sequences ({}); a micro-batch is one of these parts\n",
                         plan.context.degree, name_of(plan.context.exchange));
   }
+  if (plan.experts.divides()) {
+    text += fmt::format("each next {} replicas divide the experts of each layer, and bring each other their tokens\n",
+                        plan.experts.degree);
+    if (plan.experts.are_whole) text += "each of their shards has whole experts\n";
+  }
   if (plan.stages.front().grid.form == ShardGrid::Form::Sequence) {
     text += "the shards of a replica divide the sequence between layers\n";
   } else if (plan.stages.front().grid.is_grid()) {
@@ -259,8 +264,13 @@ ExitCode plan(const PlanOptions& options)
   if (options.simulate && options.goal.context_parallelism().divides()) {
     throw InputError("--simulate", "also tries allocators that divide no sequences; leave out it or --context");
   }
-  if (limits.grid.splits > ShardGrid::Form::Sequence && options.goal.context_parallelism().divides()) {
-    throw InputError("--context", "goes with shards by --splits 1d or sequence; leave out one of them");
+  if (options.simulate && options.goal.expert_parallelism().divides()) {
+    throw InputError("--simulate", "also tries allocators that divide no experts; leave out it or --experts");
+  }
+  for (const auto& [option, divides] : {std::pair("--context", options.goal.context_parallelism().divides()),
+                                        std::pair("--experts", options.goal.expert_parallelism().divides())}) {
+    if (limits.grid.splits <= ShardGrid::Form::Sequence || !divides) continue;
+    throw InputError(option, "goes with shards by --splits 1d or sequence; leave out one of them");
   }
   if (!options.start.empty()) {
     allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
@@ -268,6 +278,8 @@ ExitCode plan(const PlanOptions& options)
   Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), {options.without});
   inputs.workload = in_parts(inputs, inputs.workload, options.goal.context_parallelism(),
                              options.goal.grid.tensor.value_or(1), "--context");
+  inputs.workload = with_divided_experts(inputs, inputs.workload, options.goal.expert_parallelism(),
+                                         options.goal.grid.tensor.value_or(1), "--experts");
   inputs.platform.leave_out(inputs.without, "--without");
   note_approximations(inputs);
   note_long_search(inputs, limits);
@@ -318,7 +330,7 @@ void add_plan_command(CLI::App& app, Action& action)
   command->add_option("--allocator", options->allocator, "allocator (isobar list allocators), or exec:PROGRAM")
       ->required();
   options->goal.add_search_to(*command);
-  options->goal.add_context_to(*command);
+  options->goal.add_divisions_to(*command);
   add_file(*command, "--start", options->start,
            fmt::format("plan file (JSON) to start from ({})", allocators_with(&allocators::Allocator::improves_plans)));
   add_count(*command, "--simulate", options->simulate,

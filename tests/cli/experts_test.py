@@ -1,0 +1,141 @@
+"""Plans whose replicas divide experts: isobar plan --experts, verify, simulate."""
+
+import json
+
+from tests.cli.support import CommandTest
+
+NODES = 2
+GPUS = 4
+MACHINE = f"""nodes: {NODES}
+gpus_per_node: {GPUS}
+device: A100-SXM4-80GB
+inside: {{topology: switch, bandwidth_per_gpu: 300 GB/s}}
+outside: {{nics_per_node: {GPUS}, bandwidth_per_nic: 25 GB/s}}
+"""
+EXPERTS = 8
+DISPATCHED = 16_000_000
+DENSE = 1_000_000  # parameters beside the experts
+OF_EXPERTS = 80_000_000
+BLOCKS = 3
+MICROBATCHES = 8
+
+
+def workload(imbalance=""):
+    lines = ["model: layers", "micro_batch: 1", "dtype: bf16", "optimizer: adam", "sequence: 512"]
+    if imbalance:
+        lines.append(f"expert_imbalance: {imbalance}")
+    lines.append("layers:")
+    layer = 'forward: "{} TFLOP", parameters: {}, activations: "{} MB", output: 8 MB'
+    lines.append("  - {name: embedding, " + layer.format(0.1, DENSE, 20) + "}")
+    for block in range(BLOCKS):
+        lines.append(f"  - {{name: attention{block}, " + layer.format(1, DENSE, 60) + "}")
+        lines.append(f"  - {{name: experts{block}, " + layer.format(2, DENSE + OF_EXPERTS, 100)
+                     + f", experts: {{count: {EXPERTS}, per_token: 2, parameters: {OF_EXPERTS}, forward: 1.5 TFLOP, "
+                     f'activations: 80 MB, dispatched: "{DISPATCHED} B"}}}}')
+    lines.append("  - {name: head, " + layer.format(1, DENSE, 60) + "}")
+    return "\n".join(lines) + "\n"
+
+
+class Experts(CommandTest):
+    def setUp(self):
+        super().setUp()
+        machine = self.write("machine.yaml", MACHINE)
+        self.platform = str(self.folder / "platform.xml")
+        self.run_isobar("platform", "generate", "machine", machine, "-o", self.platform)
+        self.workload = self.write("moe.yaml", workload())
+
+    def planned(self, *options, of=None):
+        """A plan of grid for these options, which holds, and whose simulated step is the predicted one."""
+        file = str(self.folder / "plan.json")
+        of = of or self.workload
+        self.run_isobar("plan", self.platform, of, "--allocator", "grid", *options, "-o", file)
+        verified = self.json_of("verify", self.platform, of, file)
+        self.assertEqual((verified["holds"], verified["faults"]), (True, []))
+        simulated = self.json_of("simulate", self.platform, of, "--plan", file)
+        with open(file, encoding="utf-8") as text:
+            plan = json.load(text)
+        self.assertAlmostEqual(simulated["step_time_s"] / plan["predicted"]["step_time_s"], 1, delta=1e-6)
+        self.assertEqual({each["device"]: each["peak_memory_bytes"] for each in simulated["stages"]},
+                         plan["predicted"]["peak_memory_bytes"])
+        return plan, simulated
+
+    def test_plans_hold_and_take_their_predicted_steps(self):
+        for shape in (["--experts", "8", "--replicas", "8", "--pipeline", "1", "--tensor", "1"],
+                      ["--experts", "4", "--replicas", "8", "--pipeline", "1", "--tensor", "1"],
+                      ["--experts", "2", "--replicas", "4", "--pipeline", "2", "--tensor", "1"],
+                      ["--experts", "2", "--replicas", "4", "--pipeline", "2", "--schedule", "interleaved(chunks=2)"],
+                      ["--experts", "4", "--recompute", "all"]):
+            with self.subTest(shape=shape):
+                plan, _ = self.planned(*shape, "--microbatches", str(MICROBATCHES))
+                self.assertEqual(plan["experts"], {"degree": int(shape[1])})
+
+    def test_one_part_is_none(self):
+        shape = ["--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "8"]
+        whole, of_whole = self.planned(*shape)
+        self.assertNotIn("experts", whole)
+        one, of_one = self.planned("--experts", "1", *shape)
+        for each in (whole, one):
+            del each["wall"]
+        self.assertEqual(one, whole)
+        self.assertEqual(of_one["step_time_s"], of_whole["step_time_s"])
+
+    def test_links_carry_the_bytes_of_the_closed_form(self):
+        """Each rank sends its tokens to 7 of 8 ranks, 4 times a layer and micro-batch, and once a step gradients of what are
+        no experts, in rings inside the nodes and across; experts have no copies."""
+        plan, simulated = self.planned("--experts", "8", "--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches",
+                                    str(MICROBATCHES))
+        replicas = NODES * GPUS
+        each = 4 * BLOCKS * (MICROBATCHES // replicas) * DISPATCHED / replicas  # to each other rank
+        dense = (2 * BLOCKS + 2) * DENSE * 4
+        self.assertEqual(plan["sync"]["algorithm"], "hierarchical")
+        expected = {"nic": GPUS * each + 2 * (NODES - 1) / NODES * dense / GPUS,
+                    "nvlink": (GPUS - 1) * each + 2 * (GPUS - 1) / GPUS * dense}
+        for link in simulated["links"]:
+            self.assertAlmostEqual(link["bytes"] / expected[link["name"].split(".")[0]], 1, delta=1e-9, msg=link["name"])
+        self.assertEqual(len(simulated["links"]), 2 * 2 * replicas)  # each way
+
+    def test_imbalance_slows_experts_down(self):
+        shape = ["--experts", "8", "--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "8"]
+        even, _ = self.planned(*shape)
+        uneven, _ = self.planned(*shape, of=self.write("uneven.yaml", workload("1.25")))
+        self.assertGreater(uneven["predicted"]["step_time_s"], even["predicted"]["step_time_s"])
+        self.assertGreater(max(uneven["predicted"]["peak_memory_bytes"].values()),
+                           max(even["predicted"]["peak_memory_bytes"].values()))
+
+    def test_refuses_what_cannot_be_divided(self):
+        command = ["plan", self.platform, self.workload]
+        dense = self.write("dense.yaml", 'model: layers\nlayers:\n  - {name: a, forward: 1 GFLOP, parameters: 1, '
+                                         'activations: 1 MB, output: 1 MB}\n')
+        for options, message in (
+                (["--allocator", "grid", "--experts", "3"],
+                 "--experts: the 8 experts of layer experts0 are not 3 equal parts; use a degree that divides them"),
+                (["--allocator", "grid", "--experts", "0"], "--experts: 0 is not a number of parts; write 1 or more"),
+                (["--allocator", "grid", "--experts", "2", "--experts-tensor", "2"],
+                 "--experts-tensor: 2; write 1, for whole experts on each shard, or leave it out"),
+                (["--allocator", "grid", "--experts-tensor", "1"], "--experts-tensor: is for divided experts; add --experts"),
+                (["--allocator", "grid", "--experts", "2", "--splits", "2d", "--tensor", "4"],
+                 "--experts: goes with shards by --splits 1d or sequence; leave out one of them"),
+                (["--allocator", "grid", "--experts", "2", "--simulate", "2"],
+                 "--simulate: also tries allocators that divide no experts; leave out it or --experts")):
+            with self.subTest(options=options):
+                self.assertEqual(self.fault_of(*command, *options), message)
+        self.assertIn("--experts", self.fault_of(*command, "--allocator", "chain-dp", "--experts", "2"))
+        self.assertEqual(self.fault_of("plan", self.platform, dense, "--allocator", "grid", "--experts", "2"),
+                         "--experts: no layer of dense has experts")
+
+    def test_a_grid_without_groups_is_infeasible(self):
+        file = self.folder / "none.json"
+        self.run_isobar("plan", self.platform, self.workload, "--allocator", "grid", "--experts", "4", "--replicas", "2", "-o",
+                        file, expect=4)
+        plan = json.loads(file.read_text())
+        self.assertNotIn("experts", plan)
+        self.assertIn("2 replicas are not groups of 4 that divide experts", plan["reason"])
+        self.run_isobar("verify", self.platform, self.workload, file)
+
+    def test_verify_finds_another_degree(self):
+        file = self.folder / "plan.json"
+        self.planned("--experts", "4", "--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "8")
+        file.write_text(file.read_text().replace('"degree": 4', '"degree": 8'))
+        verified = self.json_of("verify", self.platform, self.workload, str(file), expect=5)
+        for claim in ("predicted.step_time_s", "predicted.peak_memory_bytes"):
+            self.assertTrue(any(claim in fault for fault in verified["faults"]), verified["faults"])
