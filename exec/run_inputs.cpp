@@ -103,6 +103,11 @@ Workload as_planned(Workload workload, const Plan& plan, const std::string& plan
                                             "--context, or simulate the plan",
                                             text_of(plan.context)));
   }
+  if (plan.experts.divides()) {
+    throw InputError(plan_file, fmt::format("experts: {}; isobar run gives each replica all experts; plan without "
+                                            "--experts, or simulate the plan",
+                                            text_of(plan.experts)));
+  }
   constexpr auto only_per_sample = "isobar run gives the experts slots for each sample, and simulate plays all";
   if (plan.routing && *plan.routing != spmd::Routing{}) {
     throw InputError(plan_file, fmt::format("routing: {}; {}", text_of(*plan.routing, workload), only_per_sample));
