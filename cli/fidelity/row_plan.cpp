@@ -8,6 +8,7 @@
 #include "core/model/model_sizes.hpp"
 #include "core/model/split_text.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/program/collective.hpp"
 #include "core/text/document.hpp"
 #include "core/text/separated.hpp"
@@ -140,12 +141,12 @@ void add_stages(Plan& plan, const Workload& workload, const results::DevicesOfSt
     }
   }
   if (row.sequence_parallel && shards > 1) made.grid = {ShardGrid::Form::Sequence, shards};
-  // A layer of several shards, or of a part of each sequence, is a stage, and so is a block whose parameters are
-  // gathered for it.
+  // A layer of several shards, or whose replicas divide sequences or experts, is a stage, and so is a block whose
+  // parameters are gathered for it.
   const bool gathers = row.zero_stage >= 2 && places.size() > 1;
   for (std::size_t begin = first; begin <= last; begin = made.last_layer + 1) {
     made.first_layer = begin;
-    const bool is_each = shards > 1 || plan.context.divides();
+    const bool is_each = shards > 1 || has_exchanges(plan);
     made.last_layer = is_each ? begin : last;
     const bool is_block = begin > 0 && begin + 2 < workload.layers.size();
     if (!is_each && gathers) made.last_layer = is_block ? std::min(begin + 1, last) : begin;
@@ -181,8 +182,9 @@ void require_supported(const MeasuredRow& row, const RowChoice& choice)
   if (row.context_degree > 1 && !row.plan.empty()) {
     throw Unsupported(fmt::format("cp: {}; the plan says how sequences are divided", row.context_degree));
   }
-  if (row.expert_degree > 1)
-    throw Unsupported(fmt::format("ep: {}; rows with experts are not predicted", row.expert_degree));
+  if (row.expert_degree > 1 && !row.plan.empty()) {
+    throw Unsupported(fmt::format("ep: {}; the plan says how experts are divided", row.expert_degree));
+  }
   if (choice.virtual_stages > 1 && row.pipeline_degree == 1) {
     throw Unsupported("virtual_stages: of a pipeline of one stage");
   }
@@ -226,6 +228,8 @@ RowPlan of_isobar_plan(const MeasuredRow& row, const RowChoice& choice, const Cl
 {
   Plan plan = read_plan(row.plan);
   if (plan.stages.empty()) throw Unsupported("plan: has no placement");
+  if (has_exchanges(plan))
+    throw Unsupported("plan: its replicas divide sequences or experts; use the columns cp and ep");
   std::size_t most_shards = 1;
   for (const auto& stage : plan.stages) most_shards = std::max(most_shards, stage.replicas.front().shards.size());
   RowWorkload made = workload_of(row, choice, most_shards);
@@ -302,6 +306,10 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
     }
     made.workload = with_context(made.workload, plan.context);
   }
+  plan.experts.degree = row.expert_degree;
+  if (const auto why_not = why_not_divided(made.workload, plan.experts, most_shards))
+    throw Unsupported("ep: " + *why_not);
+  if (plan.experts.divides()) made.workload = with_experts(made.workload, plan.experts);
   const std::size_t layers = made.workload.layers.size();
   const double placed = std::accumulate(degrees.blocks.begin(), degrees.blocks.end(), 0.0);
   if (std::abs(placed - blocks) > 0.05) {
@@ -345,6 +353,8 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   }
   plan.sync.algorithm = algorithm_of(plan, replicas > 1 && row.zero_stage > 0);
   if (replicas > 1) plan.sync.sharded = sharding_of(row.zero_stage);
+  if (why_copies_are_not_divided(plan)) plan.sync.algorithm = Algorithm::Ring;
+  if (const auto fault = fault_of_experts(plan)) throw Unsupported("ep: " + *fault);
   return priced(row, std::move(made), std::move(plan), cluster);
 }
 

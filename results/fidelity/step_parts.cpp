@@ -3,6 +3,7 @@
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 
 #include <algorithm>
 
@@ -96,10 +97,10 @@ RowParts parts_of(const Plan& plan, const std::vector<PipelineStage>& stages, co
   parts.data = stage.replicas > 1 ? std::min(std::max(tail, Seconds(0)), times.sums_after_passes()) : Seconds(0);
   const Seconds idle = last_backward - microbatches * stage.passes.all();
   if (stages.size() == 1) {
-    // Gathers of parameters, and what they slow down; else collectives among shards, and parts of sequences, that
-    // computations do not hide.
+    // Gathers of parameters, and what they slow down; else collectives among shards, and among replicas for passes,
+    // that computations do not hide.
     const bool gathers = plan.sync.sharded == Sharding::Parameters;
-    const bool meets_for_passes = stage.shards > 1 || plan.context.divides();
+    const bool meets_for_passes = stage.shards > 1 || has_exchanges(plan);
     (meets_for_passes && !gathers ? parts.tensor : parts.data) += idle + tail - parts.data;
     return parts;
   }

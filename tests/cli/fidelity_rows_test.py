@@ -435,7 +435,7 @@ class Reasons(Rows):
         unknown = self.write("unknown.yaml", MACHINE.replace("A100-SXM4-80GB", "Z9"))
         self.assert_unsupported(
             ({"cp": 3}, "cp: sequences of 1024 tokens are not 6 equal chunks, two for each of 3 parts; use another degree"),
-            ({"ep": 2}, "ep: 2; rows with experts are not predicted"),
+            ({"ep": 2}, "ep: no layer of gpt has experts"),
             ({"schedule": "zb-h1"}, "schedule: zb-h1 is none that plans have"),
             ({"dp": 16}, "platform: has 8 devices, too few for the degrees of the row"),
             ({"platform": self.mixed, "devices": "T4-16GB", "dp": 16},
