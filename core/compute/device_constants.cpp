@@ -36,6 +36,7 @@ struct Row {
 // Fitted by tools/fit_operators.py on results/fidelity/operators and by tools/fit_compute.py on calibration rows.
 constexpr ProductConstants ampere = {0.780, 178};
 constexpr ProductConstants hopper = {0.570, 104};
+constexpr ProductConstants blackwell = {0.504, 41};
 constexpr ProductConstants volta = {0.701, 78, 1.16};
 constexpr ProductConstants slim_ampere = {1.024, 187};
 constexpr double flash_ampere = 0.315;
@@ -45,6 +46,9 @@ constexpr double core_ampere = 0.583;
 constexpr double gb_per_s_of_a100_80 = 2039;
 constexpr double gb_per_s_of_a100_40 = 1555;
 constexpr double size_loss_of_a100_40 = ampere.size_loss * gb_per_s_of_a100_80 / gb_per_s_of_a100_40;
+
+constexpr std::string_view of_b200 = "of B200-SXM-180GB, an earlier or smaller part of the same generation";
+constexpr std::string_view without_source = "of B200-SXM-180GB, for want of measured products of AMD's devices";
 
 constexpr Row rows[] = {
     {"A100-SXM4-80GB", ampere, false, flash_ampere, core_ampere,
@@ -69,15 +73,21 @@ constexpr Row rows[] = {
      "fitted on calibration rows of mpt_h100; unfused attention of A100-SXM4-80GB", DeviceSource::Runs},
     {"H200-SXM-141GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip",
      DeviceSource::SameChip, "H100-SXM-80GB"},
+    {"H800-SXM-80GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip",
+     DeviceSource::SameChip, "H100-SXM-80GB"},
+    {"H100-96GB-HBM2e", hopper, false, flash_hopper, core_ampere,
+     "of H100-SXM-80GB, the same chip, whose clock falls at 500 W", DeviceSource::StandIn},
     {"GH200-96GB", hopper, false, flash_hopper, core_ampere, "of H100-SXM-80GB, the same chip", DeviceSource::SameChip,
      "H100-SXM-80GB"},
-    {"B200-SXM-180GB",
-     {0.504, 41},
-     true,
-     flash_hopper,
-     core_ampere,
+    {"B200-SXM-180GB", blackwell, true, flash_hopper, core_ampere,
      "fitted on operators/products.csv (SimuMax); fused attention of H100-SXM-80GB, unfused of A100-SXM4-80GB; in 16 "
      "bits products and fused attention as measured (operators/products.csv, operators/attention.csv)"},
+    {"GB200", blackwell, true, flash_hopper, core_ampere, of_b200, DeviceSource::StandIn},
+    {"B300-SXM-288GB", blackwell, true, flash_hopper, core_ampere, of_b200, DeviceSource::StandIn},
+    {"GB300", blackwell, true, flash_hopper, core_ampere, of_b200, DeviceSource::StandIn},
+    {"MI300X", blackwell, true, flash_hopper, core_ampere, without_source, DeviceSource::StandIn},
+    {"MI325X", blackwell, true, flash_hopper, core_ampere, without_source, DeviceSource::StandIn},
+    {"MI355X", blackwell, true, flash_hopper, core_ampere, without_source, DeviceSource::StandIn},
     {"V100-SXM2-32GB", volta, true, flash_ampere, 0.61,
      "fitted on operators/products.csv and attention_core.csv (Aceso); fused attention of A100-SXM4-80GB"},
     {"V100-SXM2-16GB", volta, true, flash_ampere, 0.61, "of V100-SXM2-32GB, the same chip"},

@@ -23,6 +23,13 @@ struct FamilyFabric {
 /// it does not fit names its numbers.
 const std::vector<FamilyFabric>& inside_fabrics()
 {
+  static const Fabric nvlink5 = {
+      "NVSwitch of B200-SXM",
+      0.747,
+      Seconds(7.6 * micro),
+      Seconds(23.6 * micro),
+      false,
+      "means of SimuMax's fits of all-reduce, all-gather and reduce-scatter (configs/system)"};
   static const std::vector<FamilyFabric> all = {
       {"A100-SXM4",
        Topology::Switch,
@@ -40,10 +47,10 @@ const std::vector<FamilyFabric>& inside_fabrics()
        Topology::Pcie,
        {"PCI Express of A10G", 0.057, Seconds(0.5 * micro), Seconds(182 * micro), false,
         "all-reduce over 2 to 8 GPUs, send/recv (Aceso)", 1.323}},
-      {"B200",
-       Topology::Switch,
-       {"NVSwitch of B200-SXM", 0.747, Seconds(7.6 * micro), Seconds(23.6 * micro), false,
-        "means of SimuMax's fits of all-reduce, all-gather and reduce-scatter (configs/system)"}},
+      {"B200", Topology::Switch, nvlink5},
+      {"GB200", Topology::Switch, nvlink5},
+      {"B300", Topology::Switch, nvlink5},
+      {"GB300", Topology::Switch, nvlink5},
       {"",
        Topology::Switch,
        {"NVSwitch of H100-SXM5", 0.830, Seconds(0.5 * micro), start_on_h100, false,

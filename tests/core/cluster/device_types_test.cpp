@@ -39,8 +39,9 @@ TEST(DeviceTypes, HaveTheDenseRatesOfTheirDataSheets)
   // Common mistakes: rates "with sparsity", and rates outside tensor cores.
   for (const auto& type : device_types()) {
     EXPECT_GE(type.fp16, type.float32) << type.name;
-    const bool later = type.name.starts_with("B200") || type.name.starts_with("MI300");
-    EXPECT_LT(type.fp16.value, later ? 2.5e15 : 1e15) << type.name;
+    const auto starts = [&](std::string_view begin) { return type.name.starts_with(begin); };
+    const bool later = starts("B200") || starts("GB200") || starts("B300") || starts("GB300") || starts("MI3");
+    EXPECT_LE(type.fp16.value, later ? 2.5e15 : 989e12) << type.name;
     EXPECT_EQ(type.bf16.value_or(type.fp16), type.fp16) << type.name;
     EXPECT_GE(type.tf32.value_or(type.float32).value, 0.99 * type.float32.value) << type.name;
     EXPECT_GT(type.memory_bandwidth.value, 2e11) << type.name;
@@ -100,13 +101,16 @@ TEST(DeviceTypes, OfTheSameModelAreSuggested)
   EXPECT_EQ(hint_for("A100-SXM4-40Gb"), "did you mean A100-SXM4-40GB?");
   EXPECT_EQ(hint_for("V100-PCIE-32GB"), "did you mean V100-SXM2-32GB?");
   EXPECT_EQ(hint_for("mi300"), "did you mean MI300X?");
+  EXPECT_EQ(hint_for("H800"), "did you mean H800-SXM-80GB?");
+  EXPECT_EQ(hint_for("H100"), "did you mean H100-SXM-80GB or H100-96GB-HBM2e?");
+  EXPECT_EQ(hint_for("GB300-288GB"), "did you mean GB300?");
   EXPECT_EQ(hint_for("RTX4090"), "did you mean RTX-4090?");
   EXPECT_EQ(hint_for("h100 sxm"), "did you mean H100-SXM-80GB?");
 }
 
 TEST(DeviceTypes, OfAnotherModelAreNotSuggested)
 {
-  for (const auto* name : {"RTX-3080", "RTX3080", "RTX-5090", "H20", "H800", "A800", "V100S", "T44", "abacus", ""}) {
+  for (const auto* name : {"RTX-3080", "RTX3080", "RTX-5090", "H20", "H900", "A800", "V100S", "T44", "abacus", ""}) {
     EXPECT_THAT(hint_for(name), StartsWith("the types are P100-PCIE-16GB, P100-SXM2-16GB, V100-SXM2-16GB, ")) << name;
   }
 }
