@@ -14,13 +14,18 @@ namespace isobar::compute {
 namespace {
 
 /// What a block of a decoder, or a part of one, keeps.
-Bytes activations_of_decoder(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload,
+Bytes activations_of_decoder(const DecoderSizes& sizes, std::size_t layer, const Workload& workload,
                              const LayerDivision& division)
 {
-  const auto kept = decoder::kept_bytes(sizes, layer, workload);
+  const auto kept = decoder::kept_bytes(sizes, decoder_layer(layer, sizes), workload);
   const auto shards = static_cast<double>(division.shards);
   const auto parts = static_cast<double>(workload.context.degree);
-  return Bytes((kept.repeated / (division.divides_sequence ? shards : 1) + kept.divided / shards) / parts);
+  Bytes all((kept.repeated / (division.divides_sequence ? shards : 1) + kept.divided / shards) / parts);
+  const auto& experts = workload.layers[layer].experts;
+  if (experts && workload.experts.divides()) {  // of the tokens that come beyond its own
+    all += (1 - 1 / workload.expert_imbalance) * experts->activations / shards;
+  }
+  return all;
 }
 
 /// What a layer that is not recomputed keeps.
@@ -174,7 +179,7 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
       const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
       const bool is_block = layer_of.looked_up == 0 && layer_of.vocabulary == 0;
       if (decoder == nullptr || !is_block) return all_activations(layer_of, workload, division);
-      return activations_of_decoder(*decoder, decoder_layer(each, *decoder), workload, division);
+      return activations_of_decoder(*decoder, each, workload, division);
     }
     return sizes->of_layer(workload, each, division.shards).activations * samples_of_microbatch(workload);
   };

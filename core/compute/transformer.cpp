@@ -107,8 +107,14 @@ double padded(std::uint64_t vocabulary, std::size_t shards, const Framework& fra
 /// A layer of a decoder whose block has those parts.
 class DecoderOperators {
  public:
-  DecoderOperators(const Workload& workload, const DecoderSizes& sizes)
-      : sizes_(sizes), sequence_(workload.sequence), builder_(workload, number(sizes.hidden)), layer_(builder_.layer())
+  DecoderOperators(const Workload& workload, const DecoderSizes& sizes, std::size_t shards)
+      : sizes_(sizes),
+        sequence_(workload.sequence),
+        groups_(workload.experts),
+        shards_(shards),
+        imbalance_(groups_.divides() ? workload.expert_imbalance : 1),
+        builder_(workload, number(sizes.hidden)),
+        layer_(builder_.layer())
   {
   }
 
@@ -149,10 +155,19 @@ class DecoderOperators {
     using Division = decoder::DecoderProduct::Division;
     for (const auto& product : products) {
       const double rows = layer_.tokens * number(product.per_token) / number(product.matrices);
-      layer_.linears.push_back({rows, number(product.inputs), number(product.outputs),
-                                product.division == Division::Inputs, product.has_bias,
-                                product.division != Division::None, number(product.matrices)});
+      auto& linear = layer_.linears.emplace_back(TransformerLayer::Linear{
+          rows, number(product.inputs), number(product.outputs), product.division == Division::Inputs, product.has_bias,
+          product.division != Division::None, number(product.matrices)});
+      if (product.matrices > 1) divide(linear);
     }
+  }
+
+  /// A device has some of the experts, and gets the tokens of all devices of its group for them.
+  void divide(TransformerLayer::Linear& of_experts) const
+  {
+    of_experts.rows *= imbalance_ * number(groups_.degree);
+    of_experts.products /= number(groups_.parts(shards_));
+    if (groups_.are_whole) of_experts.is_divided = false;
   }
 
   void add_mixer(const DecoderBlock& block)
@@ -183,8 +198,8 @@ class DecoderOperators {
     if (block.feed_forward == FeedForward::Experts) {
       const ExpertSizes& experts = sizes_.experts;
       const std::uint64_t width = experts.latent > 0 ? experts.latent : sizes_.hidden;
-      layer_.inner = number(experts.per_token * experts.intermediate + experts.shared);
-      layer_.routed = 2 * number(experts.per_token * width);
+      layer_.inner = imbalance_ * number(experts.per_token * experts.intermediate) + number(experts.shared);
+      layer_.routed = 2 * imbalance_ * number(experts.per_token * width);
       layer_.host_share += experts_share;
     } else {
       layer_.inner = number(sizes_.intermediate);
@@ -196,15 +211,18 @@ class DecoderOperators {
   static constexpr double causal_part = 0.5;
   const DecoderSizes& sizes_;
   std::uint64_t sequence_;
+  ExpertParallelism groups_;
+  std::size_t shards_;
+  double imbalance_;  // of the tokens that come to a device's experts
   Builder builder_;
   TransformerLayer& layer_;
 };
 
 TransformerLayer decoder_layer_of(const Workload& workload, const DecoderLayer& layer, const DecoderSizes& sizes,
-                                  const DecoderBlock& block, double vocabulary)
+                                  const DecoderBlock& block, double vocabulary, std::size_t shards)
 {
   using Kind = DecoderLayer::Kind;
-  DecoderOperators operators(workload, sizes);
+  DecoderOperators operators(workload, sizes, shards);
   switch (layer.kind) {
     case Kind::Embedding:
       return operators.embedding(vocabulary);
@@ -255,14 +273,14 @@ TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, 
   const auto uniform = [&](const auto& sizes) {
     const DecoderSizes parts = decoder_parts_of(sizes);
     return decoder_layer_of(workload, decoder_layer(layer, sizes.layers, sizes.unit), parts, parts.blocks.front(),
-                            padded(sizes.vocabulary, shards, framework));
+                            padded(sizes.vocabulary, shards, framework), shards);
   };
   if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return uniform(*gpt);
   if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return uniform(*llama);
   if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
     const DecoderLayer which = decoder_layer(layer, *sizes);
     return decoder_layer_of(workload, which, *sizes, decoder_block(*sizes, which.block),
-                            padded(sizes->vocabulary, shards, framework));
+                            padded(sizes->vocabulary, shards, framework), shards);
   }
   throw InputError("workload " + workload.name,
                    "has no operators that are known; compute: operators takes models bert, "

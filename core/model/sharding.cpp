@@ -269,18 +269,9 @@ void divide_experts(Workload& workload)
       layer.split->parameters -= elsewhere;
     }
     const bool recomputes = std::binary_search(workload.recompute.begin(), workload.recompute.end(), index);
-    const ShardWork added = {more * experts.forward,
-                             more * (experts.backward + (recomputes ? experts.forward : Flops(0))),
-                             more * experts.backward_weight};
-    layer.forward += added.forward;
-    layer.backward += added.backward;
-    layer.backward_weight += added.backward_weight;
-    for (auto& [shards, work] : layer.work_of_shards) {
-      const auto count = static_cast<double>(shards);
-      work.forward += added.forward / count;
-      work.backward += added.backward / count;
-      work.backward_weight += added.backward_weight / count;
-    }
+    layer.forward += more * experts.forward;
+    layer.backward += more * (experts.backward + (recomputes ? experts.forward : Flops(0)));
+    layer.backward_weight += more * experts.backward_weight;
     add_activations(workload, index, more);
     for (Flops* work : {&experts.forward, &experts.backward, &experts.backward_weight}) {
       *work = workload.expert_imbalance * *work;
@@ -295,7 +286,7 @@ Workload with_experts(const Workload& workload, const ExpertParallelism& experts
   Workload result = workload;
   result.experts = experts;
   if (!std::holds_alternative<std::monostate>(workload.model)) return with_micro_batch(result, workload.micro_batch);
-  ensure(workload.work_on.empty(), "measured layers are of undivided experts");
+  ensure(workload.times.empty(), "measured layers are of undivided experts");
   divide_experts(result);
   return result;
 }
