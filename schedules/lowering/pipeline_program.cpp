@@ -87,8 +87,12 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   if (sharded_ != Sharding::None) divide_memory(workload);
   held_by_updates_.resize(orders_.size());
   for (const auto& work : works_) {
-    const auto holders = static_cast<double>(sharded_ == Sharding::None ? 1 : replicas_of(work.index));
-    held_by_updates_[work.rank] += Bytes(work.parameters * parameter_bytes(workload).update / holders);
+    const double update = parameter_bytes(workload).update;
+    const bool is_whole = sharded_ == Sharding::None;
+    const auto holders = static_cast<double>(is_whole ? 1 : replicas_of(work.index));
+    const auto of_experts = static_cast<double>(is_whole ? 1 : copies_of(work.index));
+    held_by_updates_[work.rank] += Bytes((work.parameters - work.expert_parameters) * update / holders +
+                                         work.expert_parameters * update / of_experts);
   }
   overlaps_gathers_ = overlaps_gathers(plan);
   if (sharded_ == Sharding::Parameters) {
