@@ -565,7 +565,7 @@ TEST(ShippedWorkloads, CanAllBeRead)
     for (const auto& layer : workload.layers) EXPECT_EQ(layer.backward.value, 2 * layer.forward.value);
     ++files;
   }
-  EXPECT_EQ(files, 23u);
+  EXPECT_EQ(files, 27U);
 }
 
 TEST(ShippedWorkloads, HaveTheParametersOfHidupsModels)
