@@ -6,9 +6,9 @@
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/cluster/device_types.hpp"
+#include "core/compute/device_profile.hpp"
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
-#include "core/compute/device_profile.hpp"
 #include "core/model/differences.hpp"
 
 #include <fmt/format.h>

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "core/compute/calibration.hpp"
-#include "core/compute/measurements.hpp"
 #include "core/compute/device_profile.hpp"
+#include "core/compute/measurements.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/plan.hpp"
 #include "sim/platform/platform.hpp"

@@ -2,8 +2,8 @@
 
 #include "core/base/files.hpp"
 #include "core/check/plan_checker.hpp"
-#include "core/errors.hpp"
 #include "core/compute/device_profile.hpp"
+#include "core/errors.hpp"
 #include "core/model/differences.hpp"
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"

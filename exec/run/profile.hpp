@@ -1,7 +1,7 @@
 #pragma once
 
-#include "core/compute/operator_table.hpp"
 #include "core/compute/device_profile.hpp"
+#include "core/compute/operator_table.hpp"
 #include "core/model/workload.hpp"
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 #include "core/plan/operator_plan.hpp"
 
-#include "core/errors.hpp"
 #include "core/compute/layer_noise.hpp"
+#include "core/errors.hpp"
 #include "core/spmd/pieces.hpp"
 #include "core/spmd/signature.hpp"
 #include "tests/support/divisions.hpp"
