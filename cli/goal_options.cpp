@@ -142,6 +142,11 @@ void GoalOptions::add_other_goal_options_to(CLI::App& command)
       ->type_name("NUMBERS");
   add_count(command, "--chunks", chunks,
             fmt::format("stages of each device ({}; default: the best of 2 to 4)", schedules_with("chunks")));
+  add_count(
+      command, "--microbatch-group", microbatch_group,
+      fmt::format("micro-batches that each stage computes before the device takes its next stage: at least as many "
+                  "as a pipeline has devices ({}; default: as many)",
+                  schedules_with("group")));
   add_count(command, "--microbatches", microbatches,
             "micro-batches of a step (default: 1 for objective sequential and for allocators that use a device's "
             "machine, else 8)");
@@ -262,6 +267,7 @@ std::vector<ScheduleChoice> GoalOptions::chosen_schedules(const ScheduleChoice& 
   if (choices.empty()) choices.push_back(otherwise);
   if (warm_up) add_numbers(choices, "--warm-up", "warm_up", warm_up_from(*warm_up));
   if (chunks) add_numbers(choices, "--chunks", "chunks", {*chunks});
+  if (microbatch_group) add_numbers(choices, "--microbatch-group", "group", {*microbatch_group});
   return choices;
 }
 

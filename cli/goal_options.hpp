@@ -23,6 +23,7 @@ struct GoalOptions {
   std::vector<std::string> schedules;  ///< as text; none: the objective's default
   std::optional<std::string> warm_up;
   std::optional<std::uint64_t> chunks;
+  std::optional<std::uint64_t> microbatch_group;
   std::optional<std::uint64_t> microbatches;
   std::optional<std::uint64_t> budget;
   std::optional<std::string> time_limit;

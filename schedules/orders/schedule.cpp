@@ -28,9 +28,16 @@ void check_numbers(const Schedule& schedule, const ScheduleChoice& choice)
         throw InputError(std::string(place),
                          fmt::format("{}: {} is above {}; use less", key, *large, most_repetitions));
       }
-      const bool is_chosen = !values.empty();  // and not left to an allocator
-      if (key != "chunks" || !is_chosen || (values.size() == 1 && values.front() >= 2)) continue;
-      throw InputError(std::string(place), fmt::format("{}: chunks is one number, at least 2", shown(text_of(choice))));
+      const bool is_one = values.size() == 1;
+      if (key == "chunks" && !values.empty() && !(is_one && values.front() >= 2)) {
+        throw InputError(std::string(place),
+                         fmt::format("{}: chunks is one number, at least 2", shown(text_of(choice))));
+      }
+      if (key == "group" && !(is_one && values.front() >= 1)) {
+        throw InputError(std::string(place),
+                         fmt::format("{}: group is one number, at least that of the devices", shown(text_of(choice))));
+      }
+      continue;
     }
     std::vector<std::string_view> taken;
     std::copy_if(schedule.numbers.begin(), schedule.numbers.end(), std::back_inserter(taken),
