@@ -1,3 +1,5 @@
+#include "schedules/orders/building_blocks.hpp"
+#include "schedules/orders/dualpipe_v.hpp"
 #include "schedules/orders/duplex.hpp"
 #include "schedules/orders/gpipe.hpp"
 #include "schedules/orders/interleaved.hpp"
@@ -17,12 +19,15 @@ const std::vector<Schedule>& schedules()
 {
   static const std::vector<Schedule> all = {
       one_forward_one_backward_schedule,
+      dualpipe_v_schedule,
       duplex_schedule,
       gpipe_schedule,
       greedy_schedule,
       interleaved_schedule,
       listed_schedule,
       sequential_schedule,
+      v_half_schedule,
+      v_min_schedule,
       zero_bubble_h1_schedule,
       zero_bubble_h2_schedule,
       zero_bubble_v_schedule,

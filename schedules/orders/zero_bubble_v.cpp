@@ -1,29 +1,10 @@
 #include "schedules/orders/zero_bubble_v.hpp"
 
+#include "schedules/orders/surplus.hpp"
+
 #include <algorithm>
-#include <utility>
 
 namespace isobar::schedules {
-
-namespace {
-
-/// The repetitions of all runs one by one, without micro-batches from `microbatches` on.
-std::vector<Run> without_surplus(const std::vector<Run>& runs, std::uint64_t microbatches)
-{
-  Run rest;
-  for (const auto& [times, slots] : runs) {
-    for (std::uint64_t n = 0; n < times; ++n) {
-      for (const auto& slot : slots) {
-        Task task = slot.first;
-        task.microbatch += n;
-        if (task.microbatch < microbatches) rest.slots.push_back({task});
-      }
-    }
-  }
-  return {std::move(rest)};
-}
-
-}  // namespace
 
 Order zero_bubble_v_order(std::size_t rank, std::size_t ranks, std::uint64_t microbatches)
 {

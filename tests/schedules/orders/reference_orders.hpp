@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <utility>
 #include <vector>
 
 /// The schedules as slow lists, task by task, as their sources write them.
@@ -109,18 +110,19 @@ inline std::vector<Task> one_forward_one_backward(std::uint64_t warm_up, std::ui
   return list.all();
 }
 
-/// forward_backward_pipelining_with_interleaving of Megatron-LM: a table of (micro-batch, chunk), group by group of p
-/// micro-batches, whose last group is shorter if M is no multiple of p.
-inline std::vector<Task> megatron(std::size_t rank, std::size_t ranks, std::size_t chunks, std::uint64_t microbatches)
+/// forward_backward_pipelining_with_interleaving of Megatron-LM: a table of (micro-batch, chunk), group by group of
+/// microbatch_group_size_per_vp_stage micro-batches, whose last group is shorter if M is no multiple of that.
+inline std::vector<Task> megatron(std::size_t rank, std::size_t ranks, std::size_t chunks, std::uint64_t microbatches,
+                                  std::uint64_t group)
 {
   struct Entry {
     std::uint64_t microbatch = 0;
     std::size_t chunk = 0;
   };
   std::vector<Entry> table;
-  for (std::uint64_t begin = 0; begin < microbatches; begin += ranks) {
+  for (std::uint64_t begin = 0; begin < microbatches; begin += group) {
     for (std::size_t chunk = 0; chunk < chunks; ++chunk) {
-      for (std::uint64_t m = begin; m < std::min<std::uint64_t>(begin + ranks, microbatches); ++m) {
+      for (std::uint64_t m = begin; m < std::min(begin + group, microbatches); ++m) {
         table.push_back({m, chunk});
       }
     }
@@ -132,7 +134,7 @@ inline std::vector<Task> megatron(std::size_t rank, std::size_t ranks, std::size
   const auto backward = [&](std::size_t n) {
     list.backward(table[n].microbatch, static_cast<std::uint32_t>(chunks - 1 - table[n].chunk));
   };
-  const std::size_t warm_up = std::min(table.size(), (ranks - rank - 1) * 2 + (chunks - 1) * ranks);
+  const std::size_t warm_up = std::min(table.size(), (ranks - rank - 1) * 2 + (chunks - 1) * group);
   for (std::size_t n = 0; n < warm_up; ++n) forward(n);
   for (std::size_t n = 0; n < table.size() - warm_up; ++n) {
     forward(n + warm_up);
@@ -196,6 +198,113 @@ inline std::vector<Task> zero_bubble_v(std::size_t rank, std::size_t ranks, std:
   while (w1 < b1) list.weight(w1++, 1);
   while (w0 < b0) list.weight(w0++, 0);
   return list.up_to(microbatches);
+}
+
+/// _calculate_single_rank_operations of ScheduleDualPipeV in PyTorch, by its steps and with its variables. A whole
+/// backward is its two halves.
+inline std::vector<Task> dualpipe_v(std::size_t rank, std::size_t num_ranks, std::uint64_t microbatches)
+{
+  const std::uint64_t num_chunks = std::max<std::uint64_t>(2 * num_ranks, microbatches);
+  std::uint64_t forwards[2] = {};
+  std::uint64_t inputs[2] = {};
+  std::vector<std::pair<std::uint32_t, std::uint64_t>> weight_queue;
+  TaskList list;
+  const auto forward = [&](std::uint32_t part) { list.forward(forwards[part]++, part); };
+  const auto full_backward = [&](std::uint32_t part) {
+    list.input(inputs[part], part);
+    list.weight(inputs[part]++, part);
+  };
+  const auto backward_input = [&](std::uint32_t part) {
+    weight_queue.emplace_back(part, inputs[part]);
+    list.input(inputs[part]++, part);
+  };
+  const auto weight_if_pending = [&] {
+    if (weight_queue.empty()) return;
+    list.weight(weight_queue.front().second, weight_queue.front().first);
+    weight_queue.erase(weight_queue.begin());
+  };
+  const auto overlap_f_b = [&](std::uint32_t forward_part, std::uint32_t backward_part) {
+    forward(forward_part);
+    full_backward(backward_part);
+  };
+  for (std::size_t i = 0; i < (num_ranks - rank - 1) * 2; ++i) forward(0);  // step 1
+  for (std::size_t i = 0; i < rank + 1; ++i) {                              // step 2
+    forward(0);
+    forward(1);
+  }
+  for (std::size_t i = 0; i < num_ranks - rank - 1; ++i) {  // step 3
+    backward_input(1);
+    weight_if_pending();
+    forward(1);
+  }
+  for (std::uint64_t i = 0; i < num_chunks - num_ranks * 2 + rank + 1; ++i) {  // step 4
+    overlap_f_b(0, 1);
+    overlap_f_b(1, 0);
+  }
+  for (std::size_t i = 0; i < num_ranks - rank - 1; ++i) {  // step 5
+    full_backward(1);
+    overlap_f_b(1, 0);
+  }
+  bool enable_zb = false;
+  const auto backward = [&](std::uint32_t part) { enable_zb ? backward_input(part) : full_backward(part); };
+  const std::size_t step_6 = rank + 1;
+  for (std::size_t i = 0; i < step_6; ++i) {
+    if (i == step_6 / 2 && rank % 2 == 1) enable_zb = true;
+    backward(1);
+    if (i == step_6 / 2 && rank % 2 == 0) enable_zb = true;
+    backward(0);
+  }
+  for (std::size_t i = 0; i < num_ranks - rank - 1; ++i) {  // step 7
+    weight_if_pending();
+    backward(0);
+  }
+  for (std::size_t i = 0; i < rank + 1; ++i) weight_if_pending();  // step 8
+  return list.up_to(microbatches);
+}
+
+/// A building block of Qi et al., Pipeline Parallelism with Controllable Memory, every six units: when a rank forwards
+/// through parts 0 and 1, and takes back through parts 1 and 0. Weight gradients go into free units.
+inline std::vector<Task> repeated_block(const std::vector<std::uint64_t>& begin, std::uint64_t microbatches)
+{
+  TaskList list;
+  std::vector<std::pair<std::uint64_t, std::uint32_t>> weights;
+  const std::uint64_t end = begin.back() + 6 * microbatches;
+  for (std::uint64_t unit = 0; unit < end || !weights.empty(); ++unit) {
+    const auto microbatch_of = [&](std::size_t pass) { return (unit - begin[pass]) / 6; };
+    const auto runs = [&](std::size_t pass) {
+      return unit >= begin[pass] && (unit - begin[pass]) % 6 == 0 && microbatch_of(pass) < microbatches;
+    };
+    if (runs(0)) {
+      list.forward(microbatch_of(0), 0);
+    } else if (runs(1)) {
+      list.forward(microbatch_of(1), 1);
+    } else if (runs(2) || runs(3)) {
+      const std::uint32_t part = runs(2) ? 1 : 0;
+      list.input(microbatch_of(3 - part), part);
+      weights.emplace_back(microbatch_of(3 - part), part);
+    } else if (!weights.empty()) {
+      list.weight(weights.front().first, weights.front().second);
+      weights.erase(weights.begin());
+    }
+  }
+  return list.all();
+}
+
+/// stable_pattern_v_half of the authors.
+inline std::vector<Task> v_half(std::uint64_t i, std::uint64_t num_stages, std::uint64_t microbatches)
+{
+  const std::uint64_t interval = num_stages % 2 == 0 ? 3 : 0;
+  return repeated_block(
+      {i * 2, num_stages * 3 - i - 2, num_stages * 3 + interval + i * 2 - 1, num_stages * 6 + interval - i - 2},
+      microbatches);
+}
+
+/// stable_pattern_v_min of the authors.
+inline std::vector<Task> v_min(std::uint64_t i, std::uint64_t num_stages, std::uint64_t microbatches)
+{
+  const std::uint64_t interval = num_stages % 3 == 0 ? 2 : 0;
+  return repeated_block({i, num_stages * 2 - i - 1, num_stages * 2 + interval + i, num_stages * 4 + interval - i - 1},
+                        microbatches);
 }
 
 }  // namespace isobar::schedules::reference

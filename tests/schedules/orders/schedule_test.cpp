@@ -1,6 +1,7 @@
 #include "schedules/orders/schedule.hpp"
 
 #include "core/errors.hpp"
+#include "schedules/orders/interleaved.hpp"
 #include "tests/schedules/orders/order_play.hpp"
 #include "tests/schedules/orders/reference_orders.hpp"
 
@@ -11,8 +12,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::schedules::orders_schedule_test {
@@ -91,8 +94,11 @@ std::vector<Task> reference_of(std::string_view name, std::size_t rank, std::siz
   if (name == "zero-bubble-h1") return reference::zero_bubble(ranks - 1 - rank, rank, microbatches);
   if (name == "zero-bubble-h2") return reference::zero_bubble(2 * (ranks - 1 - rank), 2 * rank, microbatches);
   if (name == "zero-bubble-v") return reference::zero_bubble_v(rank, ranks, microbatches);
+  if (name == "dualpipe-v") return reference::dualpipe_v(rank, ranks, microbatches);
+  if (name == "v-half") return reference::v_half(rank, ranks, microbatches);
+  if (name == "v-min") return reference::v_min(rank, ranks, microbatches);
   if (name != "interleaved") throw std::logic_error("a schedule without a reference");
-  auto tasks = reference::megatron(rank, ranks, chunks, (microbatches + ranks - 1) / ranks * ranks);
+  auto tasks = reference::megatron(rank, ranks, chunks, (microbatches + ranks - 1) / ranks * ranks, ranks);
   std::erase_if(tasks, [&](const Task& task) { return task.microbatch >= microbatches; });
   return tasks;
 }
@@ -118,8 +124,9 @@ TEST(Schedules, AreSortedByNameAndDescribed)
     EXPECT_LE(schedule.summary.size(), 100U) << schedule.name;
     EXPECT_FALSE(schedule.source.empty()) << schedule.name;
   }
-  EXPECT_EQ(names, (std::vector<std::string_view>{"1f1b", "duplex", "gpipe", "greedy", "interleaved", "listed",
-                                                  "sequential", "zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v"}));
+  EXPECT_EQ(names, (std::vector<std::string_view>{"1f1b", "dualpipe-v", "duplex", "gpipe", "greedy", "interleaved",
+                                                  "listed", "sequential", "v-half", "v-min", "zero-bubble-h1",
+                                                  "zero-bubble-h2", "zero-bubble-v"}));
 }
 
 TEST(Schedules, AreFoundByName)
@@ -144,8 +151,8 @@ TEST(Schedules, AreSuggestedForUnknownNames)
   };
   EXPECT_EQ(fault_of_name("zero-buble-h1"), "schedule: \"zero-buble-h1\" is not known; did you mean zero-bubble-h1?");
   EXPECT_EQ(fault_of_name("fastest"),
-            "schedule: \"fastest\" is not known; use 1f1b, duplex, gpipe, greedy, interleaved, listed, "
-            "sequential, zero-bubble-h1, zero-bubble-h2, zero-bubble-v");
+            "schedule: \"fastest\" is not known; use 1f1b, dualpipe-v, duplex, gpipe, greedy, interleaved, listed, "
+            "sequential, v-half, v-min, zero-bubble-h1, zero-bubble-h2, zero-bubble-v");
 }
 
 TEST(Schedules, AreNotSuggestedWhereTheyNeedOrders)
@@ -159,7 +166,8 @@ TEST(Schedules, AreNotSuggestedWhereTheyNeedOrders)
     }
   };
   const std::string others =
-      "1f1b, duplex, gpipe, greedy, interleaved, sequential, zero-bubble-h1, zero-bubble-h2, zero-bubble-v";
+      "1f1b, dualpipe-v, duplex, gpipe, greedy, interleaved, sequential, v-half, v-min, zero-bubble-h1, "
+      "zero-bubble-h2, zero-bubble-v";
   EXPECT_EQ(fault_of_choice({"fastest"}), "schedule: \"fastest\" is not known; use " + others);
   EXPECT_EQ(fault_of_choice({"listd"}), "schedule: \"listd\" is not known; use " + others);
   EXPECT_EQ(fault_of_choice({"listd", {}, {{"d0", Order()}}}),
@@ -225,8 +233,8 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {chain, {"greedy"}, "schedule: greedy has no orders; make a plan with isobar plan"},
       {two_each,
        {"greedy", {}, {{"d0", order}}},
-       "schedule: greedy works with one stage on each device, not 6 stages on 3 devices; use interleaved, "
-       "listed, zero-bubble-v"},
+       "schedule: greedy works with one stage on each device, not 6 stages on 3 devices; use dualpipe-v, "
+       "interleaved, listed, v-half, v-min, zero-bubble-v"},
       {chain,
        {"1f1b", {{"warm_up", {}}}},
        "schedule: warm_up of 1f1b is auto, which only an allocator can resolve; give numbers"},
@@ -242,8 +250,8 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
        "more than the one before"},
       {two_each,
        {"1f1b"},
-       "schedule: 1f1b works with one stage on each device, not 6 stages on 3 devices; use interleaved, listed, "
-       "zero-bubble-v"},
+       "schedule: 1f1b works with one stage on each device, not 6 stages on 3 devices; use dualpipe-v, "
+       "interleaved, listed, v-half, v-min, zero-bubble-v"},
       {chain,
        {"interleaved"},
        "schedule: interleaved needs the same number of stages on each device, at least 2, not 4 stages on 4 devices; "
@@ -267,6 +275,38 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {two_each,
        {"interleaved", {{"chunks", {2, 2, 2}}}},
        "schedule: interleaved(chunks=2/2/2): chunks is one number, at least 2"},
+      {two_each,
+       {"interleaved", {{"group", {}}}},
+       "schedule: interleaved(group=auto): group is one number, at least that of the devices"},
+      {two_each,
+       {"interleaved", {{"group", {0}}}},
+       "schedule: interleaved(group=0): group is one number, at least that of the devices"},
+      {two_each,
+       {"interleaved", {{"chunks", {2}}, {"group", {3, 5}}}},
+       "schedule: interleaved(chunks=2;group=3/5): group is one number, at least that of the devices"},
+      {two_each,
+       {"interleaved", {{"group", {1'000'000'001}}}},
+       "schedule: group: 1000000001 is above 1000000000; use less"},
+      {two_each, {"interleaved", {{"group", {2}}}}, "schedule: group is 2, fewer than the 3 devices; use 3 or more"},
+      {two_each,
+       {"interleaved", {{"group", {9}}}},
+       "schedule: group is 9, more than the 8 micro-batches; use 8 or less"},
+      {two_each,
+       {"interleaved", {{"group", {3}}}},
+       "schedule: groups of 3 leave 2 of 8 micro-batches, fewer than the 3 devices; use 4"},
+      {two_each,
+       {"interleaved", {{"group", {7}}}},
+       "schedule: groups of 7 leave 1 of 8 micro-batches, fewer than the 3 devices; use 5 or 8"},
+      {folded(Folding::RoundRobin, 3, 2, 2),
+       {"interleaved", {{"group", {3}}}},
+       "schedule: groups need a micro-batch for each device, and there are 2 for 3 devices; leave group out"},
+      {folded(Folding::RoundRobin, 3, 2, 1),
+       {"interleaved", {{"group", {3}}}},
+       "schedule: groups need a micro-batch for each device, and there is 1 for 3 devices; leave group out"},
+      {v_shape, {"zero-bubble-v", {{"group", {3}}}}, "schedule: zero-bubble-v takes no group; leave it out"},
+      {v_shape, {"dualpipe-v", {{"chunks", {2}}}}, "schedule: dualpipe-v takes no chunks; leave it out"},
+      {chain, {"dualpipe-v"}, "schedule: dualpipe-v needs 2 stages on each device, not 4 stages on 4 devices"},
+      {two_each, {"dualpipe-v"}, "schedule: dualpipe-v needs stages[3] on d2, and it is on d0"},
       {chain, {"zero-bubble-v"}, "schedule: zero-bubble-v needs 2 stages on each device, not 4 stages on 4 devices"},
       {two_each, {"zero-bubble-v"}, "schedule: zero-bubble-v needs stages[3] on d2, and it is on d0"},
       {endless, {"gpipe"}, "microbatches: 1152921504606846976 are too many for an order of 4 stages; use fewer"},
@@ -403,6 +443,13 @@ TEST(EveryOrder, EndsInAPlay)
   });
 }
 
+std::size_t most_slots(const Schedule& schedule, std::size_t ranks, std::size_t chunks)
+{
+  if (schedule.name == "dualpipe-v") return 17 + 6 * ranks;
+  if (schedule.name.starts_with("v-")) return 12 * ranks + 24;
+  return schedule.folding == Folding::RoundRobin ? 7 * chunks * ranks : 23;
+}
+
 TEST(EveryOrder, HasTheSameSlotsForBillionsOfMicroBatches)
 {
   for (const auto& schedule : formulas()) {
@@ -413,7 +460,7 @@ TEST(EveryOrder, HasTheSameSlotsForBillionsOfMicroBatches)
       const auto large = orders_of(schedule, folded(schedule.folding, ranks, chunks, billions));
       for (std::size_t rank = 0; rank < ranks; ++rank) {
         EXPECT_EQ(slots_of(large[rank]), slots_of(small[rank]));
-        EXPECT_LE(slots_of(large[rank]), schedule.folding == Folding::RoundRobin ? 7 * chunks * ranks : 23);
+        EXPECT_LE(slots_of(large[rank]), most_slots(schedule, ranks, chunks));
         EXPECT_EQ(large[rank].length(), (schedule.splits_backward ? 3 : 2) * chunks * billions);
         const Task last{Opcode::Forward, 0, billions - 1};
         EXPECT_EQ(large[rank].at(large[rank].position_of(last)), last);
@@ -457,11 +504,17 @@ TEST(EveryOrder, HasTheMicroBatchesInFlightOfItsFormula)
       if (schedule.name == "zero-bubble-h1") return std::min(M, p);
       if (schedule.name == "zero-bubble-h2") return std::min(M, 2 * p - 1);
       if (schedule.name == "zero-bubble-v") return std::min(2 * M, 2 * p);
+      if (schedule.name == "dualpipe-v") return std::min(2 * M, 2 * p + 1);
+      if (schedule.name == "v-half") return std::min(2 * M, p % 2 == 0 ? p + 2 : p + 1);
+      if (schedule.name == "v-min") {
+        return std::min(2 * M, 2 * ((p + 1) / 3 + 1) - (p % 3 == 2 && i % 3 == 0 ? 2 : 0));
+      }
       return std::min(chunks * M, 2 * (p - 1 - i) + (chunks - 1) * p + 1);  // interleaved
     };
-    // Two formulas are upper bounds where micro-batches are left out of an order for more.
-    const bool is_bound =
-        (schedule.name == "zero-bubble-v" && M < 2 * p - 1) || (schedule.name == "interleaved" && M % p != 0);
+    // Formulas are upper bounds for few micro-batches, or where some are left out of an order for more.
+    const bool is_bound = (schedule.name == "zero-bubble-v" && M < 2 * p - 1) ||
+                          (schedule.name == "dualpipe-v" && M < 2 * p) || (schedule.name.starts_with("v-") && M <= p) ||
+                          (schedule.name == "interleaved" && M % p != 0);
     for (std::uint64_t i = 0; i < p; ++i) {
       EXPECT_LE(most_in_flight(orders[i]), formula(i)) << "rank " << i;
       EXPECT_TRUE(is_bound || most_in_flight(orders[i]) == formula(i)) << "rank " << i;
@@ -492,7 +545,7 @@ TEST(EqualStages, IdleAsTheFormulasSay)
     double weight;
   };
   for (const auto& [F, B, W] : {Times{1, 1, 1}, Times{1, 1.25, 0.75}, Times{3, 1, 0.5}, Times{0.5, 2, 0.25},
-                                Times{1, 0.125, 2}, Times{2, 2.5, 3}}) {
+                                Times{2, 1.5, 1.25}, Times{2, 2, 1}, Times{1, 0.125, 2}, Times{2, 2.5, 3}}) {
     const double t = F + B + W;
     for (std::size_t p = 1; p <= 6; ++p) {
       for (std::uint64_t M = 2 * p - 1; M <= 2 * p + 5; ++M) {
@@ -518,6 +571,16 @@ TEST(EqualStages, IdleAsTheFormulasSay)
           if (M % p != 0) continue;
           const double part = 1 / static_cast<double>(v);
           expect_idle("interleaved", {part * F, part * (B + W)}, v, others * t * part, others * t * part);
+        }
+        if (F / 2 <= W && W <= B && B <= F && M >= 2 * p) {
+          const double idle = others * (F + B - W) / 2;
+          expect_idle("dualpipe-v", {F / 2, B / 2, W / 2}, 2, idle, idle);
+        }
+        if (F == B && B == W && p > 1) {
+          const double half = static_cast<double>(p % 2 == 0 ? 7 * p - 4 : 7 * p - 7) / 2 * F / 2;
+          expect_idle("v-half", {F / 2, B / 2, W / 2}, 2, half, half);
+          const double min = static_cast<double>(p % 3 == 0 ? 4 * p - 3 : 4 * p - 5) * F / 2;
+          expect_idle("v-min", {F / 2, B / 2, W / 2}, 2, min, min);
         }
         if (F == B && B == W && M >= 2 * p) expect_idle("zero-bubble-v", {F / 2, B / 2, W / 2}, 2, others * F / 2, 0);
       }
@@ -559,11 +622,201 @@ TEST(Interleaved, WouldDeadlockWithAShorterLastGroup)
   std::vector<Order> orders;
   for (std::size_t rank = 0; rank < 5; ++rank) {
     Runs runs;
-    for (const auto& task : reference::megatron(rank, 5, 2, 7)) runs.push_back({1, {{task}}});
+    for (const auto& task : reference::megatron(rank, 5, 2, 7, 5)) runs.push_back({1, {{task}}});
     orders.emplace_back(runs);
   }
   EXPECT_FALSE(play(shape, orders).ends);
   EXPECT_TRUE(play(shape, orders_of(require_schedule("interleaved"), shape)).ends);
+}
+
+/// Calls `check` for every pipeline of up to 5 devices with 2 to 4 stages each, and every group that Megatron-LM takes.
+void for_every_group(const std::function<void(const PipelineShape&, std::size_t, std::uint64_t)>& check)
+{
+  for (std::size_t ranks = 1; ranks <= 5; ++ranks) {
+    for (std::size_t chunks = 2; chunks <= 4; ++chunks) {
+      for (std::uint64_t microbatches = ranks; microbatches <= 24; ++microbatches) {
+        for (std::uint64_t group = ranks; group <= microbatches; ++group) {
+          const std::uint64_t rest = microbatches % group;
+          if (rest > 0 && rest < ranks) continue;
+          SCOPED_TRACE(fmt::format("p = {}, v = {}, M = {}, G = {}", ranks, chunks, microbatches, group));
+          check(folded(Folding::RoundRobin, ranks, chunks, microbatches), chunks, group);
+          if (testing::Test::HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(InterleavedGroups, AreThoseOfMegatron)
+{
+  for_every_group([](const PipelineShape& shape, std::size_t chunks, std::uint64_t group) {
+    const auto orders = require_schedule("interleaved").orders(shape, {"interleaved", {{"group", {group}}}});
+    for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {
+      ASSERT_EQ(tasks_of(orders[rank]), reference::megatron(rank, shape.ranks(), chunks, shape.microbatches, group))
+          << "rank " << rank;
+    }
+  });
+}
+
+TEST(InterleavedGroups, AreOfAsManyMicroBatchesAsDevicesByDefault)
+{
+  for_every_group([](const PipelineShape& shape, std::size_t, std::uint64_t group) {
+    if (group != shape.ranks()) return;
+    const auto& schedule = require_schedule("interleaved");
+    EXPECT_EQ(schedule.orders(shape, {"interleaved", {{"group", {group}}}}), orders_of(schedule, shape));
+  });
+}
+
+TEST(InterleavedGroups, HoldAndIdleAsTheFormulasSay)
+{
+  const PlayedStage stage{1, 2};
+  for_every_group([&](const PipelineShape& shape, std::size_t chunks, std::uint64_t group) {
+    const std::uint64_t p = shape.ranks();
+    const auto orders = require_schedule("interleaved").orders(shape, {"interleaved", {{"group", {group}}}});
+    for (std::uint64_t i = 0; i < p; ++i) {
+      EXPECT_EQ(most_in_flight(orders[i]),
+                std::min(chunks * shape.microbatches, 2 * (p - 1 - i) + (chunks - 1) * group + 1));
+    }
+    const Played played = play(shape, orders, stage);
+    EXPECT_TRUE(played.ends);
+    const auto work = static_cast<double>(3 * chunks * shape.microbatches);
+    EXPECT_DOUBLE_EQ(played.makespan - work, static_cast<double>(3 * (p - 1)));
+  });
+}
+
+TEST(InterleavedGroups, HideTheDelayOfTransfers)
+{
+  // Two devices with two stages each. A micro-batch is on its way for half of a forward; with groups of p devices wait
+  // for it, with longer ones they compute the next micro-batch.
+  const PipelineShape shape = folded(Folding::RoundRobin, 2, 2, 12);
+  const PlayedStage stage{1, 2, 0, 0.5, 0.5};
+  const auto idle_of = [&](std::uint64_t group) {
+    const ScheduleChoice choice{"interleaved", {{"group", {group}}}};
+    return play(shape, require_schedule("interleaved").orders(shape, choice), stage).makespan - 12 * 2 * 3;
+  };
+  EXPECT_GT(idle_of(2), idle_of(4));
+  EXPECT_GE(idle_of(4), 3 + 2 * 0.5);
+}
+
+TEST(InterleavedGroups, HaveSlotsForThoseOfAGroup)
+{
+  const std::size_t ranks = 4;
+  const std::size_t chunks = 3;
+  const std::uint64_t group = 7;
+  const auto slots_with = [&](std::uint64_t microbatches) {
+    const PipelineShape shape = folded(Folding::RoundRobin, ranks, chunks, microbatches);
+    const auto orders = require_schedule("interleaved").orders(shape, {"interleaved", {{"group", {group}}}});
+    EXPECT_EQ(orders[1].length(), 2 * chunks * microbatches);
+    EXPECT_EQ(orders[1].at(orders[1].length() - 1), (Task{Opcode::Backward, 0, microbatches - 1}));
+    return slots_of(orders[1]);
+  };
+  EXPECT_EQ(slots_with(7'000'004), slots_with(704));
+  EXPECT_LE(slots_with(704), 4 * chunks * group);
+  EXPECT_LE(slots_of(interleaved_order(0, 2, 3, 1'000'000, 900'000)), 60U);
+}
+
+TEST(InterleavedGroups, AreRefusedWhereTheLastOneWouldBeTooShort)
+{
+  for (std::uint64_t ranks = 1; ranks <= 5; ++ranks) {
+    for (std::uint64_t microbatches = 1; microbatches <= 20; ++microbatches) {
+      for (std::uint64_t group = 1; group <= 22; ++group) {
+        const std::uint64_t rest = microbatches % group;
+        const bool is_taken = group >= ranks && group <= microbatches && (rest == 0 || rest >= ranks);
+        EXPECT_EQ(why_no_group(ranks, microbatches, group).has_value(), !is_taken);
+      }
+    }
+  }
+  EXPECT_THROW(interleaved_order(0, 3, 2, 8, 7), std::logic_error);
+}
+
+/// When the last task of dualpipe-v ends where a forward and the backward behind it start and end together. Pairs are
+/// all but the first on the last device, whose forward and backward its authors keep apart.
+double makespan_of_pairs(const PipelineShape& shape, const std::vector<Order>& orders, double f, double b, double w,
+                         double f_b)
+{
+  constexpr double never = std::numeric_limits<double>::infinity();
+  struct Work {
+    std::vector<Task> tasks;
+    double time = 0;
+  };
+  const std::size_t p = shape.ranks();
+  const auto parts = stages_by_rank(shape);
+  std::vector<std::vector<Work>> work(p);
+  for (std::size_t rank = 0; rank < p; ++rank) {
+    const auto tasks = tasks_of(orders[rank]);
+    const std::uint64_t before_pairs = 2 * (p - rank - 1) + 2 * (rank + 1) + 3 * (p - rank - 1);
+    bool is_apart = rank == p - 1;
+    for (std::size_t i = 0; i < tasks.size();) {
+      const auto is = [&](std::size_t offset, Opcode opcode) {
+        return i + offset < tasks.size() && tasks[i + offset].opcode == opcode;
+      };
+      const auto is_whole = [&](std::size_t at) {
+        return is(at, Opcode::BackwardInput) && is(at + 1, Opcode::BackwardWeight) &&
+               tasks[i + at].part == tasks[i + at + 1].part && tasks[i + at].microbatch == tasks[i + at + 1].microbatch;
+      };
+      if (i >= before_pairs && is(0, Opcode::Forward) && is_whole(1) && !std::exchange(is_apart, false)) {
+        work[rank].push_back({{tasks[i], tasks[i + 1]}, f_b});
+        i += 3;
+      } else if (i >= before_pairs && is_whole(0)) {
+        work[rank].push_back({{tasks[i]}, b});
+        i += 2;
+      } else {
+        const bool is_forward = tasks[i].opcode == Opcode::Forward;
+        const bool is_weight = tasks[i].opcode == Opcode::BackwardWeight;
+        work[rank].push_back({{tasks[i]}, is_forward ? f : is_weight ? w : b - w});
+        ++i;
+      }
+    }
+  }
+  const std::vector<double> no_ends(shape.microbatches, never);
+  std::vector<std::vector<double>> forwards(shape.stages(), no_ends);
+  std::vector<std::vector<double>> backwards(shape.stages(), no_ends);
+  std::vector<double> free(p, 0);
+  std::vector<std::size_t> next(p, 0);
+  const auto input_of = [&](std::size_t rank, const Task& task) {
+    const std::size_t stage = parts[rank][task.part];
+    if (task.opcode == Opcode::BackwardWeight) return backwards[stage][task.microbatch];
+    if (task.opcode == Opcode::Forward) return stage == 0 ? 0 : forwards[stage - 1][task.microbatch];
+    const double own = forwards[stage][task.microbatch];
+    return stage + 1 == shape.stages() ? own : std::max(own, backwards[stage + 1][task.microbatch]);
+  };
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (std::size_t rank = 0; rank < p; ++rank) {
+      for (; next[rank] < work[rank].size(); ++next[rank]) {
+        const auto& [tasks, time] = work[rank][next[rank]];
+        double start = free[rank];
+        for (const auto& task : tasks) start = std::max(start, input_of(rank, task));
+        if (start == never) break;
+        free[rank] = start + time;
+        for (const auto& task : tasks) {
+          if (task.opcode == Opcode::BackwardWeight) continue;
+          auto& ends = task.opcode == Opcode::Forward ? forwards : backwards;
+          ends[parts[rank][task.part]][task.microbatch] = free[rank];
+        }
+        moved = true;
+      }
+    }
+  }
+  for (std::size_t rank = 0; rank < p; ++rank) EXPECT_EQ(next[rank], work[rank].size());
+  return *std::max_element(free.begin(), free.end());
+}
+
+TEST(DualPipeV, IdlesAsPublishedWhereAPairIsOneTask)
+{
+  // F and B of a pair begin when both inputs are there, end together, and take f_b: (p - 1) (F&B + B - 3 W), with B the
+  // whole backward. Its authors' formula; it holds for F = B/2 = W, without gain by the overlap.
+  constexpr double f = 1;
+  constexpr double b = 2;
+  constexpr double w = 1;
+  constexpr double f_b = 3;
+  for (std::size_t p = 1; p <= 8; ++p) {
+    const std::uint64_t M = 2 * p + 3;
+    const PipelineShape shape = folded(Folding::V, p, 2, M);
+    const auto orders = orders_of(require_schedule("dualpipe-v"), shape);
+    EXPECT_DOUBLE_EQ(makespan_of_pairs(shape, orders, f, b, w, f_b) - static_cast<double>(2 * M) * (f + b),
+                     static_cast<double>(p - 1) * (f_b + b - 3 * w));
+  }
 }
 
 }  // namespace

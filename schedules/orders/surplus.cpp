@@ -1,0 +1,22 @@
+#include "schedules/orders/surplus.hpp"
+
+#include <utility>
+
+namespace isobar::schedules {
+
+std::vector<Run> without_surplus(const std::vector<Run>& runs, std::uint64_t microbatches)
+{
+  Run rest;
+  for (const auto& [times, slots] : runs) {
+    for (std::uint64_t n = 0; n < times; ++n) {
+      for (const auto& slot : slots) {
+        Task task = slot.first;
+        task.microbatch += n;
+        if (task.microbatch < microbatches) rest.slots.push_back({task});
+      }
+    }
+  }
+  return {std::move(rest)};
+}
+
+}  // namespace isobar::schedules
