@@ -37,7 +37,7 @@ JSON = """{
 }
 """
 
-# Prints the schedules of torch for two ranks and four micro-batches, by name and form, as _dump_csv writes them.
+# Prints the schedules of torch for two ranks, by name and micro-batches and then by form, as _dump_csv writes them.
 TORCH = """
 import json, os, tempfile
 from torch.distributed.pipelining import schedules
@@ -49,15 +49,17 @@ class Stage:
 
 schedules._check_torch_compile_compatibility = lambda *_: None  # it looks at the module of each stage
 written = {}
-for name, stages in (("DualPipeV", (0, 3)), ("ZBVZeroBubble", (0, 3)), ("Interleaved1F1B", (0, 2)),
-                     ("InterleavedZeroBubble", (0, 2)), ("LoopedBFS", (0, 2))):
-    schedule = schedules.get_schedule_class(name)([Stage(index) for index in stages], 4, loss_fn=lambda *_: 0)
+for name, stages, microbatches in (("DualPipeV", (0, 3), 4), ("DualPipeV", (0, 3), 7), ("ZBVZeroBubble", (0, 3), 4),
+                                   ("Interleaved1F1B", (0, 2), 4), ("Interleaved1F1B", (0, 2), 3),
+                                   ("InterleavedZeroBubble", (0, 2), 4), ("LoopedBFS", (0, 2), 4)):
+    stages = [Stage(index) for index in stages]
+    schedule = schedules.get_schedule_class(name)(stages, microbatches, loss_fn=lambda *_: 0)
     for form in ("compute_comms", "compute_only"):
         with tempfile.TemporaryDirectory() as folder:
             file = os.path.join(folder, "schedule.csv")
             schedule._dump_csv(file, form)
             with open(file, newline="") as text:
-                written.setdefault(name, {})[form] = text.read()
+                written.setdefault(f"{name} {microbatches}", {})[form] = text.read()
 print(json.dumps(written))
 """
 
@@ -165,17 +167,23 @@ class Schedule(CommandTest):
                               text=True, timeout=HANG_S)
         written = json.loads(done.stdout)
         self.inputs = self.inputs[0], "examples/tiny_gpt.yaml"
-        self.assertIn("OVERLAP_F_B", written["DualPipeV"]["compute_only"])
-        self.assertIn("REDUCE_GRAD", written["LoopedBFS"]["compute_comms"])
+        self.assertIn("OVERLAP_F_B", written["DualPipeV 4"]["compute_only"])
+        self.assertIn("REDUCE_GRAD", written["LoopedBFS 4"]["compute_comms"])
+        # Of 3 micro-batches, torch's interleaved schedule makes one group for its two ranks.
+        of_isobar = {"DualPipeV 4": "dualpipe-v", "DualPipeV 7": "dualpipe-v", "ZBVZeroBubble 4": "zero-bubble-v",
+                     "Interleaved1F1B 4": "interleaved(chunks=2)", "Interleaved1F1B 3": "interleaved(chunks=2;group=3)"}
         for name, forms in written.items():
-            schedule = "zero-bubble-v" if name in ("DualPipeV", "ZBVZeroBubble") else "interleaved(chunks=2)"
-            plan = self.make_plan(*self.inputs, "--microbatches", "4", "--schedule", schedule)
+            schedule = of_isobar.get(name, "interleaved(chunks=2)")
+            plan = self.make_plan(*self.inputs, "--microbatches", name.split()[1], "--schedule", schedule)
             orders = []
             for form, text in forms.items():
                 self.import_orders(f"{name}-{form}.csv", text, plan)
                 orders.append(self.read(self.listed)["schedule"]["orders"])
                 self.assertIn("every claim holds", self.run_isobar("verify", *self.inputs, self.listed).stdout)
             self.assertEqual(*orders, name)
+            if name in of_isobar:
+                own, listed = (self.run_isobar("schedule", "show", file, "--csv").stdout for file in (plan, self.listed))
+                self.assertEqual(own, listed, name)
 
     def test_ranks_may_have_other_numbers_than_in_the_plan(self):
         self.import_orders("orders.csv", "".join(reversed(CSV.splitlines(keepends=True))))

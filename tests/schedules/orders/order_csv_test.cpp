@@ -1,5 +1,6 @@
 #include "schedules/orders/order_csv.hpp"
 
+#include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/order/order_text.hpp"
 
@@ -79,6 +80,24 @@ TEST(OrdersFromCsv, ReadsOverlapsInTurnAndWholeBackwardsBesideHalvesAsHalves)
   EXPECT_EQ(orders_to_csv(read.shape, read.orders),
             "0F0,0F1,0F2,3F0,3I0,3W0,3F1,0F3,3I1,3W1,3F2,0I0,0W0,3I2,3W2,3F3,0I1,0W1,3I3,3W3,0I2,0W2,0I3,0W3\n"
             "1F0,2F0,1F1,2F1,1F2,2I0,2W0,2F2,1I0,1W0,1F3,2I1,2W1,2F3,1I1,1W1,2I2,2W2,1I2,1W2,2I3,1I3,2W3,1W3\n");
+}
+
+TEST(OrdersFromCsv, ReadsDualPipeVOfTorchAsOurs)
+{
+  // By torch 2.11's ScheduleDualPipeV of four ranks and ten micro-batches, _dump_csv in the form compute_only.
+  const std::vector<std::string> files = {dual_pipe_v,
+                                          read_file(ISOBAR_SOURCE_DIR "/tests/instances/torch_dualpipe_v.csv")};
+  for (const auto& file : files) {
+    const auto read = orders_from_csv(file, "orders.csv");
+    const auto own = require_schedule("dualpipe-v").orders(read.shape, {"dualpipe-v"});
+    EXPECT_EQ(orders_to_csv(read.shape, read.orders), orders_to_csv(read.shape, own));
+    for (std::size_t rank = 0; rank < own.size(); ++rank) {
+      ASSERT_EQ(read.orders[rank].length(), own[rank].length());
+      for (std::uint64_t position = 0; position < own[rank].length(); ++position) {
+        ASSERT_EQ(read.orders[rank].at(position), own[rank].at(position)) << "rank " << rank << ", " << position;
+      }
+    }
+  }
 }
 
 TEST(OrdersFromCsv, TellsWholeBackwardsFromHalves)
