@@ -17,7 +17,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 # Schedules, and the allocators that place under them.
 COMPARED = (
     ("sequential,gpipe,1f1b", "chain-dp,even,exact,local-search,sky-dynamic,sky-dynamic-fixed"),
-    ("1f1b(warm_up=auto),interleaved,zero-bubble-h1,zero-bubble-h2,zero-bubble-v,greedy", "chain-dp,even"),
+    ("1f1b(warm_up=auto),interleaved,zero-bubble-h1,zero-bubble-h2,zero-bubble-v,dualpipe-v,v-half,v-min,greedy",
+     "chain-dp,even"),
 )
 TOLERANCE = 1e-6  # relative, for simulated times (SimGrid's precision); predictions have only rounding errors
 

@@ -26,7 +26,7 @@ class Plans(CommandTest):
         return plan
 
     def test_hold_under_every_schedule(self):
-        for schedule in ("zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v", INTERLEAVED, "1f1b(warm_up=1/0)",
+        for schedule in ("zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v", "dualpipe-v", "v-half", "v-min", INTERLEAVED, "1f1b(warm_up=1/0)",
                          "1f1b(warm_up=auto)", "zero-bubble-h1(warm_up=auto)", "greedy"):
             plan = self.plan_and_verify(self.gpt_inputs(), "--schedule", schedule)
             self.assertEqual(plan["schema"], "isobar-plan/2", schedule)
@@ -41,6 +41,28 @@ class Plans(CommandTest):
         plan = self.plan_and_verify(self.gpt_inputs(), "--schedule", "zero-bubble-v")
         self.assertEqual(plan["schedule"], {"name": "zero-bubble-v"})
         self.assertEqual(devices_of(plan), ["slow", "fast", "fast", "slow"])
+        plan = self.plan_and_verify(self.gpt_inputs(), "--schedule", "dualpipe-v")
+        self.assertEqual(plan["schedule"], {"name": "dualpipe-v"})
+        self.assertEqual(devices_of(plan), ["slow", "fast", "fast", "slow"])
+
+    def test_pass_micro_batches_in_the_groups_that_were_given(self):
+        plan = self.plan_and_verify(self.gpt_inputs(), "--schedule", INTERLEAVED, "--microbatch-group", 3, "--microbatches", 9)
+        self.assertEqual(plan["schedule"], {"name": "interleaved", "chunks": 2, "group": 3})
+        file = self.folder / "plan.json"
+        printed = self.run_isobar("schedule", "show", file, "--csv").stdout
+        self.assertTrue(printed.startswith("0F0,0F1,0F2,2F0,2F1,2F2,2B0,0F3,2B1,0F4"), printed)
+        plain = self.plan_and_verify(self.gpt_inputs(), "--schedule", INTERLEAVED, "--microbatches", 9)
+        # Its transfers of 10 ms are waited for unless another micro-batch is there to be computed.
+        self.assertLess(plan["predicted"]["step_time_s"], plain["predicted"]["step_time_s"])
+        self.assertGreater(plan["predicted"]["peak_memory_bytes"]["slow"], plain["predicted"]["peak_memory_bytes"]["slow"])
+        for group, fault in ((0, "interleaved(chunks=2;group=0): group is one number, at least that of the devices"),
+                             (1, "group is 1, fewer than the 2 devices; use 2 or more"),
+                             (10, "group is 10, more than the 9 micro-batches; use 9 or less"),
+                             (2, "groups of 2 leave 1 of 9 micro-batches, fewer than the 2 devices; use 3"),
+                             ([3, 3], "interleaved(chunks=2;group=3/3): group is one number, at least that of the devices")):
+            plan["schedule"]["group"] = group
+            edited = self.write("edited.json", json.dumps(plan))
+            self.assertEqual(self.fault_of("schedule", "show", edited), f"{edited}:1: schedule: {fault}")
 
     def test_have_the_warm_up_that_was_given_or_chosen(self):
         plan = self.plan_and_verify(self.small_inputs(), "--warm-up", "3,0")
@@ -161,12 +183,16 @@ class Options(CommandTest):
         self.assertEqual(self.fault_of_plan("--schedule", "zero-bubble-v", "--warm-up", "auto"),
                          "--warm-up: schedule zero-bubble-v does not take it; it is for 1f1b, zero-bubble-h1, "
                          "zero-bubble-h2")
+        self.assertEqual(self.fault_of_plan("--schedule", "zero-bubble-v", "--microbatch-group", 2),
+                         "--microbatch-group: schedule zero-bubble-v does not take it; it is for interleaved")
         self.assertEqual(self.fault_of_plan("--schedule", "gpipe(chunks=2)"),
                          "--schedule: gpipe takes no chunks; leave it out")
 
     def test_that_are_given_twice_are_refused(self):
         self.assertEqual(self.fault_of_plan("--schedule", INTERLEAVED, "--chunks", 3),
                          f"--chunks: {INTERLEAVED} has its chunks already; give them once")
+        self.assertEqual(self.fault_of_plan("--schedule", "interleaved(group=2)", "--microbatch-group", 3),
+                         "--microbatch-group: interleaved(group=2) has its group already; give them once")
 
     def test_that_are_no_schedules_or_numbers_are_refused(self):
         self.assertEqual(self.fault_of_plan("--schedule", "interleave"),
@@ -189,6 +215,12 @@ class Options(CommandTest):
                          "schedule: interleaved(chunks=1): chunks is one number, at least 2")
         self.assertEqual(self.fault_of_plan("--schedule", "interleaved(chunks=0)"),
                          "--schedule: interleaved(chunks=0): chunks is one number, at least 2")
+        self.assertEqual(self.fault_of_plan("--schedule", "interleaved(group=auto)"),
+                         "--schedule: interleaved(group=auto): group is one number, at least that of the devices")
+        self.assertEqual(self.fault_of_plan("--schedule", INTERLEAVED, "--microbatch-group", 9),
+                         "schedule: group is 9, more than the 8 micro-batches; use 8 or less")
+        self.assertEqual(self.fault_of_plan("--schedule", INTERLEAVED, "--microbatch-group", 7),
+                         "schedule: groups of 7 leave 1 of 8 micro-batches, fewer than the 2 devices; use 6 or 8")
 
     def test_need_the_objective_step_and_an_allocator_that_proves_nothing(self):
         self.assertEqual(self.fault_of_plan("--schedule", "zero-bubble-h1", "--objective", "pipeline"),
