@@ -60,7 +60,7 @@ TEST(PlansByPlaying, HoldUnderEveryScheduleAndAreNotBelowTheirBounds)
     const std::uint64_t microbatches = 1 + random() % 9;
     for (const std::string schedule :
          {"1f1b(warm_up=auto)", "zero-bubble-h1", "zero-bubble-h1(warm_up=auto)", "zero-bubble-h2", "zero-bubble-v",
-          "interleaved", "interleaved(chunks=2)", "greedy"}) {
+          "dualpipe-v", "v-half", "v-min", "interleaved", "interleaved(chunks=2)", "greedy"}) {
       for (const std::string allocator : {"even", "chain-dp"}) {
         Goal goal = goal_under(schedule, microbatches);
         if (round % 4 == 0) goal.communication = Communication::None;
@@ -380,6 +380,26 @@ TEST(PlansByPlaying, FoldTheChainOntoTheDevices)
   EXPECT_THAT(devices_of_stages(folded, platform), ElementsAre(0, 1, 1, 0));
   // (p - 1) t / v of idle time, next to M t: half of 1f1b's.
   EXPECT_DOUBLE_EQ(interleaved.predicted->step_time.value, 8 * 12 + 12.0 / 2);
+}
+
+TEST(PlansByPlaying, HaveTheGroupsOfInterleavedThatWereGiven)
+{
+  const Cluster platform = cluster({1, 1}, {Seconds(3), BytesPerSecond(1e30)});  // a hop takes as long as a forward
+  const Workload workload = chain(std::vector<double>(12, 1));
+  const auto plan_with = [&](const std::string& schedule) {
+    return allocate("even", workload, platform, goal_under(schedule, 12), {});
+  };
+  const Plan plain = plan_with("interleaved(chunks=2)");
+  const Plan grouped = plan_with("interleaved(chunks=2;group=4)");
+  EXPECT_EQ(text_of(grouped.goal.schedule), "interleaved(chunks=2;group=4)");
+  EXPECT_LT(grouped.predicted->step_time, plain.predicted->step_time);
+  EXPECT_EQ(plan_with("interleaved(chunks=2;group=2)").predicted->step_time, plain.predicted->step_time);
+  EXPECT_EQ(fault_of("even", workload, platform, goal_under("interleaved(chunks=2;group=13)", 12)),
+            "schedule: group is 13, more than the 12 micro-batches; use 12 or less");
+  EXPECT_EQ(fault_of("even", workload, cluster({1, 1, 1, 1}), goal_under("interleaved(chunks=2;group=5)", 12)),
+            "schedule: groups of 5 leave 2 of 12 micro-batches, fewer than the 4 devices; use 4 or 6");
+  EXPECT_EQ(fault_of("even", workload, platform, goal_under("interleaved(group=auto)", 12)),
+            "schedule: interleaved(group=auto): group is one number, at least that of the devices");
 }
 
 TEST(PlansByPlaying, ChooseTheChunksOfInterleaved)

@@ -10,6 +10,7 @@
 #include "core/plan/transfer_rules.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
+#include "schedules/orders/interleaved.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/divisions.hpp"
 #include "tests/support/every_algorithm.hpp"
@@ -80,6 +81,7 @@ class Maker {
       std::sort(warm_up.rbegin(), warm_up.rend());
       choice.numbers["warm_up"] = warm_up;
     }
+    if (chosen.takes("group") && coin()) add_group(made.plan.goal, devices);
     return made;
   }
 
@@ -266,6 +268,17 @@ class Maker {
   }
 
   std::size_t below(std::size_t bound) { return random_() % bound; }
+
+  /// Draws one of the groups that so many devices can take, if there is one.
+  void add_group(Goal& goal, std::size_t devices)
+  {
+    std::vector<std::uint64_t> possible;
+    for (std::uint64_t group = 1; group <= goal.microbatches; ++group) {
+      if (!schedules::why_no_group(devices, goal.microbatches, group)) possible.push_back(group);
+    }
+    if (!possible.empty()) goal.schedule.numbers["group"] = {possible[below(possible.size())]};
+  }
+
   bool coin() { return below(2) == 0; }
 
   std::vector<std::string> shuffled_names(std::size_t devices)

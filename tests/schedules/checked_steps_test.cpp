@@ -313,7 +313,7 @@ TEST(CheckedSteps, AreThoseOfProgramsWithGridsOfShards)
 /// A device with several stages, or several devices that divide the same stages.
 Case with_several_stages(std::mt19937_64& random)
 {
-  static const std::vector<std::string> schedules = {"interleaved", "zero-bubble-v"};
+  static const std::vector<std::string> schedules = {"dualpipe-v", "interleaved", "v-half", "v-min", "zero-bubble-v"};
   Case each;
   Plan& plan = each.plan;
   const std::string name = schedules[random() % schedules.size()];
@@ -322,6 +322,9 @@ Case with_several_stages(std::mt19937_64& random)
   const std::size_t teams = 2 * (1 + random() % 2);
   const std::size_t shards = name == "interleaved" ? 1 + random() % 2 : 1;
   plan.goal.microbatches = teams * (1 + random() % 3);
+  if (name == "interleaved" && random() % 2 == 0) {  // of one or all groups of as many as devices
+    plan.goal.schedule.numbers["group"] = {random() % 2 == 0 ? plan.goal.microbatches : teams};
+  }
   each.cluster = random_devices(random, teams * shards);
   plan.data_server = each.cluster.data_server;
   const Folding folding = find_schedule(name)->folding;

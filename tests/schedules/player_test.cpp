@@ -208,6 +208,8 @@ TEST(PlayProgram, TakesTheClosedFormsOfZeroBubbleSchedules)
     const ClosedForm h2{hops * std::max({F, B - F, F + B - 2 * W}), hops * std::max({0.0, B - F, F + B - 2 * W}),
                         2 * p - 1};
     expect_closed_form("zero-bubble-h2", p, 1, M, times, [&](std::size_t) { return h2; });
+    const ClosedForm pairs{hops * F / 2, hops * F / 2, 2 * p + 1};
+    expect_closed_form("dualpipe-v", p, 2, M + 1, {F, F, F}, [&](std::size_t) { return pairs; });
     const ClosedForm folded_form{hops * F / 2, 0, 2 * p};
     expect_closed_form("zero-bubble-v", p, 2, M + 1, {F, F, F}, [&](std::size_t) { return folded_form; });
   }

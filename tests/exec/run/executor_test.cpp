@@ -151,7 +151,11 @@ std::vector<Folded> all_folded()
   return {{"Interleaved", {"interleaved", {{"chunks", {2}}}}, 2, 4},
           {"ZeroBubbleH1", {"zero-bubble-h1"}, 3, 3},
           {"ZeroBubbleH2", {"zero-bubble-h2"}, 3, 3},
-          {"ZeroBubbleV", {"zero-bubble-v"}, 2, 4, true}};
+          {"ZeroBubbleV", {"zero-bubble-v"}, 2, 4, true},
+          {"InterleavedGroups", {"interleaved", {{"chunks", {2}}, {"group", {3}}}}, 2, 4},
+          {"DualPipeV", {"dualpipe-v"}, 2, 4, true},
+          {"VHalf", {"v-half"}, 2, 4, true},
+          {"VMin", {"v-min"}, 2, 4, true}};
 }
 
 using FoldedWay = std::tuple<Folded, Way>;

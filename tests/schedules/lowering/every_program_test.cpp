@@ -300,14 +300,18 @@ TEST(TheInput, OfOneMicroBatchWaitsForTheStepBeforeTheLast)
 TEST(EveryProgram, CountsBillionsOfMicroBatches)
 {
   const std::uint64_t microbatches = 5'000'000'000;
-  const std::vector<std::pair<std::string, std::vector<std::size_t>>> plans = {{"gpipe", {0, 1, 2}},
+  const std::vector<std::pair<std::string, std::vector<std::size_t>>> plans = {{"dualpipe-v", {0, 1, 1, 0}},
+                                                                               {"gpipe", {0, 1, 2}},
                                                                                {"interleaved", {0, 1, 0, 1, 0, 1}},
+                                                                               {"interleaved(group=100)", {0, 1, 0, 1}},
+                                                                               {"v-half", {0, 1, 1, 0}},
+                                                                               {"v-min", {0, 1, 1, 0}},
                                                                                {"zero-bubble-h1", {0, 1, 2}},
                                                                                {"zero-bubble-h2", {0, 1, 2}},
                                                                                {"zero-bubble-v", {0, 1, 1, 0}}};
   for (const auto& [schedule, device_of_stage] : plans) {
     SCOPED_TRACE(schedule);
-    Plan plan = plan_on(device_of_stage, {schedule}, microbatches);
+    Plan plan = plan_on(device_of_stage, schedule_from_text(schedule), microbatches);
     plan.data_server = "data";
     const Sample sample(plan);
     const Program& program = *sample.program;

@@ -181,6 +181,9 @@ Comparison compare_chain(const schedules::Schedule& schedule, unsigned seed, Lin
     std::sort(warm_up.rbegin(), warm_up.rend());
     plan.goal.schedule.numbers["warm_up"] = warm_up;
   }
+  if (schedule.takes("group") && seed / 4 % 2 == 0 && plan.goal.microbatches >= devices) {
+    plan.goal.schedule.numbers["group"] = {plan.goal.microbatches};  // one
+  }
   return compare(platform, *schedules::make_program(plan, workload, platform.cluster()), plan, workload);
 }
 
