@@ -143,7 +143,7 @@ std::optional<std::string> why_no_group(std::size_t ranks, std::uint64_t microba
   }
   if (group < ranks) return fmt::format("group is {}, fewer than the {}; use {} or more", group, devices, ranks);
   if (group > microbatches) {
-    return fmt::format("group is {}, more than the {}; use {} or less", group,
+    return fmt::format("group is {}, more than the {} of a pipeline; use {} or less", group,
                        counted(microbatches, "micro-batch", "es"), microbatches);
   }
   if (is_group(ranks, microbatches, group)) return std::nullopt;

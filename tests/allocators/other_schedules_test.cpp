@@ -395,7 +395,7 @@ TEST(PlansByPlaying, HaveTheGroupsOfInterleavedThatWereGiven)
   EXPECT_LT(grouped.predicted->step_time, plain.predicted->step_time);
   EXPECT_EQ(plan_with("interleaved(chunks=2;group=2)").predicted->step_time, plain.predicted->step_time);
   EXPECT_EQ(fault_of("even", workload, platform, goal_under("interleaved(chunks=2;group=13)", 12)),
-            "schedule: group is 13, more than the 12 micro-batches; use 12 or less");
+            "schedule: group is 13, more than the 12 micro-batches of a pipeline; use 12 or less");
   EXPECT_EQ(fault_of("even", workload, cluster({1, 1, 1, 1}), goal_under("interleaved(chunks=2;group=5)", 12)),
             "schedule: groups of 5 leave 2 of 12 micro-batches, fewer than the 4 devices; use 4 or 6");
   EXPECT_EQ(fault_of("even", workload, platform, goal_under("interleaved(group=auto)", 12)),

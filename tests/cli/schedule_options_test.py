@@ -57,7 +57,7 @@ class Plans(CommandTest):
         self.assertGreater(plan["predicted"]["peak_memory_bytes"]["slow"], plain["predicted"]["peak_memory_bytes"]["slow"])
         for group, fault in ((0, "interleaved(chunks=2;group=0): group is one number, at least that of the devices"),
                              (1, "group is 1, fewer than the 2 devices; use 2 or more"),
-                             (10, "group is 10, more than the 9 micro-batches; use 9 or less"),
+                             (10, "group is 10, more than the 9 micro-batches of a pipeline; use 9 or less"),
                              (2, "groups of 2 leave 1 of 9 micro-batches, fewer than the 2 devices; use 3"),
                              ([3, 3], "interleaved(chunks=2;group=3/3): group is one number, at least that of the devices")):
             plan["schedule"]["group"] = group
@@ -218,7 +218,7 @@ class Options(CommandTest):
         self.assertEqual(self.fault_of_plan("--schedule", "interleaved(group=auto)"),
                          "--schedule: interleaved(group=auto): group is one number, at least that of the devices")
         self.assertEqual(self.fault_of_plan("--schedule", INTERLEAVED, "--microbatch-group", 9),
-                         "schedule: group is 9, more than the 8 micro-batches; use 8 or less")
+                         "schedule: group is 9, more than the 8 micro-batches of a pipeline; use 8 or less")
         self.assertEqual(self.fault_of_plan("--schedule", INTERLEAVED, "--microbatch-group", 7),
                          "schedule: groups of 7 leave 1 of 8 micro-batches, fewer than the 2 devices; use 6 or 8")
 

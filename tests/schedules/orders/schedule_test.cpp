@@ -290,7 +290,7 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
       {two_each, {"interleaved", {{"group", {2}}}}, "schedule: group is 2, fewer than the 3 devices; use 3 or more"},
       {two_each,
        {"interleaved", {{"group", {9}}}},
-       "schedule: group is 9, more than the 8 micro-batches; use 8 or less"},
+       "schedule: group is 9, more than the 8 micro-batches of a pipeline; use 8 or less"},
       {two_each,
        {"interleaved", {{"group", {3}}}},
        "schedule: groups of 3 leave 2 of 8 micro-batches, fewer than the 3 devices; use 4"},
