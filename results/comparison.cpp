@@ -146,7 +146,10 @@ std::optional<TableBound> bound_of(const ComparisonRows& rows)
   const bool is_of_stages = rows.front()->goal.objective == Objective::DtFm;
   const bool has_chains = std::any_of(questions.begin(), questions.end(),
                                       [](const auto& entry) { return entry.second.of_chains.has_value(); });
-  return TableBound{*least, is_of_stages ? bounded_by_stages : is_of_all ? "placement" : "chain",
+  return TableBound{*least,
+                    is_of_stages ? bounded_by_stages
+                    : is_of_all  ? "placement"
+                                 : "chain",
                     is_of_all && has_chains ? "; the gap of a chain is to the bound of chains" : ""};
 }
 

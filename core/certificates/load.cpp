@@ -2,6 +2,7 @@
 // device has time for a number of them within a step.
 
 #include "core/certificates/proofs.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sharding.hpp"
@@ -59,6 +60,7 @@ class Loads {
     limit_ = rung.limit->value * (1 + rounding);
     const bool may_divide = is_shared_ && sums.devices > 1;
     std::size_t divided_from = 0;  // the first cut from which on all layers can be divided, so far
+    const auto work = work_of_layers(workload, reference_times(workload, cluster));
     double weights = 0;
     weights_.push_back(0);
     parameters_.push_back(0);
@@ -69,7 +71,7 @@ class Loads {
       has_divided_ = has_divided_ || can_divide;
       if (!can_divide) divided_from = k + 1;
       divided_from_.push_back(divided_from);
-      if (!schedule_) weights += layer.backward_weight.value;
+      if (!schedule_) weights += work[k].backward_weight.value;
       weights_.push_back(weights);
       parameters_.push_back(parameters_.back() + static_cast<double>(layer.parameters));
     }
