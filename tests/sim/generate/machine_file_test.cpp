@@ -182,20 +182,20 @@ TEST(MachineFile, RefusesOverridesThatNameNothing)
 
 TEST(MachineFile, NamesEveryFaultWithItsLine)
 {
-  EXPECT_EQ(
-      faults_of("nodes: 0\ngpus_per_node: 8\ndevice: H100\ninside: {topology: ring}\n"
-                "outside: {bandwidth_per_nic: 100}\nunknown: {a: b}\nnics: 3\n"),
-      "InputError m.yaml:1: nodes: \"0\" is out of range; write a whole number from 1 to 65536\n"
-      "m.yaml:3: device: \"H100\" is not a device type; did you mean H100-SXM-80GB? (for another one, write a similar "
-      "type, and its props device, memory and speed.* in a file for --devices)\n"
-      "m.yaml:4: inside.topology: \"ring\" is not one of switch, mesh, pcie\n"
-      "m.yaml:4: inside.bandwidth_per_gpu: missing; write it, bandwidth_per_pair or measured_send_recv, such as "
-      "\"300 GB/s\"\n"
-      "m.yaml:5: outside.bandwidth_per_nic: \"100\" is not a bandwidth; write a number and a unit, such as "
-      "\"10 Gbit/s\"\n"
-      "m.yaml:6: unknown: is not a list of words; write one, such as [latencies, clocks]\n"
-      "m.yaml:7: nics: unknown key; the keys here are device, gpus_per_node, inside, name, nodes, note, outside, "
-      "source, unknown");
+  EXPECT_EQ(faults_of("nodes: 0\ngpus_per_node: 8\ndevice: H100\ninside: {topology: ring}\n"
+                      "outside: {bandwidth_per_nic: 100}\nunknown: {a: b}\nnics: 3\n"),
+            "InputError m.yaml:1: nodes: \"0\" is out of range; write a whole number from 1 to 65536\n"
+            "m.yaml:3: device: \"H100\" is not a device type; did you mean H100-SXM-80GB or H100-96GB-HBM2e? (for "
+            "another one, write a similar "
+            "type, and its props device, memory and speed.* in a file for --devices)\n"
+            "m.yaml:4: inside.topology: \"ring\" is not one of switch, mesh, pcie\n"
+            "m.yaml:4: inside.bandwidth_per_gpu: missing; write it, bandwidth_per_pair or measured_send_recv, such as "
+            "\"300 GB/s\"\n"
+            "m.yaml:5: outside.bandwidth_per_nic: \"100\" is not a bandwidth; write a number and a unit, such as "
+            "\"10 Gbit/s\"\n"
+            "m.yaml:6: unknown: is not a list of words; write one, such as [latencies, clocks]\n"
+            "m.yaml:7: nics: unknown key; the keys here are device, gpus_per_node, inside, name, nodes, note, outside, "
+            "source, unknown");
 }
 
 TEST(MachineFile, DoesNotCallLinksMissingWhoseBandwidthIsWrong)

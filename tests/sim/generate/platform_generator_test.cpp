@@ -492,9 +492,9 @@ TEST(DeviceGroups, RefuseOtherTypesWithAWayToDescribeThem)
 {
   const std::string way_out =
       " (for another one, write a similar type, and its props device, memory and speed.* in a file for --devices)";
-  EXPECT_THAT(
-      [] { device_groups_from_text("8xH100"); },
-      ThrowsMessage<std::invalid_argument>("\"H100\" is not a device type; did you mean H100-SXM-80GB?" + way_out));
+  EXPECT_THAT([] { device_groups_from_text("8xH100"); },
+              ThrowsMessage<std::invalid_argument>(
+                  "\"H100\" is not a device type; did you mean H100-SXM-80GB or H100-96GB-HBM2e?" + way_out));
   EXPECT_THAT([] { device_groups_from_text("1xRTX-3080"); },
               ThrowsMessage<std::invalid_argument>(fmt::format("\"RTX-3080\" is not a device type; the types are {}{}",
                                                                fmt::join(device_type_names(), ", "), way_out)));
