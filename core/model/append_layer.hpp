@@ -90,7 +90,7 @@ inline Layer& append_layer(Workload& workload, LayerSizes sizes)
   layer.output = layer.gradient = Bytes(sizes.output);
   layer.workspace = Bytes(std::max(0.0, sizes.kept + sizes.passing - sizes.activations));
   layer.split = std::move(sizes.split);
-  layer.experts = std::move(sizes.experts);
+  layer.experts = sizes.experts;
   if (!workload.layers.empty()) layer.inputs = {workload.layers.size() - 1};
   workload.layers.push_back(std::move(layer));
   return workload.layers.back();

@@ -248,9 +248,9 @@ double seen_pairs(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence
     case Mixer::Window:
       return pairs_within(sizes.window, sequence);
     case Mixer::Chunk: {
+      const std::uint64_t whole = sequence / sizes.chunk;
       const std::uint64_t rest = sequence % sizes.chunk;
-      return static_cast<double>(sequence / sizes.chunk) * pairs_within(sizes.chunk, sizes.chunk) +
-             pairs_within(rest, rest);
+      return static_cast<double>(whole) * pairs_within(sizes.chunk, sizes.chunk) + pairs_within(rest, rest);
     }
     case Mixer::Latent:
       return pairs_within(sizes.indexer.heads > 0 ? sizes.indexer.kept : sequence, sequence);
