@@ -218,7 +218,12 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Exper
     return fmt::format("the {} experts of layer {} are not {} equal parts; use a degree that divides them",
                        layer.experts->count, shown(layer.name), parts);
   }
-  if (!has_experts) return fmt::format("no layer of {} has experts", workload.name);
+  if (!has_experts) {
+    const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
+    const bool are_inside = decoder != nullptr && decoder->experts.count > 0 && decoder->unit == Unit::Block;
+    return are_inside ? fmt::format("the experts of {} are parts of blocks; write unit: operator", workload.name)
+                      : fmt::format("no layer of {} has experts", workload.name);
+  }
   if (workload.expert_imbalance <= static_cast<double>(parts)) return std::nullopt;
   return fmt::format("expert_imbalance: {:g} times the mean are more than all tokens of {} parts; write at most {}",
                      workload.expert_imbalance, parts, parts);

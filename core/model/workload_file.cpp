@@ -197,6 +197,19 @@ Build read_llama_keys(MappingReader& model, const Workload& workload, const Faul
   };
 }
 
+/// How unevenly tokens come to experts that devices divide: the most over the mean.
+double read_expert_imbalance(MappingReader& model, bool has_experts)
+{
+  const double imbalance = model.optional_number("expert_imbalance").value_or(1);
+  if (imbalance < 1) {
+    model.add_fault("expert_imbalance",
+                    fmt::format("{:g}; the most tokens over the mean are 1 (even) or more", imbalance));
+  } else if (model.has("expert_imbalance") && !has_experts) {
+    model.add_fault("expert_imbalance", "no layer has experts; leave it out");
+  }
+  return imbalance;
+}
+
 Build read_decoder_keys(MappingReader& model, const Workload& workload, const FaultList& faults)
 {
   DecoderSizes sizes = decoder::read_sizes(model, workload.sequence, faults);
@@ -207,9 +220,11 @@ Build read_decoder_keys(MappingReader& model, const Workload& workload, const Fa
   sizes.unit = read_unit(model, 1);
   const Tie tie = read_tie(model, {"true", "false", "apart"});
   sizes.tied = tie == Tie::Yes;
-  return [sizes = std::move(sizes), tie](Workload& built) {
+  const double imbalance = read_expert_imbalance(model, sizes.experts.count > 0);
+  return [sizes = std::move(sizes), tie, imbalance](Workload& built) {
     built.model = sizes;
     built.ties_apart = tie == Tie::Apart;
+    built.expert_imbalance = imbalance;
     build_decoder(sizes, built);
   };
 }
@@ -327,19 +342,6 @@ Build read_moe_keys(MappingReader& model, Workload& workload, const FaultList& f
     built.model = sizes;
     build_moe(sizes, built);
   };
-}
-
-/// How unevenly tokens come to experts that devices divide: the most over the mean.
-double read_expert_imbalance(MappingReader& model, bool has_experts)
-{
-  const double imbalance = model.optional_number("expert_imbalance").value_or(1);
-  if (imbalance < 1) {
-    model.add_fault("expert_imbalance",
-                    fmt::format("{:g}; the most tokens over the mean are 1 (even) or more", imbalance));
-  } else if (model.has("expert_imbalance") && !has_experts) {
-    model.add_fault("expert_imbalance", "no layer has experts; leave it out");
-  }
-  return imbalance;
 }
 
 using Positions = std::unordered_map<std::string, std::size_t>;

@@ -36,6 +36,30 @@ def workload(imbalance=""):
     return "\n".join(lines) + "\n"
 
 
+# Large enough for devices to take longer than their hosts.
+MIXTURE = """model: decoder
+layers: 4
+mlp_layer_types: [dense, experts*3]
+hidden: 4096
+heads: 32
+kv_heads: 8
+vocabulary: 8000
+intermediate: 4096
+experts: 16
+top_k: 2
+expert_intermediate: 4096
+shared_intermediate: 512
+attention: fused
+sequence: 4096
+micro_batch: 2
+dtype: bf16
+optimizer: adam
+unit: operator
+compute: operators
+framework: megatron-core-0.8
+"""
+
+
 class Experts(CommandTest):
     def setUp(self):
         super().setUp()
@@ -58,6 +82,28 @@ class Experts(CommandTest):
         self.assertEqual({each["device"]: each["peak_memory_bytes"] for each in simulated["stages"]},
                          plan["predicted"]["peak_memory_bytes"])
         return plan, simulated
+
+    def test_decoders_with_operators_hold_too_and_wait_for_the_most_loaded_expert(self):
+        mixture = self.write("mixture.yaml", MIXTURE)
+        uneven = self.write("uneven.yaml", MIXTURE + "expert_imbalance: 1.5\n")
+        for shape in (["--experts", "8", "--replicas", "8", "--pipeline", "1", "--tensor", "1"],
+                      ["--experts", "2", "--replicas", "4", "--pipeline", "1", "--tensor", "2"],
+                      ["--experts", "2", "--replicas", "4", "--pipeline", "1", "--tensor", "2", "--experts-tensor", "1"],
+                      ["--experts", "4", "--replicas", "4", "--pipeline", "1", "--tensor", "1", "--context", "2"]):
+            with self.subTest(shape=shape):
+                even, _ = self.planned(*shape, "--microbatches", "16", of=mixture)
+                loaded, _ = self.planned(*shape, "--microbatches", "16", of=uneven)
+                self.assertGreater(loaded["predicted"]["step_time_s"], even["predicted"]["step_time_s"])
+                self.assertGreater(max(loaded["predicted"]["peak_memory_bytes"].values()),
+                                   max(even["predicted"]["peak_memory_bytes"].values()))
+
+    def test_experts_inside_of_blocks_are_not_divided(self):
+        blocks = self.write("blocks.yaml", MIXTURE.replace("unit: operator\n", ""))
+        fault = self.fault_of("plan", self.platform, blocks, "--allocator", "grid", "--experts", "2", "--replicas", "8")
+        self.assertIn("the experts of blocks are parts of blocks; write unit: operator", fault)
+        even = self.write("dense.yaml", "model: llama\nlayers: 2\nhidden: 64\nheads: 2\nvocabulary: 100\nsequence: 64\n"
+                          "expert_imbalance: 2\n")
+        self.assertIn("dense.yaml:7: expert_imbalance: unknown key", self.fault_of("plan", self.platform, even, "--allocator", "grid"))
 
     def test_plans_hold_and_take_their_predicted_steps(self):
         for shape in (["--experts", "8", "--replicas", "8", "--pipeline", "1", "--tensor", "1"],
