@@ -283,8 +283,8 @@ class DecoderReader {
       if (config_.has_value(other)) key = other;
     }
     ExpertSizes& experts = sizes().experts;
-    experts.count = config_.size(key, most_experts_, count);
-    experts.per_token = config_.size("num_experts_per_tok", most_experts_, per_token);
+    experts.count = config_.size(key, most_experts, count);
+    experts.per_token = config_.size("num_experts_per_tok", most_experts, per_token);
     experts.intermediate = config_.size(keys.intermediate, widest_intermediate, intermediate);
     if (config_.is_right_so_far() && experts.per_token > experts.count) {
       config_.add_fault("num_experts_per_tok",
@@ -296,7 +296,7 @@ class DecoderReader {
   void read_shared_experts(std::uint64_t default_value)
   {
     sizes().experts.shared =
-        config_.whole("n_shared_experts", most_experts_, default_value) * sizes().experts.intermediate;
+        config_.whole("n_shared_experts", most_experts, default_value) * sizes().experts.intermediate;
   }
   void read_gated_shared_expert(std::uint64_t default_value)
   {
@@ -401,7 +401,7 @@ class DecoderReader {
     config_.add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(type), fmt::join(known, ", ")));
   }
 
-  static constexpr std::uint64_t most_experts_ = std::uint64_t{1} << 16;
+  static constexpr std::uint64_t most_experts = std::uint64_t{1} << 16;
   ConfigReader& config_;
   DecoderConfig read_;
   Keys keys_;
