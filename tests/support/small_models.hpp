@@ -19,8 +19,9 @@ inline std::vector<std::filesystem::path> shipped_workloads()
        std::filesystem::directory_iterator(std::filesystem::path(ISOBAR_SOURCE_DIR) / "workloads")) {
     if (entry.is_directory()) continue;
     const auto model = read_workload(entry.path()).model;
-    const bool has_modules =
-        !std::holds_alternative<std::monostate>(model) && !std::holds_alternative<spmd::MoeSizes>(model);
+    const bool has_modules = !std::holds_alternative<std::monostate>(model) &&
+                             !std::holds_alternative<spmd::MoeSizes>(model) &&
+                             !std::holds_alternative<DecoderSizes>(model);
     if (has_modules) files.push_back(entry.path());
   }
   std::ranges::sort(files);

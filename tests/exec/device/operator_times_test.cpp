@@ -158,8 +158,8 @@ TEST(TimeOperators, RefusesWorkloadsWhoseOperatorsItDoesNotKnow)
       "listed.yaml");
   EXPECT_EQ(
       message_of([&] { table_of(layers); }),
-      "InputError workload listed: has no operators that are known; compute: operators takes models bert, gpt and "
-      "llama; use compute: rate");
+      "InputError workload listed: has no operators that are known; compute: operators takes models bert, gpt, llama "
+      "and decoder; use compute: rate");
 }
 
 }  // namespace

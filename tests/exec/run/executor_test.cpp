@@ -311,6 +311,7 @@ TEST(Executor, KeepsNoMoreThanWholeMicroBatchesUntilTheirWeightGradients)
 {
   const Workload workload = model_of_activations();
   for (const Folded& folded : all_folded()) {
+    if (folded.schedule.numbers.contains("group")) continue;  // which one micro-batch has not
     const auto kept = kept_by_stages(workload, folded.plan(workload, 1));
     const Bytes half = 0.5 * *std::max_element(kept.begin(), kept.end());
     for (const Growth& growth : growth_of_peaks(workload, folded, kept)) {
