@@ -75,7 +75,7 @@ std::string ConfigReader::text(const std::string& key, const std::string& defaul
 
 std::string ConfigReader::supported_name(const std::string& key, const std::vector<std::string>& supported)
 {
-  const std::string name = config_.required_text(key);
+  std::string name = config_.required_text(key);
   const bool is_missing = name.empty() && !is_right_so_far();  // which is a fault already
   if (!is_missing && std::find(supported.begin(), supported.end(), name) == supported.end()) {
     add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(name), fmt::join(supported, ", ")));
