@@ -132,4 +132,26 @@ inline Played play(const PipelineShape& shape, const std::vector<Order>& orders,
   return play(shape, orders, std::vector<PlayedStage>(shape.stages(), stage));
 }
 
+// What of orders tests compare
+
+inline std::vector<Task> tasks_of(const Order& order)
+{
+  std::vector<Task> tasks;
+  for (std::uint64_t position = 0; position < order.length(); ++position) tasks.push_back(order.at(position));
+  return tasks;
+}
+
+inline std::size_t slots_of(const Order& order)
+{
+  std::size_t slots = 0;
+  for (const auto& run : order.runs()) slots += run.slots.size();
+  return slots;
+}
+
+/// Of a schedule without numbers.
+inline std::vector<Order> orders_of(const Schedule& schedule, const PipelineShape& shape)
+{
+  return schedule.orders(shape, {std::string(schedule.name)});
+}
+
 }  // namespace isobar::schedules

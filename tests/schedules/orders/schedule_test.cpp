@@ -1,7 +1,6 @@
 #include "schedules/orders/schedule.hpp"
 
 #include "core/errors.hpp"
-#include "schedules/orders/interleaved.hpp"
 #include "tests/schedules/orders/order_play.hpp"
 #include "tests/schedules/orders/reference_orders.hpp"
 
@@ -12,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -24,20 +22,6 @@ namespace {
 constexpr std::uint64_t billions = 5'000'000'000;
 
 using Runs = std::vector<Run>;  // in tests, Run alone is a member of theirs
-
-std::vector<Task> tasks_of(const Order& order)
-{
-  std::vector<Task> tasks;
-  for (std::uint64_t position = 0; position < order.length(); ++position) tasks.push_back(order.at(position));
-  return tasks;
-}
-
-std::size_t slots_of(const Order& order)
-{
-  std::size_t slots = 0;
-  for (const auto& run : order.runs()) slots += run.slots.size();
-  return slots;
-}
 
 /// The schedules that make their own orders.
 std::vector<Schedule> formulas()
@@ -53,11 +37,6 @@ std::vector<std::size_t> chunks_of(const Schedule& schedule)
   if (schedule.folding == Folding::OneEach) return {1};
   if (schedule.folding == Folding::Any) return {1, 2, 3};
   return schedule.folding == Folding::V ? std::vector<std::size_t>{2} : std::vector<std::size_t>{2, 3};
-}
-
-std::vector<Order> orders_of(const Schedule& schedule, const PipelineShape& shape)
-{
-  return schedule.orders(shape, {std::string(schedule.name)});
 }
 
 /// Calls `check` with the orders of every formula, up to 6 devices, 3 stages on each and so many micro-batches.
@@ -612,210 +591,6 @@ TEST(EqualStages, HaveTheBubbleRatesOfTheZeroBubblePaper)
     EXPECT_NEAR(rate_of("1f1b", whole), one.one_forward_one_backward, 5e-5);
     EXPECT_NEAR(rate_of("zero-bubble-h1", split), one.h1, 5e-5);
     EXPECT_NEAR(rate_of("zero-bubble-h2", split), one.h2, 5e-5);
-  }
-}
-
-TEST(Interleaved, WouldDeadlockWithAShorterLastGroup)
-{
-  // Why the order of the next multiple of p is taken instead: Megatron-LM's own rule for p = 5, v = 2, M = 7.
-  const PipelineShape shape = folded(Folding::RoundRobin, 5, 2, 7);
-  std::vector<Order> orders;
-  for (std::size_t rank = 0; rank < 5; ++rank) {
-    Runs runs;
-    for (const auto& task : reference::megatron(rank, 5, 2, 7, 5)) runs.push_back({1, {{task}}});
-    orders.emplace_back(runs);
-  }
-  EXPECT_FALSE(play(shape, orders).ends);
-  EXPECT_TRUE(play(shape, orders_of(require_schedule("interleaved"), shape)).ends);
-}
-
-/// Calls `check` for every pipeline of up to 5 devices with 2 to 4 stages each, and every group that Megatron-LM takes.
-void for_every_group(const std::function<void(const PipelineShape&, std::size_t, std::uint64_t)>& check)
-{
-  for (std::size_t ranks = 1; ranks <= 5; ++ranks) {
-    for (std::size_t chunks = 2; chunks <= 4; ++chunks) {
-      for (std::uint64_t microbatches = ranks; microbatches <= 24; ++microbatches) {
-        for (std::uint64_t group = ranks; group <= microbatches; ++group) {
-          const std::uint64_t rest = microbatches % group;
-          if (rest > 0 && rest < ranks) continue;
-          SCOPED_TRACE(fmt::format("p = {}, v = {}, M = {}, G = {}", ranks, chunks, microbatches, group));
-          check(folded(Folding::RoundRobin, ranks, chunks, microbatches), chunks, group);
-          if (testing::Test::HasFailure()) return;
-        }
-      }
-    }
-  }
-}
-
-TEST(InterleavedGroups, AreThoseOfMegatron)
-{
-  for_every_group([](const PipelineShape& shape, std::size_t chunks, std::uint64_t group) {
-    const auto orders = require_schedule("interleaved").orders(shape, {"interleaved", {{"group", {group}}}});
-    for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {
-      ASSERT_EQ(tasks_of(orders[rank]), reference::megatron(rank, shape.ranks(), chunks, shape.microbatches, group))
-          << "rank " << rank;
-    }
-  });
-}
-
-TEST(InterleavedGroups, AreOfAsManyMicroBatchesAsDevicesByDefault)
-{
-  for_every_group([](const PipelineShape& shape, std::size_t, std::uint64_t group) {
-    if (group != shape.ranks()) return;
-    const auto& schedule = require_schedule("interleaved");
-    EXPECT_EQ(schedule.orders(shape, {"interleaved", {{"group", {group}}}}), orders_of(schedule, shape));
-  });
-}
-
-TEST(InterleavedGroups, HoldAndIdleAsTheFormulasSay)
-{
-  const PlayedStage stage{1, 2};
-  for_every_group([&](const PipelineShape& shape, std::size_t chunks, std::uint64_t group) {
-    const std::uint64_t p = shape.ranks();
-    const auto orders = require_schedule("interleaved").orders(shape, {"interleaved", {{"group", {group}}}});
-    for (std::uint64_t i = 0; i < p; ++i) {
-      EXPECT_EQ(most_in_flight(orders[i]),
-                std::min(chunks * shape.microbatches, 2 * (p - 1 - i) + (chunks - 1) * group + 1));
-    }
-    const Played played = play(shape, orders, stage);
-    EXPECT_TRUE(played.ends);
-    const auto work = static_cast<double>(3 * chunks * shape.microbatches);
-    EXPECT_DOUBLE_EQ(played.makespan - work, static_cast<double>(3 * (p - 1)));
-  });
-}
-
-TEST(InterleavedGroups, HideTheDelayOfTransfers)
-{
-  // Two devices with two stages each. A micro-batch is on its way for half of a forward; with groups of p devices wait
-  // for it, with longer ones they compute the next micro-batch.
-  const PipelineShape shape = folded(Folding::RoundRobin, 2, 2, 12);
-  const PlayedStage stage{1, 2, 0, 0.5, 0.5};
-  const auto idle_of = [&](std::uint64_t group) {
-    const ScheduleChoice choice{"interleaved", {{"group", {group}}}};
-    return play(shape, require_schedule("interleaved").orders(shape, choice), stage).makespan - 12 * 2 * 3;
-  };
-  EXPECT_GT(idle_of(2), idle_of(4));
-  EXPECT_GE(idle_of(4), 3 + 2 * 0.5);
-}
-
-TEST(InterleavedGroups, HaveSlotsForThoseOfAGroup)
-{
-  const std::size_t ranks = 4;
-  const std::size_t chunks = 3;
-  const std::uint64_t group = 7;
-  const auto slots_with = [&](std::uint64_t microbatches) {
-    const PipelineShape shape = folded(Folding::RoundRobin, ranks, chunks, microbatches);
-    const auto orders = require_schedule("interleaved").orders(shape, {"interleaved", {{"group", {group}}}});
-    EXPECT_EQ(orders[1].length(), 2 * chunks * microbatches);
-    EXPECT_EQ(orders[1].at(orders[1].length() - 1), (Task{Opcode::Backward, 0, microbatches - 1}));
-    return slots_of(orders[1]);
-  };
-  EXPECT_EQ(slots_with(7'000'004), slots_with(704));
-  EXPECT_LE(slots_with(704), 4 * chunks * group);
-  EXPECT_LE(slots_of(interleaved_order(0, 2, 3, 1'000'000, 900'000)), 60U);
-}
-
-TEST(InterleavedGroups, AreRefusedWhereTheLastOneWouldBeTooShort)
-{
-  for (std::uint64_t ranks = 1; ranks <= 5; ++ranks) {
-    for (std::uint64_t microbatches = 1; microbatches <= 20; ++microbatches) {
-      for (std::uint64_t group = 1; group <= 22; ++group) {
-        const std::uint64_t rest = microbatches % group;
-        const bool is_taken = group >= ranks && group <= microbatches && (rest == 0 || rest >= ranks);
-        EXPECT_EQ(why_no_group(ranks, microbatches, group).has_value(), !is_taken);
-      }
-    }
-  }
-  EXPECT_THROW(interleaved_order(0, 3, 2, 8, 7), std::logic_error);
-}
-
-/// When the last task of dualpipe-v ends where a forward and the backward behind it start and end together. Pairs are
-/// all but the first on the last device, whose forward and backward its authors keep apart.
-double makespan_of_pairs(const PipelineShape& shape, const std::vector<Order>& orders, double f, double b, double w,
-                         double f_b)
-{
-  constexpr double never = std::numeric_limits<double>::infinity();
-  struct Work {
-    std::vector<Task> tasks;
-    double time = 0;
-  };
-  const std::size_t p = shape.ranks();
-  const auto parts = stages_by_rank(shape);
-  std::vector<std::vector<Work>> work(p);
-  for (std::size_t rank = 0; rank < p; ++rank) {
-    const auto tasks = tasks_of(orders[rank]);
-    const std::uint64_t before_pairs = 2 * (p - rank - 1) + 2 * (rank + 1) + 3 * (p - rank - 1);
-    bool is_apart = rank == p - 1;
-    for (std::size_t i = 0; i < tasks.size();) {
-      const auto is = [&](std::size_t offset, Opcode opcode) {
-        return i + offset < tasks.size() && tasks[i + offset].opcode == opcode;
-      };
-      const auto is_whole = [&](std::size_t at) {
-        return is(at, Opcode::BackwardInput) && is(at + 1, Opcode::BackwardWeight) &&
-               tasks[i + at].part == tasks[i + at + 1].part && tasks[i + at].microbatch == tasks[i + at + 1].microbatch;
-      };
-      if (i >= before_pairs && is(0, Opcode::Forward) && is_whole(1) && !std::exchange(is_apart, false)) {
-        work[rank].push_back({{tasks[i], tasks[i + 1]}, f_b});
-        i += 3;
-      } else if (i >= before_pairs && is_whole(0)) {
-        work[rank].push_back({{tasks[i]}, b});
-        i += 2;
-      } else {
-        const bool is_forward = tasks[i].opcode == Opcode::Forward;
-        const bool is_weight = tasks[i].opcode == Opcode::BackwardWeight;
-        work[rank].push_back({{tasks[i]}, is_forward ? f : is_weight ? w : b - w});
-        ++i;
-      }
-    }
-  }
-  const std::vector<double> no_ends(shape.microbatches, never);
-  std::vector<std::vector<double>> forwards(shape.stages(), no_ends);
-  std::vector<std::vector<double>> backwards(shape.stages(), no_ends);
-  std::vector<double> free(p, 0);
-  std::vector<std::size_t> next(p, 0);
-  const auto input_of = [&](std::size_t rank, const Task& task) {
-    const std::size_t stage = parts[rank][task.part];
-    if (task.opcode == Opcode::BackwardWeight) return backwards[stage][task.microbatch];
-    if (task.opcode == Opcode::Forward) return stage == 0 ? 0 : forwards[stage - 1][task.microbatch];
-    const double own = forwards[stage][task.microbatch];
-    return stage + 1 == shape.stages() ? own : std::max(own, backwards[stage + 1][task.microbatch]);
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (std::size_t rank = 0; rank < p; ++rank) {
-      for (; next[rank] < work[rank].size(); ++next[rank]) {
-        const auto& [tasks, time] = work[rank][next[rank]];
-        double start = free[rank];
-        for (const auto& task : tasks) start = std::max(start, input_of(rank, task));
-        if (start == never) break;
-        free[rank] = start + time;
-        for (const auto& task : tasks) {
-          if (task.opcode == Opcode::BackwardWeight) continue;
-          auto& ends = task.opcode == Opcode::Forward ? forwards : backwards;
-          ends[parts[rank][task.part]][task.microbatch] = free[rank];
-        }
-        moved = true;
-      }
-    }
-  }
-  for (std::size_t rank = 0; rank < p; ++rank) EXPECT_EQ(next[rank], work[rank].size());
-  return *std::max_element(free.begin(), free.end());
-}
-
-TEST(DualPipeV, IdlesAsPublishedWhereAPairIsOneTask)
-{
-  // F and B of a pair begin when both inputs are there, end together, and take f_b: (p - 1) (F&B + B - 3 W), with B the
-  // whole backward. Its authors' formula; it holds for F = B/2 = W, without gain by the overlap.
-  constexpr double f = 1;
-  constexpr double b = 2;
-  constexpr double w = 1;
-  constexpr double f_b = 3;
-  for (std::size_t p = 1; p <= 8; ++p) {
-    const std::uint64_t M = 2 * p + 3;
-    const PipelineShape shape = folded(Folding::V, p, 2, M);
-    const auto orders = orders_of(require_schedule("dualpipe-v"), shape);
-    EXPECT_DOUBLE_EQ(makespan_of_pairs(shape, orders, f, b, w, f_b) - static_cast<double>(2 * M) * (f + b),
-                     static_cast<double>(p - 1) * (f_b + b - 3 * w));
   }
 }
 
