@@ -196,15 +196,20 @@ class Pricing {
     const double m = linear.rows;
     const double n = linear.outputs / (linear.divides_inputs ? 1 : shards);
     const double k = linear.inputs / (linear.divides_inputs ? shards : 1);
+    Seconds one;
     switch (layout) {
       case ProductLayout::TN:
-        return linear.products * product(m, n, k, layout);
+        one = product(m, n, k, layout);
+        break;
       case ProductLayout::NN:
-        return linear.products * product(m, k, n, layout);
+        one = product(m, k, n, layout);
+        break;
       case ProductLayout::NT:
-        return linear.products * product(n, k, m, layout);
+        one = product(n, k, m, layout);
+        break;
     }
-    return {};
+    if (linear.is_grouped) one += bytes_of_matrix(n * k, layout, workload_.dtype) / copy_rate(device_, framework_);
+    return linear.products * one;
   }
 
   Seconds product(double m, double n, double k, ProductLayout layout) const
@@ -473,6 +478,12 @@ BytesPerElement least_bytes(BoundOperator which, const Workload& workload)
       break;
   }
   return rotation_cost.bytes;
+}
+
+Bytes bytes_of_matrix(double parameters, ProductLayout layout, DType dtype)
+{
+  constexpr double float32 = 4;
+  return Bytes(parameters * (layout == ProductLayout::NT ? float32 : size_of(dtype)));
 }
 
 std::uint64_t padded_vocabulary(std::uint64_t vocabulary, std::size_t shards)

@@ -75,6 +75,10 @@ Seconds gradient_time(double parameters_of_device, const DeviceConstants& device
 /// rates of an OperatorTable are over these.
 BytesPerElement least_bytes(BoundOperator which, const Workload& workload);
 
+/// What a product of experts reads of its matrix, or writes of its gradient, which is in float32. The time adds to that
+/// of the product: their rows are too few to hide it (results/fidelity/operators/grouped_products.csv).
+Bytes bytes_of_matrix(double parameters, ProductLayout layout, DType dtype);
+
 /// The next multiple of 128 x shards.
 std::uint64_t padded_vocabulary(std::uint64_t vocabulary, std::size_t shards);
 

@@ -1,5 +1,6 @@
 #include "core/compute/prediction_interval.hpp"
 
+#include "core/cluster/nodes.hpp"
 #include "core/compute/measurements.hpp"
 #include "core/compute/pricing.hpp"
 #include "core/costs/layer_times.hpp"
@@ -14,6 +15,7 @@
 #include <cmath>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -68,13 +70,15 @@ struct Causes {
   double device;
   double system;
   double network;
+  double experts;
 };
 
 Causes causes_of(const StepBasis& basis)
 {
   return {width_of("run"), (1 - basis.exposed_fraction) * width_of(basis.device),
           basis.pair == PairSource::Other ? (1 - basis.measured_fraction) * width_of("system") : 0,
-          basis.exposed_fraction * network_width_of(basis)};
+          basis.exposed_fraction * network_width_of(basis),
+          (1 - basis.exposed_fraction) * basis.experts_fraction * width_of("experts")};
 }
 
 double root_of_squares(std::initializer_list<double> widths)
@@ -158,6 +162,27 @@ std::map<std::string, StageTimes> stage_times_of(const Plan& plan, const AsTrain
 
 }  // namespace
 
+namespace {
+
+/// Whether a plan has devices of several sites, or of several nodes of one.
+bool spans_nodes(const Plan& plan, const Cluster& cluster)
+{
+  std::set<std::size_t> used;
+  std::set<std::string> sites;
+  for (const auto& name : devices_of(plan)) {
+    const std::size_t device = cluster.device_index(name).value();
+    used.insert(device);
+    sites.insert(cluster.devices[device].site);
+  }
+  if (sites.size() > 1) return true;
+  const auto nodes = nodes_of(cluster);
+  return std::ranges::count_if(nodes, [&](const auto& node) {
+           return std::ranges::any_of(node, [&](std::size_t device) { return used.contains(device); });
+         }) > 1;
+}
+
+}  // namespace
+
 std::optional<StepBasis> basis_of(const Plan& plan, const AsTrained& trained, const Workload& workload,
                                   const Cluster& cluster, Seconds step)
 {
@@ -166,10 +191,8 @@ std::optional<StepBasis> basis_of(const Plan& plan, const AsTrained& trained, co
   const FrameworkChoice software = framework_named(workload.framework);
   StepBasis basis;
   basis.system = workload.framework;
-  std::set<std::string> sites;
   for (const auto& name : devices_of(plan)) {
     const Device& device = cluster.devices[cluster.device_index(name).value()];
-    sites.insert(device.site);
     if (!basis.types.insert(device.type).second) continue;
     const TypeBasis type = basis_of_type(device.type, workload.dtype, measurements, software);
     const bool is_less_known = std::pair(type.device, type.pair) > std::pair(basis.device, basis.pair);
@@ -177,7 +200,14 @@ std::optional<StepBasis> basis_of(const Plan& plan, const AsTrained& trained, co
     basis.device = std::max(basis.device, type.device);
     basis.pair = std::max(basis.pair, type.pair);
   }
-  basis.spans_nodes = sites.size() > 1;
+  basis.spans_nodes = spans_nodes(plan, cluster);
+  Flops all;
+  Flops of_experts;
+  for (const auto& layer : workload.layers) {
+    all += layer.forward;
+    if (layer.experts) of_experts += layer.experts->forward;
+  }
+  if (all > Flops(0)) basis.experts_fraction = of_experts / all;
 
   // A step is the passes of the stage that computes most, its wait for a micro-batch of the others, and the update.
   const auto stages = stage_times_of(plan, trained, cluster);
@@ -201,7 +231,7 @@ std::optional<StepBasis> basis_of(const Plan& plan, const AsTrained& trained, co
 double half_width_of(const StepBasis& basis)
 {
   const Causes causes = causes_of(basis);
-  return root_of_squares({causes.run, causes.device, causes.system, causes.network});
+  return root_of_squares({causes.run, causes.device, causes.system, causes.network, causes.experts});
 }
 
 StepInterval interval_of(const StepBasis& basis, Seconds step)
@@ -213,10 +243,12 @@ StepInterval interval_of(const StepBasis& basis, Seconds step)
     constexpr double visible = 0.005;
     if (width >= visible) interval.because.push_back(fmt::format("{}: ±{:.0f} %", text, 100 * width));
   };
-  add(causes.run, "any run, where constants are fitted to its devices and software");
+  add(causes.run, "any run");
   const std::string type = shown(basis.least_known_type);
   add(causes.device, fmt::format("{}: {}", type, source_text(basis.device)));
   add(causes.system, fmt::format("{} under {}: no known run of this pair", type, shown(basis.system)));
+  add(causes.experts, fmt::format("products of experts, {:.0f} % of the work, of which no training run is known",
+                                  100 * basis.experts_fraction));
   add(causes.network, fmt::format("communication {}, {:.0f} % of the step",
                                   basis.spans_nodes ? "between nodes" : "inside a node", 100 * basis.exposed_fraction));
   return interval;

@@ -27,6 +27,7 @@ struct StepBasis {
   double measured_fraction = 0;              ///< of the step: operators or layers that were measured on its devices
   double exposed_fraction = 0;               ///< of the step: neither computation nor a wait for other stages'
   bool spans_nodes = false;                  ///< the plan's devices are in several nodes
+  double experts_fraction = 0;               ///< of the model's work: products of routed experts
 };
 
 /// The basis of a step of a plan that takes `step`; none for a plan without a training system. `workload` is the one

@@ -158,7 +158,8 @@ class DecoderOperators {
       auto& linear = layer_.linears.emplace_back(TransformerLayer::Linear{
           rows, number(product.inputs), number(product.outputs), product.division == Division::Inputs, product.has_bias,
           product.division != Division::None, number(product.matrices)});
-      if (product.matrices > 1) divide(linear);
+      linear.is_grouped = product.matrices > 1;
+      if (linear.is_grouped) divide(linear);
     }
   }
 

@@ -109,7 +109,8 @@ std::optional<AttentionWidths> widths_of(const DecoderSizes& sizes, Mixer mixer)
 std::string text_of(const ExpertParallelism& experts)
 {
   if (!experts.divides()) return "all together";
-  return fmt::format("{} groups{}", experts.degree, experts.are_whole ? " with whole experts on each shard" : "");
+  return fmt::format("groups of {} replicas{}", experts.degree,
+                     experts.are_whole ? " with whole experts on each shard" : "");
 }
 
 std::optional<AttentionWidths> attention_widths(const Workload& workload, std::size_t layer)
@@ -221,8 +222,10 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Exper
   if (!has_experts) {
     const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
     const bool are_inside = decoder != nullptr && decoder->experts.count > 0 && decoder->unit == Unit::Block;
-    return are_inside ? fmt::format("the experts of {} are parts of blocks; write unit: operator", workload.name)
-                      : fmt::format("no layer of {} has experts", workload.name);
+    return are_inside
+               ? fmt::format("the experts of {} are parts of blocks; write unit: operator, or --set unit=operator",
+                             workload.name)
+               : fmt::format("no layer of {} has experts", workload.name);
   }
   if (workload.expert_imbalance <= static_cast<double>(parts)) return std::nullopt;
   return fmt::format("expert_imbalance: {:g} times the mean are more than all tokens of {} parts; write at most {}",

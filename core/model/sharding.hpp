@@ -69,7 +69,7 @@ struct ExpertParallelism {
   bool operator==(const ExpertParallelism&) const = default;
 };
 
-/// "8 groups", "8 groups with whole experts on each shard".
+/// "groups of 8 replicas", "groups of 8 replicas with whole experts on each shard".
 std::string text_of(const ExpertParallelism& experts);
 
 /// The numbers of a token that attention exchanges.

@@ -108,8 +108,7 @@ TEST(StepInterval, IsNoWiderWhereMoreIsKnown)
 TEST(StepInterval, NamesItsCauses)
 {
   StepBasis basis = fitted_run();
-  EXPECT_THAT(interval_of(basis, Seconds(1)).because,
-              ElementsAre(HasSubstr("any run, where constants are fitted to its devices and software: ±")));
+  EXPECT_THAT(interval_of(basis, Seconds(1)).because, ElementsAre(HasSubstr("any run: ±")));
   basis.least_known_type = "L4";
   basis.system = "aceso-2024";
   basis.device = DeviceSource::Tables;
