@@ -293,6 +293,7 @@ void price(Inputs& inputs, const compute::Measurements& measurements, const Left
 {
   const Cluster used = without_devices(inputs.platform.cluster(), left_out.devices, left_out.source);
   compute::price(inputs.workload, used, measurements);
+  if (inputs.system_file) return;  // constants are fitted to runs
   inputs.notes_of_constants = compute::notes_of_constants(inputs.workload, used, measurements);
 }
 

@@ -11,7 +11,12 @@ namespace {
 Flops model_work(const Workload& workload)
 {
   Flops sum;
-  for (const auto& layer : workload.layers) sum += layer.forward + layer.backward;
+  for (const auto& layer : workload.layers) {
+    sum += layer.forward + layer.backward;
+    if (!layer.experts) continue;
+    const double uneven = workload.experts.divides() ? 1 - 1 / workload.expert_imbalance : 0;  // of others' tokens
+    sum = sum - uneven * (layer.experts->forward + layer.experts->backward);
+  }
   for (const auto layer : workload.recompute) sum = sum - workload.layers[layer].forward;
   return sum;
 }

@@ -60,6 +60,7 @@ class Grids {
         for (const std::uint64_t tensor : numbers_of_shards(devices / depth)) {
           const std::uint64_t replicas =
               given.replicas ? *given.replicas * context().degree : most_replicas(devices / (depth * tensor));
+          if (replicas == 0 && why_not_.empty()) why_not_ = why_no_groups();
           if (replicas == 0 || depth * replicas * tensor > devices) continue;
           if (replicas % experts().degree != 0) {
             why_not_ = fmt::format("{} are not groups of {} that divide experts", counted(replicas, "replica"),
@@ -130,6 +131,12 @@ class Grids {
       if (problem_.goal.microbatches % replicas == 0 && replicas % group == 0) return replicas;
     }
     return 0;
+  }
+
+  std::string why_no_groups() const
+  {
+    return fmt::format("no number of replicas divides {} and makes groups of {}; change --microbatches",
+                       counted(problem_.goal.microbatches, "micro-batch", "es"), replicas_that_meet(problem_.workload));
   }
 
   /// The fastest devices, the first ones of equally fast ones, in the order of the file.

@@ -137,9 +137,8 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   }
   result.stages = meter.stages(plan, all, result.step_time);
   if (divides_operators(plan)) result.overlaps = overlap.overlaps(devices, all);
-  const bool counts_flops = !inputs.has_measured_layers && workload.prices == nullptr;
-  result.utilization = results::utilization_of(workload, !counts_flops, cluster, result.stages, plan.goal.microbatches,
-                                               result.step_time);
+  result.utilization = results::utilization_of(workload, inputs.has_measured_layers, cluster, result.stages,
+                                               plan.goal.microbatches, result.step_time);
   result.compute = inputs.has_measured_layers ? "profile" : name_of(workload.compute);
   for (const auto& link : report.links) {
     const auto found = users.find(link.name);

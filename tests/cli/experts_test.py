@@ -100,7 +100,7 @@ class Experts(CommandTest):
     def test_experts_inside_of_blocks_are_not_divided(self):
         blocks = self.write("blocks.yaml", MIXTURE.replace("unit: operator\n", ""))
         fault = self.fault_of("plan", self.platform, blocks, "--allocator", "grid", "--experts", "2", "--replicas", "8")
-        self.assertIn("the experts of blocks are parts of blocks; write unit: operator", fault)
+        self.assertIn("the experts of blocks are parts of blocks; write unit: operator, or --set unit=operator", fault)
         even = self.write("dense.yaml", "model: llama\nlayers: 2\nhidden: 64\nheads: 2\nvocabulary: 100\nsequence: 64\n"
                           "expert_imbalance: 2\n")
         self.assertIn("dense.yaml:7: expert_imbalance: unknown key", self.fault_of("plan", self.platform, even, "--allocator", "grid"))
