@@ -63,6 +63,7 @@ struct ChannelTimes {
   std::vector<Bytes> new_sizes = {};
   std::vector<Bytes> results = {};  // likewise, of unequal parts
   std::vector<Bytes> new_results = {};
+  Seconds collective_time;  // of its instruction
   double collective_duration = 0;
   // Of a channel that contends for links:
   bool contends = false;
@@ -378,15 +379,23 @@ class ProgramPlayer : public WalkVisitor {
       channel.new_results.push_back(turn->instruction.result);
     }
     if (has_equal_parts(channel.new_results)) channel.new_results.clear();
-    if (channel.collective == opcode && channel.sizes == channel.new_sizes && channel.results == channel.new_results) {
+    const Seconds time = turns.front()->instruction.time;
+    if (channel.collective == opcode && channel.sizes == channel.new_sizes && channel.results == channel.new_results &&
+        channel.collective_time == time) {
       return;
     }
     channel.collective = opcode;
+    channel.collective_time = time;
     channel.sizes = channel.new_sizes;
     channel.results = channel.new_results;
     std::vector<std::string> sites;
     if (!rates_.sites.empty()) {
       for (const Turn* turn : turns) sites.push_back(rates_.sites.at(turn->at.rank));
+    }
+    if (time > Seconds(0)) {
+      channel.rounds.clear();
+      channel.collective_duration = time.value;
+      return;
     }
     const Channel& ends = program_.channels()[number];
     channel.rounds = rounds_of(ends, opcode, channel.sizes, sites, channel.results);

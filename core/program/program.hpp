@@ -159,7 +159,9 @@ struct Instruction {
   std::uint64_t microbatch = 0;
   std::size_t first_layer = 0;
   std::size_t last_layer = 0;  ///< inclusive
-  Seconds time;                ///< that a computation takes on its rank while nothing slows it down
+  /// That a computation takes on its rank while nothing slows it down; of a collective in a folded program, what it
+  /// takes without flows of its own (schedules/lowering/fold.hpp), or 0.
+  Seconds time;
   /// The place on the device that a copy loads parameters into, or where the gradients were that it stores; the number
   /// of the reform that a collective between operators is (schedules/lowering/operator_program.hpp).
   std::uint32_t place = 0;

@@ -3,13 +3,17 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/program/channel_rounds.hpp"
 #include "core/program/collective.hpp"
+#include "core/program/player.hpp"
 #include "core/program/round_time.hpp"
+#include "core/program/walk.hpp"
 #include "schedules/lowering/merged_shards.hpp"
 #include "schedules/lowering/pipeline_program.hpp"
 #include "schedules/lowering/places.hpp"
 #include "schedules/lowering/replicas.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 
@@ -36,6 +40,7 @@ struct Acting {
   std::size_t replicas = 1;
   bool only_first_shard = false;
   bool merges_shards = false;     ///< what shards do for a layer is one computation, their collectives included
+  bool times_exchanges = false;   ///< what replicas exchange for their passes takes its time alone, without flows
   bool ignores_meetings = false;  ///< of collectives of merged shards with other flows
 };
 
@@ -68,6 +73,9 @@ Plan plan_of_first(const Plan& plan, std::size_t replicas, const Places& places)
   return first;
 }
 
+/// What a collective without flows takes, by what it does.
+using CollectiveTimes = std::map<std::pair<Opcode, double>, Seconds>;
+
 /// The program of the ranks that act among all of a plan.
 class FoldedProgram : public Program {
  public:
@@ -81,6 +89,7 @@ class FoldedProgram : public Program {
       if (acts) inner_of_[ranks[rank]] = rank;
     }
     lanes_.assign(inner_of_.size(), {{"compute", Engine::Device, {}}});
+    times_.resize(inner_of_.size());
     first_update_.assign(inner_of_.size(), 0);
     for (std::size_t rank = 0; rank < inner_of_.size(); ++rank) {
       if (!inner_of_[rank]) continue;
@@ -99,9 +108,10 @@ class FoldedProgram : public Program {
     }
   }
 
-  /// Adds a channel of `inner` between ranks that act; `folded`: if those are not all ends.
+  /// Adds a channel of `inner` between ranks that act; `folded`: if those are not all ends; `times`: of collectives
+  /// without flows.
   void add_channel(const Channel& channel, const Ranks& ranks, std::optional<FoldedEnds> folded,
-                   std::vector<std::string> sites)
+                   std::vector<std::string> sites, const CollectiveTimes& times)
   {
     Channel& own = channels_.emplace_back();
     own.algorithm = channel.algorithm;
@@ -111,6 +121,7 @@ class FoldedProgram : public Program {
       if (inner_of_[ranks[end.rank]] != end.rank) continue;
       own.ends.push_back({ranks[end.rank], end.lane});
       lanes_[ranks[end.rank]][end.lane].channel = channels_.size() - 1;
+      if (!times.empty()) times_[ranks[end.rank]].emplace(end.lane, times);
     }
   }
   /// Adds time to the first update of each rank that acts.
@@ -147,6 +158,9 @@ class FoldedProgram : public Program {
     // The time of their data is in the first update.
     const bool is_of_facts = is_collective(instruction.opcode) && instruction.payload == Payload::GradientFacts;
     if (is_of_facts) instruction.size = Bytes(0);
+    if (const auto found = times_[rank].find(lane); found != times_[rank].end()) {
+      instruction.time = found->second.at({instruction.opcode, instruction.size.value});
+    }
     if (lane == compute_lane && position == first_update_[rank]) instruction.time += extra_[rank];
     return instruction;
   }
@@ -159,10 +173,11 @@ class FoldedProgram : public Program {
   }
 
   std::unique_ptr<const PipelineProgram> inner_;
-  std::vector<std::optional<std::size_t>> inner_of_;  // by rank; none: it does not act
-  std::vector<std::vector<Lane>> lanes_;              // by rank
-  std::vector<std::uint64_t> first_update_;           // by rank: its position in the compute lane
-  std::vector<Seconds> extra_;                        // by rank: of that update
+  std::vector<std::optional<std::size_t>> inner_of_;      // by rank; none: it does not act
+  std::vector<std::vector<Lane>> lanes_;                  // by rank
+  std::vector<std::uint64_t> first_update_;               // by rank: its position in the compute lane
+  std::vector<Seconds> extra_;                            // by rank: of that update
+  std::vector<std::map<LaneId, CollectiveTimes>> times_;  // by rank: of lanes whose collectives have no flows
   std::vector<Channel> channels_;
   std::vector<Ranks> grids_;
 };
@@ -178,7 +193,7 @@ class Folder {
         paths_(paths),
         acting_(acting),
         sharded_(plan.sync.sharded),
-        parts_(workload.context.degree)
+        algorithm_(plan.sync.algorithm)
   {
     const bool is_divided = acting.replicas < places.replicas();
     const Plan first = is_divided ? plan_of_first(plan, acting.replicas, places) : Plan{};
@@ -207,9 +222,13 @@ class Folder {
       ++number;
       for (const auto& round : flows.rounds) {
         kinds.push_back(round);
+        names.push_back(flows.name);
         kinds.back().lanes = flows.lanes;
         kinds.back().collective = number;
-        names.push_back(flows.name);
+        if (!flows.is_after_passes) continue;
+        // All groups of experts have their turn together.
+        kinds.back().chain = places_.counterpart(std::get<Ranks>(pattern).front(), 0);
+        kinds.back().turn = flows.is_of_experts ? 0 : number;
       }
     }
     if (acting_.merges_shards && !acting_.ignores_meetings && shards_meet_others())
@@ -218,7 +237,7 @@ class Folder {
     if (links.unlike) return fmt::format("flows of {} meet others on their links in unlike ways", names[*links.unlike]);
     auto program = std::make_unique<FoldedProgram>(std::move(inner_), ranks_, places_, acting_);
     for (auto& channel : channels_) {
-      program->add_channel(*channel.inner, ranks_, std::move(channel.folded), std::move(channel.sites));
+      program->add_channel(*channel.inner, ranks_, std::move(channel.folded), std::move(channel.sites), channel.times);
     }
     if (facts_ > Bytes(0)) {
       const Seconds extra = time_of_facts();
@@ -234,11 +253,13 @@ class Folder {
     const Channel* inner = nullptr;
     std::optional<FoldedEnds> folded;
     std::vector<std::string> sites;
+    CollectiveTimes times = {};
   };
   /// The flows of channels among the same ranks, by round.
   struct Flows {
     std::string name;
     bool is_after_passes = false;
+    bool is_of_experts = false;
     std::size_t lanes = 0;
     std::vector<FlowKind> rounds;
   };
@@ -258,18 +279,24 @@ class Folder {
 
   bool is_divided() const { return acting_.replicas < places_.replicas(); }
 
-  /// Whether replicas that divide sequences meet on a channel, each group for itself.
-  bool is_of_sequence(const Channel& channel) const
+  /// Whether replicas that divide sequences or experts meet on a channel for their passes, each group for itself.
+  bool is_of_exchange(const Channel& channel) const
   {
     const End& end = channel.ends.front();
     const auto& role = inner_->lanes(end.rank)[end.lane].role;
     return role && is_exchange(*role);
   }
 
-  /// Whether all replicas meet on a channel, of which the first ones are its ends.
+  bool is_of_experts(const Channel& channel) const
+  {
+    const End& end = channel.ends.front();
+    return inner_->is_of_experts(end.rank, end.lane);
+  }
+
+  /// Whether all replicas meet on a channel, or those with the same experts, of which the first ones are its ends.
   bool joins_replicas(const Channel& channel, const Ranks& ranks) const
   {
-    if (is_of_sequence(channel)) return false;
+    if (is_of_exchange(channel)) return false;
     if (ranks.size() == 1) return true;
     return places_.replica_of(ranks[0]) && places_.replica_of(ranks[1]) &&
            *places_.replica_of(ranks[0]) != *places_.replica_of(ranks[1]);
@@ -280,11 +307,40 @@ class Folder {
   {
     Ranks ranks = outer_ranks(channel);
     if (!is_divided() || !joins_replicas(channel, ranks)) return ranks;
+    return joined(ranks.front(), *places_.replica_of(ranks.front()), is_of_experts(channel));
+  }
+
+  /// The ranks that do what `rank` does in all replicas, or in those that have the same experts as replica `first`.
+  Ranks joined(std::size_t rank, std::size_t first, bool is_of_experts) const
+  {
+    const std::size_t stride = is_of_experts ? workload_.experts.degree : 1;
     Ranks all;
-    for (std::size_t replica = 0; replica < places_.replicas(); ++replica) {
-      all.push_back(places_.counterpart(ranks.front(), replica));
+    for (std::size_t replica = first % stride; replica < places_.replicas(); replica += stride) {
+      all.push_back(places_.counterpart(rank, replica));
     }
     return all;
+  }
+
+  /// All groups that exchange what the first one does on a channel.
+  std::vector<Ranks> groups_of(const Channel& channel) const
+  {
+    const Ranks ranks = outer_ranks(channel);
+    std::vector<Ranks> groups;
+    if (places_.replica_of(ranks.front()) != 0) return groups;
+    Ranks first;  // those of the first replica
+    for (const std::size_t rank : ranks) {
+      if (places_.replica_of(rank) == 0) first.push_back(rank);
+    }
+    const End& end = channel.ends.front();
+    const GridAxis axis = inner_->axis_of(end.rank, end.lane).value();
+    const std::size_t members = is_among_replicas(axis) ? replicas_along(axis, workload_) : 1;
+    for (std::size_t begin = 0; begin < places_.replicas(); begin += members) {
+      Ranks& group = groups.emplace_back();
+      for (std::size_t replica = begin; replica < begin + members; ++replica) {
+        for (const std::size_t rank : first) group.push_back(places_.counterpart(rank, replica));
+      }
+    }
+    return groups;
   }
 
   std::vector<std::string> sites_of(const Ranks& ranks) const
@@ -336,9 +392,13 @@ class Folder {
         channels_.push_back({&channel, std::nullopt, {}});
         continue;
       }
+      // Replicas with other experts may add up their gradients over other links.
+      const std::size_t kinds = is_of_experts(channel) ? std::min(acting_.replicas, workload_.experts.degree) : 1;
       Key key;
       for (const End& each : channel.ends) {
-        key.emplace_back(places_.counterpart(ranks_[each.rank], 0, acting_.only_first_shard), each.lane);
+        const std::size_t rank = ranks_[each.rank];
+        const std::size_t like = places_.replica_of(rank).value_or(0) % kinds;
+        key.emplace_back(places_.counterpart(rank, like, acting_.only_first_shard), each.lane);
       }
       auto& channels = alike[key];
       if (channels.empty()) keys.push_back(std::move(key));
@@ -359,6 +419,7 @@ class Folder {
       }
     }
     ensure(!acting.empty(), "each channel of equal ranks has its like among ranks that act");
+    if (acting_.times_exchanges && is_of_exchange(*acting.front())) return add_timed(channels, acting);
     const End& end = acting.front()->ends.front();
     const Instruction first = inner_->at(end.rank, end.lane, 0);
     std::vector<Channel> folded;
@@ -389,6 +450,7 @@ class Folder {
     flows.is_after_passes = flows.is_after_passes && is_chained;
     if (is_new || !is_chained) ++flows.lanes;
     if (!is_new) return;
+    flows.is_of_experts = is_of_experts(*acting.front());
     const Lane& lane = inner_->lanes(end.rank)[end.lane];
     flows.name = fmt::format("lane {} of {}", shown(lane.name), shown(places_.names()[some_device(*acting.front())]));
     const auto add = [&](const Channel& channel, std::vector<std::vector<FlowEnds>> FlowKind::*system) {
@@ -418,6 +480,47 @@ class Folder {
     }
   }
 
+  /// Adds channels whose collectives take what those of all groups take beside each other, with nothing else under way.
+  void add_timed(const std::vector<const Channel*>& channels, const std::vector<const Channel*>& acting)
+  {
+    std::vector<Ranks> groups;
+    for (const Channel* channel : channels) {
+      for (Ranks& group : groups_of(*channel)) groups.push_back(std::move(group));
+    }
+    const End& end = acting.front()->ends.front();
+    const GridAxis axis = inner_->axis_of(end.rank, end.lane).value();
+    CollectiveTimes times;
+    for (std::uint64_t position = 0; position < inner_->length(end.rank, end.lane); ++position) {
+      const Instruction instruction = inner_->at(end.rank, end.lane, position);
+      const auto [found, is_new] = times.try_emplace({instruction.opcode, instruction.size.value});
+      if (is_new) found->second = time_of(groups, axis, instruction.opcode, instruction.size);
+    }
+    for (const Channel* channel : acting) channels_.push_back({channel, std::nullopt, {}, times});
+  }
+
+  Seconds time_of(const std::vector<Ranks>& groups, GridAxis axis, Opcode opcode, Bytes size)
+  {
+    const auto [known, is_new] = exchange_times_.try_emplace({groups.front(), opcode, size.value});
+    if (!is_new) return known->second;
+    const std::size_t members = groups.front().size();
+    const auto sites = sites_of(groups.front());
+    const Algorithm algorithm = algorithm_of_group(axis, workload_.context, algorithm_, sites);
+    const auto rounds = rounds_of(opcode, std::vector<Bytes>(members, size), algorithm, sites);
+    std::vector<Round> of_all(rounds.size());
+    Ranks endpoints;
+    for (const Ranks& group : groups) {
+      for (std::size_t i = 0; i < rounds.size(); ++i) {
+        for (Flow flow : rounds[i]) {
+          flow.from += endpoints.size();
+          flow.to += endpoints.size();
+          of_all[i].push_back(flow);
+        }
+      }
+      for (const std::size_t rank : group) endpoints.push_back(places_.endpoint_of(rank));
+    }
+    return known->second = collective_time(of_all, network_between(std::move(endpoints), network_of(cluster_)));
+  }
+
   std::size_t some_device(const Channel& channel) const
   {
     const Ranks ranks = outer_ranks(channel);
@@ -429,15 +532,23 @@ class Folder {
   std::vector<Ranks> whole_of(const Channel& channel) const
   {
     const Ranks ranks = outer_ranks(channel);
-    if (!is_divided() || joins_replicas(channel, ranks)) return {all_ends(channel)};
+    if (!is_divided()) return {ranks};
+    if (is_of_exchange(channel)) return groups_of(channel);
     const std::size_t device = places_.is_device(ranks.front()) ? ranks.front() : ranks.back();
-    if (places_.replica_of(device) != 0) return {};
-    const std::size_t members = is_of_sequence(channel) ? parts_ : 1;
-    std::vector<Ranks> all(places_.replicas() / members);
-    for (std::size_t group = 0; group < all.size(); ++group) {
-      for (std::size_t i = 0; i < ranks.size(); ++i) {
-        all[group].push_back(places_.counterpart(ranks[i], group * members + (members > 1 ? i : 0)));
+    const std::size_t replica = *places_.replica_of(device);
+    std::vector<Ranks> all;
+    if (joins_replicas(channel, ranks)) {
+      const bool is_of_experts = this->is_of_experts(channel);
+      const std::size_t kinds = is_of_experts ? workload_.experts.degree : 1;
+      for (std::size_t first = replica % kinds; first < kinds; first += acting_.replicas) {
+        all.push_back(joined(device, first, is_of_experts));
       }
+      return all;
+    }
+    if (replica != 0) return all;
+    for (std::size_t other = 0; other < places_.replicas(); ++other) {
+      Ranks& own = all.emplace_back();
+      for (const std::size_t rank : ranks) own.push_back(places_.counterpart(rank, other));
     }
     return all;
   }
@@ -494,12 +605,13 @@ class Folder {
   KnownPaths& paths_;
   Acting acting_;
   Sharding sharded_;
-  std::size_t parts_;  // of sequences
+  Algorithm algorithm_;  // of replicas
   std::unique_ptr<const PipelineProgram> inner_;
   Ranks ranks_;  // of the plan, by rank of the inner program
   std::vector<FoldedChannel> channels_;
   std::map<std::tuple<Ranks, Algorithm, Opcode>, Flows> flows_;
-  std::map<std::size_t, std::size_t> sums_of_;  // sums of gradients, by the first rank of each
+  std::map<std::tuple<Ranks, Opcode, double>, Seconds> exchange_times_;  // by the first group and what it does
+  std::map<std::size_t, std::size_t> sums_of_;                           // sums of gradients, by the first rank of each
   Bytes facts_;
 };
 
@@ -525,28 +637,125 @@ double count_instructions(const Plan& plan, const Places& places)
   return 4 * microbatches * static_cast<double>(plan.stages.size() * places.shards());
 }
 
-/// The ways to fold, those with the fewest devices that act first. Of replicas that divide sequences into `parts`,
-/// whole groups act.
-std::vector<Acting> ways_to_fold(const Places& places, std::size_t parts, bool may_fold_shards, bool may_merge_shards)
+/// The fewest replicas from `few` on that are whole groups of those that meet, of each kind, or a part of one group.
+std::size_t whole_groups(std::size_t few, const Workload& workload)
+{
+  const auto divides = [&](std::size_t degree) { return few <= degree || few % degree == 0; };
+  while (!divides(workload.context.degree) || !divides(workload.experts.degree)) ++few;
+  return few;
+}
+
+/// The ways to fold, those with the fewest devices that act first. `times_exchanges`: as Acting has it; otherwise whole
+/// groups of replicas that exchange something act.
+std::vector<Acting> ways_to_fold(const Places& places, const Workload& workload, bool may_fold_shards,
+                                 bool may_merge_shards, bool times_exchanges)
 {
   const std::size_t all = places.replicas();
   std::set<std::size_t> replicas = {all};
   for (const std::size_t each : {std::size_t{1}, std::size_t{2}, 2 * places.replicas_in_site()}) {
-    const std::size_t few = (each + parts - 1) / parts * parts;
+    const std::size_t parts = replicas_that_meet(workload);
+    const std::size_t few = times_exchanges ? whole_groups(each, workload) : (each + parts - 1) / parts * parts;
     if (few < all) replicas.insert(few);
   }
   std::vector<Acting> ways;
   for (const std::size_t few : replicas) {
     if (may_fold_shards) {
-      if (may_merge_shards) ways.push_back({few, true, true});
-      ways.push_back({few, true, false});
+      if (may_merge_shards) ways.push_back({.replicas = few, .only_first_shard = true, .merges_shards = true});
+      ways.push_back({.replicas = few, .only_first_shard = true, .times_exchanges = times_exchanges});
     }
-    if (few < all) ways.push_back({few, false});
+    if (few < all) ways.push_back({.replicas = few, .times_exchanges = times_exchanges});
   }
   const auto acting = [&](const Acting& way) { return way.replicas * (way.only_first_shard ? 1 : places.shards()); };
   std::stable_sort(ways.begin(), ways.end(), [&](const Acting& a, const Acting& b) { return acting(a) < acting(b); });
   return ways;
 }
+
+/// Folds a plan in the first way that it can be folded.
+class PlanFolder {
+ public:
+  PlanFolder(const Plan& plan, const Workload& workload, const Cluster& cluster, bool keeps_stages)
+      : plan_(plan),
+        workload_(workload),
+        cluster_(cluster),
+        places_(plan, workload, cluster),
+        paths_(*cluster.network),
+        keeps_stages_(keeps_stages)
+  {
+  }
+
+  std::variant<FoldedStep, std::string> fold()
+  {
+    if (auto why_not = places_.why_not()) return std::move(*why_not);
+    const auto why_not_shards = places_.why_not_shards();
+    const bool may_merge = !why_not_shards && may_merge_shards();
+    const auto ways = ways_to_fold(places_, workload_, !why_not_shards, may_merge, false);
+    const bool exchanges = has_exchanges(workload_);
+    if (ways.empty() && !exchanges) return fmt::format("its stages have one replica, and {}", *why_not_shards);
+    auto folded = first_of(exchanges ? short_ones(ways) : ways, {});
+    if (std::holds_alternative<FoldedStep>(folded)) return folded;
+    if (exchanges && is_too_long()) {
+      auto timed = first_of(ways_to_fold(places_, workload_, !why_not_shards, false, true),
+                            "transfers and what replicas exchange for their passes do not slow down each other");
+      if (std::holds_alternative<FoldedStep>(timed)) return timed;
+    }
+    if (!may_merge || count_instructions(plan_, places_) < most_instructions_of_shards) return folded;
+    std::vector<Acting> approximate = ways;
+    std::erase_if(approximate, [](const Acting& way) { return !way.merges_shards; });
+    for (Acting& way : approximate) way.ignores_meetings = true;
+    auto merged = first_of(approximate, "transfers do not slow down what shards add up");
+    return std::holds_alternative<FoldedStep>(merged) ? std::move(merged) : std::move(folded);
+  }
+
+ private:
+  /// Whether collectives of shards may be work: others run beside computations, which are those after a pass, unless
+  /// devices wait for them, gathers of a divided sequence, what replicas exchange, and sums of gradients of what
+  /// several shards have.
+  bool may_merge_shards() const
+  {
+    return !keeps_stages_ && plan_.transfers.blocking && !has_exchanges(workload_) &&
+           std::all_of(plan_.stages.begin(), plan_.stages.end(), [&](const Stage& stage) {
+             return stage.grid.blocks() == 1 && shared_parameters(workload_.layers[stage.first_layer], stage.grid) == 0;
+           });
+  }
+
+  bool is_too_long() const
+  {
+    return instructions_of(*make_program(plan_, workload_, cluster_)) > most_played_instructions;
+  }
+
+  /// The ways in which about as many instructions as can be played are left.
+  std::vector<Acting> short_ones(std::vector<Acting> ways) const
+  {
+    std::erase_if(ways, [&](const Acting& way) {
+      const double shards = way.only_first_shard ? static_cast<double>(places_.shards()) : 1;
+      return count_instructions(plan_, places_) * static_cast<double>(way.replicas) / shards > most_played_instructions;
+    });
+    return ways;
+  }
+
+  /// The plan folded in the first way that can be, or why it cannot in the first one. `note`: of the step.
+  std::variant<FoldedStep, std::string> first_of(const std::vector<Acting>& ways, const std::string& note)
+  {
+    std::optional<std::string> first_reason;
+    for (const Acting& way : ways) {
+      auto folded = Folder(plan_, workload_, cluster_, places_, paths_, way).fold();
+      if (auto* reason = std::get_if<std::string>(&folded)) {
+        if (!first_reason) first_reason = std::move(*reason);
+        continue;
+      }
+      auto& [program, links] = std::get<0>(folded);
+      return FoldedStep{plan_, workload_, std::move(program), std::move(links), acting_ranks(places_, way), note};
+    }
+    return first_reason.value_or("groups of replicas that exchange something are all, or have too many instructions");
+  }
+
+  const Plan& plan_;
+  const Workload& workload_;
+  const Cluster& cluster_;
+  Places places_;
+  KnownPaths paths_;
+  bool keeps_stages_;
+};
 
 }  // namespace
 
@@ -554,46 +763,7 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
                                            bool keeps_stages)
 {
   ensure(!plan.stages.empty() && plan.goal.microbatches > 0, "a program needs a feasible plan");
-  if (workload.experts.divides()) return "its replicas divide experts";
-  const Places places(plan, workload, cluster);
-  if (auto why_not = places.why_not()) return std::move(*why_not);
-  auto why_not = places.why_not_shards();
-  // Other collectives of shards run beside computations: those after a pass, unless devices wait for them, gathers of a
-  // divided sequence, and sums of gradients of what several shards have.
-  const bool may_merge =
-      !keeps_stages && plan.transfers.blocking && !workload.context.divides() &&
-      std::all_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
-        return stage.grid.blocks() == 1 && shared_parameters(workload.layers[stage.first_layer], stage.grid) == 0;
-      });
-  const auto ways = ways_to_fold(places, workload.context.degree, !why_not, may_merge);
-  if (ways.empty()) return fmt::format("its stages have one replica, and {}", *why_not);
-  KnownPaths paths(*cluster.network);
-  std::optional<std::string> first_reason;
-  for (const Acting& way : ways) {
-    auto folded = Folder(plan, workload, cluster, places, paths, way).fold();
-    if (const auto* reason = std::get_if<std::string>(&folded)) {
-      if (!first_reason) first_reason = *reason;
-      continue;
-    }
-    auto& [program, links] = std::get<0>(folded);
-    return FoldedStep{plan, workload, std::move(program), std::move(links), acting_ranks(places, way)};
-  }
-  if (!may_merge || why_not || count_instructions(plan, places) < most_instructions_of_shards) return *first_reason;
-  for (const Acting& way : ways) {
-    if (!way.merges_shards) continue;
-    Acting approximate = way;
-    approximate.ignores_meetings = true;
-    auto folded = Folder(plan, workload, cluster, places, paths, approximate).fold();
-    if (std::get_if<std::string>(&folded) != nullptr) continue;
-    auto& [program, links] = std::get<0>(folded);
-    return FoldedStep{plan,
-                      workload,
-                      std::move(program),
-                      std::move(links),
-                      acting_ranks(places, way),
-                      "transfers do not slow down what shards add up"};
-  }
-  return *first_reason;
+  return PlanFolder(plan, workload, cluster, keeps_stages).fold();
 }
 
 }  // namespace isobar::schedules

@@ -34,6 +34,10 @@ struct FoldedStep {
 /// Where shards wait for each other between passes (TransferRules::blocking), their collectives may become work of the
 /// one that acts: they have no events then, and stages of instructions are those of all layers of a device together.
 ///
+/// Of replicas that divide sequences or experts, whole groups act. If that leaves more than most_played_instructions,
+/// fewer act, and what they exchange for their passes takes what it takes alone, among all groups at once, without
+/// flows: then transfers and exchanges do not slow down each other, as the note says.
+///
 /// One replica acts, or two, or those of the first two sites (by the first stage): the fewest whose flows meet on links
 /// as those of the whole plan do (compare_flows). Micro-batches are numbered as if no others were taken.
 ///

@@ -41,7 +41,7 @@ class Refinement {
     classes_ = classes.size();
     std::map<std::size_t, std::size_t> rounds;  // by collective
     for (const auto& kind : kinds) ++rounds[kind.collective];
-    for (const auto& kind : kinds) has_other_rounds_.push_back(rounds[kind.collective] > 1);
+    for (const auto& kind : kinds) has_own_view_.push_back(kind.chain || rounds[kind.collective] > 1);
     find_loads();
   }
 
@@ -145,6 +145,15 @@ class Refinement {
   using Shares = std::vector<std::pair<std::size_t, double>>;
   using Signature = std::vector<std::pair<std::size_t, std::int64_t>>;
 
+  /// Whether flows of two kinds are never under way together.
+  bool excludes(std::size_t kind, std::size_t other) const
+  {
+    const FlowKind& a = kinds_[kind];
+    const FlowKind& b = kinds_[other];
+    if (a.chain && a.chain == b.chain && a.turn != b.turn) return true;
+    return kind != other && a.collective == b.collective && a.lanes == 1;
+  }
+
   /// The shares on a link of the flows that may be under way together with those of a kind.
   Signature signature_of(const Shares& sorted, std::size_t link, bool is_folded, std::size_t kind) const
   {
@@ -155,16 +164,15 @@ class Refinement {
       double passes = 0;
       for (; i < sorted.size() && sorted[i].first == number; ++i) passes += sorted[i].second;
       const std::size_t other = kind_of_class_[number];
-      const bool is_other_round = other != kind && kinds_[other].collective == kinds_[kind].collective;
-      if (is_other_round && kinds_[kind].lanes == 1) continue;
+      if (excludes(kind, other)) continue;
       if (links_[link].is_fat_pipe) passes = 1;
       signature.emplace_back(number, rounded(passes / bandwidth));
     }
     return signature;
   }
 
-  /// What tells apart the flows that a kind meets on a link: nothing, or its number, if it is one of several rounds.
-  std::size_t view_of(std::size_t kind) const { return has_other_rounds_[kind] ? kind + 1 : 0; }
+  /// What tells apart the flows that a kind meets on a link: nothing, or its number, if it does not meet all others.
+  std::size_t view_of(std::size_t kind) const { return has_own_view_[kind] ? kind + 1 : 0; }
 
   /// Divides the classes by those of the links; false if they stay as they are.
   bool refine()
@@ -229,9 +237,9 @@ class Refinement {
   std::vector<FlowState> flows_;
   std::size_t classes_ = 0;
   std::vector<std::size_t> kind_of_class_;
-  std::vector<bool> has_other_rounds_;  // by kind
-  std::vector<double> users_;           // by link
-  std::vector<bool> counts_;            // by link: whether it can be full
+  std::vector<bool> has_own_view_;  // by kind
+  std::vector<double> users_;       // by link
+  std::vector<bool> counts_;        // by link: whether it can be full
 };
 
 }  // namespace

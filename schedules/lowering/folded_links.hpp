@@ -57,8 +57,10 @@ struct FlowEnds {
 struct FlowKind {
   std::vector<std::vector<FlowEnds>> whole;
   std::vector<std::vector<FlowEnds>> folded;
-  std::size_t collective = 0;  // kinds with the same number are rounds of the same collectives
-  std::size_t lanes = 1;       // that may have such flows at a time; 1: nor are other rounds under way then
+  std::size_t collective = 0;             // kinds with the same number are rounds of the same collectives
+  std::size_t lanes = 1;                  // that may have such flows at a time; 1: nor are other rounds under way then
+  std::optional<std::size_t> chain = {};  // kinds of one chain with other turns are not under way together
+  std::size_t turn = 0;
 };
 
 struct FoldedLinks {

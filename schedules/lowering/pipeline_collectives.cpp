@@ -146,9 +146,10 @@ std::vector<std::vector<std::size_t>> PipelineProgram::groups_at(std::size_t fir
   }
   const std::size_t degree = axis == GridAxis::Context ? context_.degree : experts_.degree;
   if (work.replica % degree != 0) return groups;
+  const std::size_t members = std::min(degree, patterns_[work.index].replicas() - work.replica);
   if (axis == GridAxis::WholeExperts) {
     auto& group = groups.emplace_back();
-    for (std::size_t i = 0; i < degree; ++i) {
+    for (std::size_t i = 0; i < members; ++i) {
       for (std::size_t shard = 0; shard < work.shards; ++shard) {
         group.push_back(work_at(work.index, work.replica + i, shard));
       }
@@ -157,7 +158,7 @@ std::vector<std::vector<std::size_t>> PipelineProgram::groups_at(std::size_t fir
   }
   for (std::size_t shard = 0; shard < work.shards; ++shard) {
     auto& group = groups.emplace_back();
-    for (std::size_t i = 0; i < degree; ++i) group.push_back(work_at(work.index, work.replica + i, shard));
+    for (std::size_t i = 0; i < members; ++i) group.push_back(work_at(work.index, work.replica + i, shard));
   }
   return groups;
 }
@@ -282,7 +283,7 @@ void PipelineProgram::add_collectives(const Plan& plan, std::size_t stage, const
   ensure(is_divided_alike_[stage], "replicas that divide parameters have the same shards");
   const std::size_t stride = is_of_experts ? experts_.degree : 1;
   for (std::size_t shard = 0; shard < works_[first_of_stage_[stage]].shards; ++shard) {
-    for (std::size_t first = 0; first < stride; ++first) {
+    for (std::size_t first = 0; first < std::min(stride, patterns_[stage].replicas()); ++first) {
       std::vector<std::size_t> works;
       for (std::size_t i = first; i < patterns_[stage].replicas(); i += stride)
         works.push_back(work_at(stage, i, shard));
@@ -343,7 +344,7 @@ std::vector<PipelineProgram::GradientSync> PipelineProgram::syncs_of(const Plan&
   if (bucket.is_of_experts) {
     std::vector<GradientSync> syncs;
     for (std::size_t shard = 0; shard < works_[first_of_stage_[first]].shards; ++shard) {
-      for (std::size_t part = 0; part < experts_.degree; ++part) {
+      for (std::size_t part = 0; part < std::min(experts_.degree, patterns_[first].replicas()); ++part) {
         GradientSync& sync = syncs.emplace_back();
         sync.name = "sync gradients of experts";
         for (std::size_t i = part; i < patterns_[first].replicas(); i += experts_.degree) {

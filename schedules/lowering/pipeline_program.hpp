@@ -207,6 +207,15 @@ class PipelineProgram : public Program {
 
   Instruction at(std::size_t rank, LaneId lane, std::uint64_t position) const override;
 
+  /// Along which axis a lane's collectives for passes meet; none for other lanes.
+  std::optional<GridAxis> axis_of(std::size_t rank, LaneId lane) const
+  {
+    const ShardLane* const shards = record_of(rank, lane).shards;
+    return shards == nullptr ? std::nullopt : std::optional(shards->axis);
+  }
+  /// Whether a lane brings together those replicas only that have the same experts.
+  bool is_of_experts(std::size_t rank, LaneId lane) const { return record_of(rank, lane).is_of_experts; }
+
  private:
   void add_works(const Plan& plan, const Workload& workload, const Cluster& cluster);
 

@@ -52,6 +52,7 @@ void Collectives::join(LaneState& lane)
 void Collectives::start(Collective& collective)
 {
   collective.joined = 0;
+  if (collective.ends.front()->turn.instruction.time > Seconds(0)) return begin(collective);
   const Opcode opcode = collective.ends.front()->turn.instruction.opcode;
   bool is_same = collective.opcode == opcode;
   collective.opcode = opcode;
@@ -92,8 +93,28 @@ void Collectives::begin(Collective& collective)
     lanes_.begin_running(*end);
     computations_.collective_begins(rank_of(*end));
   }
+  const Seconds time = collective.ends.front()->turn.instruction.time;
+  if (time > Seconds(0)) {
+    collective.timer = call_at((now() + time).value, [this, &collective] {
+      collective.timer = nullptr;
+      state_.last_progress = now();
+      state_.guard.run([&] {
+        end(collective);
+        on_end_();
+      });
+    });
+    return;
+  }
   collective.next_round = 0;
   play_rounds(collective);
+}
+
+void Collectives::end(Collective& collective)
+{
+  for (auto* end : collective.ends) {
+    computations_.collective_ends(rank_of(*end));
+    lanes_.complete(*end);
+  }
 }
 
 /// Starts the next round that has flows between hosts. Without one, all ends have ended.
@@ -104,10 +125,7 @@ void Collectives::play_rounds(Collective& collective)
     start_flows(collective, collective.rounds[collective.next_round++], delay);
     if (collective.flows_left > 0) return;
   }
-  for (auto* end : collective.ends) {
-    computations_.collective_ends(rank_of(*end));
-    lanes_.complete(*end);
-  }
+  end(collective);
   if (turns_) turns_->give_back(collective.links);
 }
 
@@ -131,6 +149,13 @@ void Collectives::complete(const Stream& flow)
   state_.last_progress = now();
   Collective& collective = *flow.sender->collective;
   if (--collective.flows_left == 0) play_rounds(collective);
+}
+
+void Collectives::remove_timers()
+{
+  for (auto& collective : collectives_) {
+    if (collective.timer != nullptr) std::exchange(collective.timer, nullptr)->remove();
+  }
 }
 
 }  // namespace isobar::sim

@@ -11,8 +11,10 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::sim {
@@ -34,17 +36,24 @@ struct Collective {
   std::size_t next_round = 0;
   std::size_t flows_left = 0;    // of the current round
   std::vector<Stream*> streams;  // reused by each round
+  Timer* timer = nullptr;        // for the end of one without flows
 };
 
 /// Collectives: rounds of flows (core/program/collective.hpp). A flow pays the latency of its hop for each of its
 /// messages; then the bytes of all flow at once. A round ends when all its flows have ended; then the next one begins.
-/// Where links take turns, a collective holds those of all its rounds until it ends.
+/// Where links take turns, a collective holds those of all its rounds until it ends. One that has a time of its own
+/// (Instruction::time) has no flows.
 class Collectives {
  public:
-  /// `turns`: of the links; none if all share them.
+  /// `turns`: of the links; none if all share them. `on_end`: called when a collective without flows has ended.
   Collectives(SimulationState& state, Lanes& lanes, Streams& streams, Computations& computations,
-              std::optional<LinkTurns>& turns)
-      : state_(state), lanes_(lanes), streams_(streams), computations_(computations), turns_(turns)
+              std::optional<LinkTurns>& turns, std::function<void()> on_end)
+      : state_(state),
+        lanes_(lanes),
+        streams_(streams),
+        computations_(computations),
+        turns_(turns),
+        on_end_(std::move(on_end))
   {
   }
 
@@ -52,6 +61,8 @@ class Collectives {
   void join(LaneState& lane);
   /// Ends a flow whose last byte has arrived.
   void complete(const Stream& flow);
+  /// Removes all timers. Needed before the process exits.
+  void remove_timers();
 
  private:
   Collective& collective_of(LaneState& lane);
@@ -59,6 +70,7 @@ class Collectives {
   void start(Collective& collective);
   void find_links(Collective& collective);
   void begin(Collective& collective);
+  void end(Collective& collective);
   void play_rounds(Collective& collective);
   void start_flows(Collective& collective, const Round& round, Seconds delay);
 
@@ -67,6 +79,7 @@ class Collectives {
   Streams& streams_;
   Computations& computations_;
   std::optional<LinkTurns>& turns_;
+  std::function<void()> on_end_;
   std::deque<Collective> collectives_;
 };
 

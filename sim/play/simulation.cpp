@@ -165,6 +165,7 @@ class Simulation {
         if (start.timer != nullptr) start.timer->remove();
       }
       streams_.remove_timers();
+      collectives_.remove_timers();
       computations_.remove_timer();
       state_.guard.rethrow();
     }
@@ -319,7 +320,7 @@ class Simulation {
   Streams streams_{state_, links_};
   Transfers transfers_{state_, lanes_, streams_, link_turns_};
   Computations computations_{state_, lanes_};
-  Collectives collectives_{state_, lanes_, streams_, computations_, link_turns_};
+  Collectives collectives_{state_, lanes_, streams_, computations_, link_turns_, [this] { start_what_can(); }};
   Copies copies_{state_, lanes_, streams_};
   std::uint64_t activities_ = 0;     // completed
   std::uint64_t tried_ = 0;          // turns

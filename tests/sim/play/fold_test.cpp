@@ -1,10 +1,14 @@
 #include "schedules/lowering/fold.hpp"
 
+#include "core/costs/exchange_times.hpp"
+#include "core/costs/layer_times.hpp"
 #include "core/costs/nominal_rates.hpp"
+#include "core/model/sharding.hpp"
 #include "core/program/player.hpp"
 #include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "sim/play/simulation.hpp"
+#include "tests/support/experts.hpp"
 #include "tests/support/simulated.hpp"
 
 #include <fmt/format.h>
@@ -97,6 +101,7 @@ struct Shape {
   TransferRules transfers = {};
   bool divides_sequence = false;
   bool clips = true;
+  ExpertParallelism experts = {};  // in every second layer
 };
 
 Workload workload_of(const Shape& shape)
@@ -117,7 +122,11 @@ Workload workload_of(const Shape& shape)
     factor += 0.25;
   }
   workload.layers.back().split->gathered = Bytes(1e6);
-  return workload;
+  if (!shape.experts.divides()) return workload;
+  for (std::size_t i = 1; i < workload.layers.size(); i += 2) {
+    testing_support::add_experts(workload.layers[i], 16, 1'000'000, Flops(1e7), Bytes(2e8));
+  }
+  return with_experts(workload, shape.experts);
 }
 
 /// Shards first, then replicas, then stages.
@@ -128,6 +137,7 @@ Plan plan_of(const Shape& shape)
   plan.goal.microbatches = shape.microbatches * shape.dp;
   plan.sync = shape.sync;
   plan.transfers = shape.transfers;
+  plan.experts = shape.experts;
   const std::size_t parts = shape.has_parts || shape.tp > 1 ? shape.layers : 1;
   for (std::size_t chunk = 0; chunk < shape.pp * shape.chunks; ++chunk) {
     for (std::size_t part = 0; part < parts; ++part) {
@@ -363,6 +373,24 @@ std::vector<Case> cases()
         .dp = 4,
         .schedule = one_f_one_b},
        8},
+      {{.name = "experts inside nodes",
+        .machine = {6, 4},
+        .pp = 2,
+        .dp = 12,
+        .schedule = one_f_one_b,
+        .has_parts = true,
+        .clips = false,
+        .experts = {4}},
+       16},
+      {{.name = "experts over nodes, with shards and zero 1",
+        .machine = {8, 2, Nic::PerGpu},
+        .tp = 2,
+        .dp = 8,
+        .schedule = sequential,
+        .layers = 3,
+        .sync = zero_1,
+        .experts = {4}},
+       8},
       {{.name = "fsdp of a pipeline", .machine = {8, 1}, .pp = 2, .dp = 4, .schedule = one_f_one_b, .sync = fsdp}, 4},
   };
 }
@@ -403,6 +431,8 @@ Shape random_shape(unsigned seed)
   shape.transfers = {random() % 3 == 0, random() % 3 == 0};
   shape.divides_sequence = shape.tp > 1 && random() % 2 == 0;
   shape.clips = random() % 2 == 0;
+  const bool is_listed = shape.has_parts || shape.tp > 1 || shape.layers == 1;
+  if (is_listed && shape.dp % 2 == 0 && random() % 3 == 0) shape.experts = {2, random() % 2 == 0};
   return shape;
 }
 
@@ -421,6 +451,55 @@ TEST(Fold, TakesAsLongAsTheWholePlanWhereverItIsOffered)
   }
   EXPECT_GT(offered, shapes / 2);
   EXPECT_GT(refused, shapes / 20);
+}
+
+/// A step of many micro-batches, played and simulated.
+struct LongStep {
+  double played = 0;
+  double simulated = 0;
+  std::string note;  // or why there is none
+};
+
+LongStep long_step(const Shape& shape, const Platform& platform)
+{
+  const Plan plan = plan_of(shape);
+  const auto folded = schedules::fold(plan, workload_of(shape), platform.cluster());
+  if (const auto* reason = std::get_if<std::string>(&folded)) return {0, 0, *reason};
+  const auto& step = std::get<schedules::FoldedStep>(folded);
+  if (acting_ranks(*step.program) != 1) return {0, 0, "several ranks act"};
+  const auto played = play_program(*step.program, schedules::rates_of(step, platform.cluster()), 1);
+  const auto report = simulate(platform, *step.program, rank_hosts(plan, platform.cluster()), 1, nullptr);
+  return {played.periods[0].step_time.value, report.step_times[0].value, step.note};
+}
+
+// Where all that devices do for a micro-batch comes one after another, it takes what its parts take.
+TEST(Fold, TakesTheTimesOfExchangesWhereStepsAreLong)
+{
+  const Shape shape{.name = "experts of 32 GPUs in 4 nodes",
+                    .machine = {4, 8, Nic::PerGpu},
+                    .dp = 32,
+                    .schedule = sequential,
+                    .layers = 3,
+                    .has_parts = true,
+                    .microbatches = 20000,
+                    .clips = false,
+                    .experts = {32}};
+  const auto text_of_ratios = [&] {
+    const Platform platform = load(shape.machine);
+    const LongStep step = long_step(shape, platform);
+    const Workload workload = workload_of(shape);
+    const Plan plan = plan_of(shape);
+    Seconds each;
+    for (std::size_t layer = 0; layer < 3; ++layer) {
+      const LayerTimes own = times_on(workload, layer, platform.cluster().devices[0]);
+      const auto exchanges = exchange_times(plan, layer, layer, workload, platform.cluster(), GridAxis::Experts);
+      each += own.forward + own.backward + exchanges.forward + exchanges.backward;
+    }
+    const double expected = static_cast<double>(shape.microbatches) * each.value;
+    return fmt::format("{:.3f} {:.9f} {}", step.played / expected, step.simulated / step.played, step.note);
+  };
+  EXPECT_EQ(run_in_child(text_of_ratios, Seconds(120)).output_or_throw(),
+            "1.000 1.000000000 transfers and what replicas exchange for their passes do not slow down each other");
 }
 
 }  // namespace
