@@ -80,6 +80,7 @@ std::string result_to_json(const Result& result)
   }
   if (!devices.empty()) document["devices"] = std::move(devices);
   if (result.acting_devices) document["acting_devices"] = *result.acting_devices;
+  if (!result.folding.empty()) document["folding"] = result.folding;
   return json_lines(document);
 }
 

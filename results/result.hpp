@@ -73,6 +73,7 @@ struct Result {
   std::string compute;
   std::uint64_t activities = 0;
   std::optional<std::size_t> acting_devices = {};            ///< that acted for all equal ones; none: each acted
+  std::string folding = {};                                  ///< what their step leaves out of the whole one, or empty
   std::vector<std::pair<std::string, std::string>> network;  ///< SimGrid's network model and every factor
   std::string simgrid_version;
   Plan plan;  ///< as simulated, without stamp and wall time

@@ -153,6 +153,7 @@ Result result_from_json(const std::string& text, const std::string& name)
   result.compute = reader.optional_text("compute").value_or("");
   result.activities = reader.required_count("activities");
   if (reader.has("acting_devices")) result.acting_devices = reader.required_count("acting_devices");
+  result.folding = reader.optional_text("folding").value_or("");
   read_object(reader, "network", faults, [&result](MappingReader& network) {
     for (const auto& option : network.keys()) result.network.emplace_back(option, network.required_text(option));
   });

@@ -77,10 +77,12 @@ std::string summary_of(const std::string& result_json)
                        text_of(Seconds(stage["idle_s"].get<double>())),
                        text_of(Bytes(stage["peak_memory_bytes"].get<double>()))});
   }
-  const std::string acting = result.contains("acting_devices")
-                                 ? fmt::format("{} of {} devices act for all equal ones; --unfolded plays every one\n",
-                                               result["acting_devices"].get<std::size_t>(), devices.size())
-                                 : "";
+  const std::string acting =
+      result.contains("acting_devices")
+          ? fmt::format("{} of {} devices act for all equal ones{}; --unfolded plays every one\n",
+                        result["acting_devices"].get<std::size_t>(), devices.size(),
+                        result.contains("folding") ? fmt::format(" ({})", result["folding"].get<std::string>()) : "")
+          : "";
   const auto part = [&result](const char* key, const char* format, double unit) {
     return result[key].is_null() ? "" : fmt::format(fmt::runtime(format), result[key].get<double>() * unit);
   };

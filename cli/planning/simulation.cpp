@@ -59,6 +59,7 @@ struct SimulatedStep {
   std::unique_ptr<Program> program;
   std::vector<schedules::LinkUsers> links = {};
   std::vector<std::size_t> acts_for = {};  ///< by rank; empty: each acts for itself
+  std::string note = {};                   ///< FoldedStep::note
 
   /// How many devices act; none: all.
   std::optional<std::size_t> acting_devices() const
@@ -76,7 +77,7 @@ SimulatedStep step_of(const Plan& plan, const compute::AsTrained& trained, bool 
   auto folded = schedules::fold(plan, trained.workload(), trained.cluster(), keeps_stages);
   auto* step = std::get_if<schedules::FoldedStep>(&folded);
   if (step == nullptr) return whole;
-  return {std::move(step->program), std::move(step->links), std::move(step->acts_for)};
+  return {std::move(step->program), std::move(step->links), std::move(step->acts_for), std::move(step->note)};
 }
 
 }  // namespace
@@ -147,6 +148,7 @@ std::string simulate_plan(const Inputs& inputs, const Plan& plan, std::uint64_t 
   }
   result.activities = report.activities;
   result.acting_devices = step.acting_devices();
+  result.folding = step.note;
   result.network = sim::network_settings();
   result.simgrid_version = sim::simgrid_version();
   result.plan = plan;

@@ -107,6 +107,22 @@ class Simulate(CommandTest):
         self.assertIn(f'{folded["acting_devices"]} of 64 devices act for all equal ones; --unfolded plays every one',
                       self.run_isobar("simulate", *inputs, "--plan", plan).stdout)
 
+    def test_one_replica_acts_for_all_that_divide_experts_in_a_long_step(self):
+        platform = self.folder / "nodes.xml"
+        self.run_isobar("platform", "generate", "machine", "examples/dgx_h100.yaml", "--set", "nodes=8", "-o", platform)
+        workload = self.write("experts.yaml", "model: decoder\nlayers: 8\nhidden: 1024\nheads: 8\nvocabulary: 32000\n"
+                              "mlp_layer_types: [experts]\nexperts: 32\ntop_k: 2\nexpert_intermediate: 512\n"
+                              "sequence: 4096\ndtype: bf16\nunit: operator\n")
+        plan = self.make_plan(platform, workload, "--pipeline", 2, "--experts", 32, "--microbatches", 65536, allocator="grid")
+        folded = self.json_of("simulate", platform, workload, "--plan", plan)
+        self.assertEqual(folded["acting_devices"], 2)
+        left_out = "transfers, sums and what replicas exchange for their passes do not slow down each other"
+        self.assertEqual(folded["folding"], left_out)
+        self.assertAlmostEqual(folded["step_time_s"] / json.loads(pathlib.Path(plan).read_text())["predicted"]["step_time_s"], 1, delta=1e-6)
+        self.assertIn(f"2 of 64 devices act for all equal ones ({left_out}); --unfolded plays every one",
+                      self.run_isobar("simulate", platform, workload, "--plan", plan).stdout)
+        self.assertIn("every claim holds", self.run_isobar("verify", platform, workload, plan).stdout)
+
     def test_a_plan_for_another_cluster_is_refused_with_what_differs(self):
         plan = self.make_plan(SKY16, BERT24)
         faults = self.fault_of("simulate", "platforms/sky4.xml", BERT24, "--plan", plan).splitlines()
