@@ -233,7 +233,8 @@ class Folder {
     }
     if (acting_.merges_shards && !acting_.ignores_meetings && shards_meet_others())
       return "collectives of shards meet other flows on their links";
-    FoldedLinks links = compare_flows(kinds, paths_);
+    FoldedLinks links =
+        acting_.times_exchanges ? FoldedLinks{users_of_links(kinds, paths_), {}} : compare_flows(kinds, paths_);
     if (links.unlike) return fmt::format("flows of {} meet others on their links in unlike ways", names[*links.unlike]);
     auto program = std::make_unique<FoldedProgram>(std::move(inner_), ranks_, places_, acting_);
     for (auto& channel : channels_) {
@@ -637,33 +638,25 @@ double count_instructions(const Plan& plan, const Places& places)
   return 4 * microbatches * static_cast<double>(plan.stages.size() * places.shards());
 }
 
-/// The fewest replicas from `few` on that are whole groups of those that meet, of each kind, or a part of one group.
-std::size_t whole_groups(std::size_t few, const Workload& workload)
-{
-  const auto divides = [&](std::size_t degree) { return few <= degree || few % degree == 0; };
-  while (!divides(workload.context.degree) || !divides(workload.experts.degree)) ++few;
-  return few;
-}
-
-/// The ways to fold, those with the fewest devices that act first. `times_exchanges`: as Acting has it; otherwise whole
-/// groups of replicas that exchange something act.
+/// The ways to fold, those with the fewest devices that act first. Whole groups of replicas that exchange something
+/// act.
 std::vector<Acting> ways_to_fold(const Places& places, const Workload& workload, bool may_fold_shards,
-                                 bool may_merge_shards, bool times_exchanges)
+                                 bool may_merge_shards)
 {
   const std::size_t all = places.replicas();
   std::set<std::size_t> replicas = {all};
   for (const std::size_t each : {std::size_t{1}, std::size_t{2}, 2 * places.replicas_in_site()}) {
     const std::size_t parts = replicas_that_meet(workload);
-    const std::size_t few = times_exchanges ? whole_groups(each, workload) : (each + parts - 1) / parts * parts;
+    const std::size_t few = (each + parts - 1) / parts * parts;
     if (few < all) replicas.insert(few);
   }
   std::vector<Acting> ways;
   for (const std::size_t few : replicas) {
     if (may_fold_shards) {
       if (may_merge_shards) ways.push_back({.replicas = few, .only_first_shard = true, .merges_shards = true});
-      ways.push_back({.replicas = few, .only_first_shard = true, .times_exchanges = times_exchanges});
+      ways.push_back({.replicas = few, .only_first_shard = true});
     }
-    if (few < all) ways.push_back({.replicas = few, .times_exchanges = times_exchanges});
+    if (few < all) ways.push_back({.replicas = few});
   }
   const auto acting = [&](const Acting& way) { return way.replicas * (way.only_first_shard ? 1 : places.shards()); };
   std::stable_sort(ways.begin(), ways.end(), [&](const Acting& a, const Acting& b) { return acting(a) < acting(b); });
@@ -688,14 +681,14 @@ class PlanFolder {
     if (auto why_not = places_.why_not()) return std::move(*why_not);
     const auto why_not_shards = places_.why_not_shards();
     const bool may_merge = !why_not_shards && may_merge_shards();
-    const auto ways = ways_to_fold(places_, workload_, !why_not_shards, may_merge, false);
+    const auto ways = ways_to_fold(places_, workload_, !why_not_shards, may_merge);
     const bool exchanges = has_exchanges(workload_);
     if (ways.empty() && !exchanges) return fmt::format("its stages have one replica, and {}", *why_not_shards);
     auto folded = first_of(exchanges ? short_ones(ways) : ways, {});
     if (std::holds_alternative<FoldedStep>(folded)) return folded;
     if (exchanges && is_too_long()) {
-      auto timed = first_of(ways_to_fold(places_, workload_, !why_not_shards, false, true),
-                            "transfers and what replicas exchange for their passes do not slow down each other");
+      auto timed = first_of({{.replicas = 1, .only_first_shard = !why_not_shards, .times_exchanges = true}},
+                            "transfers, sums and what replicas exchange for their passes do not slow down each other");
       if (std::holds_alternative<FoldedStep>(timed)) return timed;
     }
     if (!may_merge || count_instructions(plan_, places_) < most_instructions_of_shards) return folded;
@@ -723,12 +716,14 @@ class PlanFolder {
     return instructions_of(*make_program(plan_, workload_, cluster_)) > most_played_instructions;
   }
 
-  /// The ways in which about as many instructions as can be played are left.
+  /// The ways whose computations and flows are about as many as instructions that can be played.
   std::vector<Acting> short_ones(std::vector<Acting> ways) const
   {
     std::erase_if(ways, [&](const Acting& way) {
       const double shards = way.only_first_shard ? static_cast<double>(places_.shards()) : 1;
-      return count_instructions(plan_, places_) * static_cast<double>(way.replicas) / shards > most_played_instructions;
+      const double flows_of_each = static_cast<double>(replicas_that_meet(workload_));
+      return count_instructions(plan_, places_) / shards * static_cast<double>(way.replicas) * flows_of_each >
+             static_cast<double>(most_played_instructions);
     });
     return ways;
   }
@@ -746,7 +741,7 @@ class PlanFolder {
       auto& [program, links] = std::get<0>(folded);
       return FoldedStep{plan_, workload_, std::move(program), std::move(links), acting_ranks(places_, way), note};
     }
-    return first_reason.value_or("groups of replicas that exchange something are all, or have too many instructions");
+    return first_reason.value_or("groups of replicas that exchange something are all, or have too many flows");
   }
 
   const Plan& plan_;

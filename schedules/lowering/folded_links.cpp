@@ -49,13 +49,17 @@ class Refinement {
   {
     while (refine()) {
     }
-    FoldedLinks result;
-    result.unlike = unlike_kind();
+    return {users(), unlike_kind()};
+  }
+
+  /// The links of which flows of the folded program are fewer, by name.
+  std::vector<LinkUsers> users() const
+  {
+    std::vector<LinkUsers> result;
     for (std::size_t link = 0; link < links_.size(); ++link) {
-      if (std::abs(users_[link] - 1) > 1e-12) result.links.push_back({std::string(links_[link].name), users_[link]});
+      if (std::abs(users_[link] - 1) > 1e-12) result.push_back({std::string(links_[link].name), users_[link]});
     }
-    std::sort(result.links.begin(), result.links.end(),
-              [](const LinkUsers& a, const LinkUsers& b) { return a.link < b.link; });
+    std::sort(result.begin(), result.end(), [](const LinkUsers& a, const LinkUsers& b) { return a.link < b.link; });
     return result;
   }
 
@@ -262,6 +266,11 @@ const KnownPaths::Known& KnownPaths::between(std::size_t from, std::size_t to)
 FoldedLinks compare_flows(const std::vector<FlowKind>& kinds, KnownPaths& paths)
 {
   return Refinement(kinds, paths).compare();
+}
+
+std::vector<LinkUsers> users_of_links(const std::vector<FlowKind>& kinds, KnownPaths& paths)
+{
+  return Refinement(kinds, paths).users();
 }
 
 }  // namespace isobar::schedules

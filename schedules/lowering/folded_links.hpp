@@ -80,4 +80,7 @@ struct FoldedLinks {
 /// Source: colour refinement, as of equitable partitions (Cardon and Crochemore, 1982).
 FoldedLinks compare_flows(const std::vector<FlowKind>& kinds, KnownPaths& paths);
 
+/// FoldedLinks::links alone, whether the flows are alike or not. O(flows · links of a path).
+std::vector<LinkUsers> users_of_links(const std::vector<FlowKind>& kinds, KnownPaths& paths);
+
 }  // namespace isobar::schedules

@@ -498,8 +498,9 @@ TEST(Fold, TakesTheTimesOfExchangesWhereStepsAreLong)
     const double expected = static_cast<double>(shape.microbatches) * each.value;
     return fmt::format("{:.3f} {:.9f} {}", step.played / expected, step.simulated / step.played, step.note);
   };
-  EXPECT_EQ(run_in_child(text_of_ratios, Seconds(120)).output_or_throw(),
-            "1.000 1.000000000 transfers and what replicas exchange for their passes do not slow down each other");
+  EXPECT_EQ(
+      run_in_child(text_of_ratios, Seconds(120)).output_or_throw(),
+      "1.000 1.000000000 transfers, sums and what replicas exchange for their passes do not slow down each other");
 }
 
 }  // namespace
