@@ -26,6 +26,7 @@ struct GridShape {
   std::optional<std::uint64_t> replicas = {};      ///< pipelines
   std::optional<std::uint64_t> tensor = {};        ///< devices that divide each layer
   ShardGrid::Form splits = ShardGrid::Form::OneD;  ///< how they divide it
+  std::optional<std::uint64_t> experts = {};       ///< neighbouring replicas that divide experts; the workload's, then
 };
 
 /// Limits and options of a search. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that
@@ -116,7 +117,8 @@ struct Allocator {
   bool takes_shards = false;       ///< honours its tensor
   bool takes_splits = false;       ///< honours its splits
   bool takes_context = false;      ///< places the parts of a workload whose sequences are divided (with_context)
-  bool takes_experts = false;      ///< places the parts of a workload whose experts are divided (with_experts)
+  bool takes_experts = false;      ///< places the parts of a workload whose experts are divided (with_experts), and is
+                                   ///< asked for each degree that GridShape::experts leaves open
   bool limits_degrees = false;     ///< honours SearchLimits::most_replicas and most_tensor
   bool uses_machines = false;      ///< places layers on one device and its machine, once a step and recomputed
   bool takes_window = false;       ///< honours SearchLimits::window

@@ -16,6 +16,7 @@
 #include "allocators/planners/dtfm.hpp"
 #include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/planners/dtfm_exact.hpp"
+#include "allocators/planners/expert_degrees.hpp"
 #include "allocators/planners/grid.hpp"
 #include "allocators/planners/metis.hpp"
 #include "allocators/played_plan.hpp"
@@ -34,6 +35,7 @@
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
 #include "core/model/routing.hpp"
+#include "core/model/sharding.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "schedules/lowering/played_step.hpp"
@@ -44,6 +46,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <utility>
@@ -415,6 +419,32 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   return plans;
 }
 
+/// The same for each degree of experts that the limits leave open, best first.
+std::vector<Plan> plans_of_degrees(const std::string& name, const Allocator* allocator, const Workload& workload,
+                                   const Cluster& cluster, const Goal& goal, SearchLimits limits)
+{
+  const bool is_open = allocator != nullptr && allocator->takes_experts && !limits.grid.experts && goal.objective == Objective::Step;
+  const auto degrees = is_open ? expert_degrees(workload, cluster, goal) : std::vector<std::size_t>{1};
+  if (limits.time_limit) *limits.time_limit = *limits.time_limit / static_cast<double>(degrees.size());
+  std::vector<Plan> all;
+  Seconds search_time;
+  for (const std::size_t degree : degrees) {
+    const ExpertParallelism experts{degree};
+    auto plans = plans_of(name, allocator, experts.divides() ? with_experts(workload, experts) : workload, cluster,
+                          goal, limits);
+    search_time += plans.front().search_time;
+    std::move(plans.begin(), plans.end(), std::back_inserter(all));
+  }
+  if (degrees.size() == 1) return all;
+  const auto objective = [](const Plan& plan) {
+    return plan.objective.value_or(Seconds(std::numeric_limits<double>::infinity()));
+  };
+  std::stable_sort(all.begin(), all.end(), [&](const Plan& a, const Plan& b) { return objective(a) < objective(b); });
+  while (all.size() > limits.candidates || (all.size() > 1 && all.back().stages.empty())) all.pop_back();
+  for (auto& plan : all) plan.search_time = search_time;
+  return all;
+}
+
 /// The plans of an allocator whose stages may pass through devices that are too small for them, and those whose stages
 /// need not.
 std::vector<Plan> plans_with_offload(const Allocator& allocator, const Workload& workload, const Cluster& cluster,
@@ -560,7 +590,7 @@ Plan allocate(const Allocator& allocator, const Workload& workload, const Cluste
               const SearchLimits& limits)
 {
   return std::move(
-      plans_of(std::string(allocator.name), &allocator, workload, cluster, goal, for_one_plan(limits)).front());
+      plans_of_degrees(std::string(allocator.name), &allocator, workload, cluster, goal, for_one_plan(limits)).front());
 }
 
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
@@ -569,7 +599,7 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
   require_allocator(name);
   const Allocator* allocator = find_allocator(name);
   if (limits.offload && allocator != nullptr) return plans_with_offload(*allocator, workload, cluster, goal, limits);
-  return plans_of(name, allocator, workload, cluster, goal, limits);
+  return plans_of_degrees(name, allocator, workload, cluster, goal, limits);
 }
 
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)
@@ -597,6 +627,7 @@ std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const
 Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
   if (plan.stages.empty()) return plan;
+  if (plan.experts != workload.experts) return priced_for(plan, with_experts(workload, plan.experts), cluster);
   ensure(plan.goal.objective == Objective::Step, "plans for objective step are priced for other inputs");
   const CostModel cost(workload, cluster);
   Plan proposed;
@@ -630,9 +661,9 @@ Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& clust
 void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
-  if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
-  if (plan.routing != other.routing) return;                         // a bound of other work
-  if (uses_machines(plan) != uses_machines(other)) return;           // a bound of plans without machines
+  if (has_shared_stages(plan) && !has_shared_stages(other)) return;            // a bound of chains
+  if (plan.routing != other.routing || plan.experts != other.experts) return;  // a bound of other work
+  if (uses_machines(plan) != uses_machines(other)) return;                     // a bound of plans without machines
   if (plan.goal.objective == Objective::DtFm && !have_same_stages(plan, other)) return;
   if (other.certificate.kind == CertificateKind::Load) {
     if (other.goal.schedule.name != plan.goal.schedule.name) return;

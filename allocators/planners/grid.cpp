@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <limits>
 #include <numeric>
 #include <optional>
 #include <set>
@@ -41,10 +42,14 @@ struct Degrees {
   auto operator<=>(const Degrees&) const = default;
 };
 
+/// How many layers the stages of a grid have.
+enum class Cuts : std::uint8_t { Equal, Balanced };
+
 class Grids {
  public:
-  explicit Grids(const HybridProblem& problem)
+  Grids(const HybridProblem& problem, Cuts cuts)
       : problem_(problem),
+        cuts_(cuts),
         schedule_(require_schedule_of_replicas(problem.goal, grid_allocator.name)),
         cost_(problem.workload, problem.cluster),
         chain_cost_(problem.view.workload, problem.cluster)
@@ -198,16 +203,17 @@ class Grids {
     const auto devices = fastest(depth * replicas * tensor);
     const bool is_searched = !problem_.limits.grid.tensor;
     if (is_searched && tensor > 1 && !share_sites(problem_.cluster, devices, tensor)) return;
-    const std::size_t layers = chain_cost_.layers();
     const std::size_t count = depth * chunks;
+    std::vector<std::size_t> blocks;  // of devices, by stage
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      blocks.push_back(schedules::rank_of_stage(schedule_.folding, stage, depth));
+    }
+    const auto ends = cuts_ == Cuts::Equal ? equal_cuts(count) : balanced_cuts(slowest_of(blocks, devices, depth));
     std::vector<StagePlacement> stages;  // of the first replicas, over the chain
-    std::vector<std::size_t> blocks;     // of devices, by stage
     std::size_t first = 0;
     for (std::size_t stage = 0; stage < count; ++stage) {
-      const std::size_t after = first + layers / count + (stage < layers % count ? 1 : 0);
-      blocks.push_back(schedules::rank_of_stage(schedule_.folding, stage, depth));
-      stages.push_back({devices[blocks.back() * replicas * tensor], first, after - 1});
-      first = after;
+      stages.push_back({devices[blocks[stage] * replicas * tensor], first, ends[stage] - 1});
+      first = ends[stage];
     }
     Plan plan;
     plan.goal = problem_.goal;
@@ -253,6 +259,58 @@ class Grids {
     }
   }
 
+  /// Where each of `count` stages of equally many layers ends, one more the first ones.
+  std::vector<std::size_t> equal_cuts(std::size_t count) const
+  {
+    std::vector<std::size_t> ends;
+    const std::size_t layers = chain_cost_.layers();
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      ends.push_back((stage == 0 ? 0 : ends.back()) + layers / count + (stage < layers % count ? 1 : 0));
+    }
+    return ends;
+  }
+
+  /// By stage, the slowest device of its block.
+  std::vector<std::size_t> slowest_of(const std::vector<std::size_t>& blocks, const std::vector<std::size_t>& devices,
+                                      std::size_t depth) const
+  {
+    const std::size_t size = devices.size() / depth;
+    std::vector<std::size_t> slowest;
+    for (const std::size_t block : blocks) {
+      const auto begin = devices.begin() + static_cast<std::ptrdiff_t>(block * size);
+      slowest.push_back(*std::min_element(begin, begin + static_cast<std::ptrdiff_t>(size),
+                                          [&](auto a, auto b) { return chain_cost_.speed(a) < chain_cost_.speed(b); }));
+    }
+    return slowest;
+  }
+
+  /// Where each stage ends such that the longest time of a stage on its device is least, and each has a layer.
+  std::vector<std::size_t> balanced_cuts(const std::vector<std::size_t>& device_of_stage) const
+  {
+    const std::size_t layers = chain_cost_.layers();
+    const std::size_t count = device_of_stage.size();
+    constexpr Seconds never(std::numeric_limits<double>::infinity());
+    // By stage and its end: the longest time of a stage so far, and where this one begins.
+    std::vector<std::vector<std::pair<Seconds, std::size_t>>> best(count, {layers + 1, {never, 0}});
+    for (std::size_t stage = 0; stage < count; ++stage) {
+      for (std::size_t end = stage + 1; end + (count - stage - 1) <= layers; ++end) {
+        for (std::size_t begin = stage; begin < end; ++begin) {
+          if (stage == 0 && begin > 0) break;
+          const Seconds before = stage == 0 ? Seconds(0) : best[stage - 1][begin].first;
+          const Seconds longest = std::max(before, chain_cost_.compute_time(device_of_stage[stage], begin, end - 1));
+          if (longest < best[stage][end].first) best[stage][end] = {longest, begin};
+        }
+      }
+    }
+    std::vector<std::size_t> ends(count);
+    std::size_t end = layers;
+    for (std::size_t stage = count; stage-- > 0;) {
+      ends[stage] = end;
+      end = best[stage][end].second;
+    }
+    return ends;
+  }
+
   void add_all(std::vector<Plan> plans) { std::move(plans.begin(), plans.end(), std::back_inserter(proposals_.plans)); }
 
   std::string reason_of_none() const
@@ -270,6 +328,7 @@ class Grids {
   }
 
   const HybridProblem& problem_;
+  Cuts cuts_;
   const schedules::Schedule& schedule_;
   CostModel cost_;
   CostModel chain_cost_;
@@ -282,7 +341,12 @@ class Grids {
 
 Proposals propose_grids(const HybridProblem& problem)
 {
-  return Grids(problem).proposals();
+  return Grids(problem, Cuts::Equal).proposals();
+}
+
+Proposals propose_balanced_grids(const HybridProblem& problem)
+{
+  return Grids(problem, Cuts::Balanced).proposals();
 }
 
 }  // namespace isobar::allocators

@@ -20,7 +20,8 @@ namespace isobar::allocators {
 /// sites also hierarchically.
 ///
 /// Of a workload whose sequences are divided into c parts, d is a multiple of c, and each next c replicas take the
-/// parts of one micro-batch after another. Each layer is then a part of its stage.
+/// parts of one micro-batch after another. Each layer is then a part of its stage. So are those of a workload whose
+/// experts are divided.
 ///
 /// A baseline: every grid is tried, but layers, shares and the order of devices are not searched.
 /// O(speeds x divisors of D squared) proposals of D replicas. Deterministic.
@@ -29,6 +30,10 @@ namespace isobar::allocators {
 /// (arXiv 2104.04473).
 /// @throws InputError for a schedule whose orders an allocator makes for one placement.
 Proposals propose_grids(const HybridProblem& problem);
+
+/// The same with stages whose layers take the slowest of their devices about equally long, each from one layer on, in
+/// place of equally many: the least longest time of a stage. O(layers squared) more for each depth.
+Proposals propose_balanced_grids(const HybridProblem& problem);
 
 inline constexpr Allocator grid_allocator = {
     .name = "grid",
