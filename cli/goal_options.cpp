@@ -176,7 +176,8 @@ void GoalOptions::add_divisions_to(CLI::App& command)
                                  fmt::join(context_exchange_names(), ", ")));
   add_count(command, "--experts", experts,
             fmt::format("neighbouring replicas, also those of --context, that divide the experts of each layer ({}; "
-                        "workloads whose layers have experts; default: 1)",
+                        "workloads whose layers have experts; default: the best number, if each layer is one of "
+                        "attention or of experts, as with unit: operator)",
                         allocators_with(&Allocator::takes_experts)));
   add_count(command, "--experts-tensor", experts_tensor,
             "1: each shard of these replicas has whole experts (default: a part of every expert, as of all else)");
@@ -341,6 +342,7 @@ allocators::SearchLimits GoalOptions::limits(const std::string& allocator) const
     limits.grid.replicas = grid.replicas;
   }
   if (has(&allocators::Allocator::takes_shards)) limits.grid.tensor = grid.tensor;
+  if (has(&allocators::Allocator::takes_experts)) limits.grid.experts = experts;
   if (splits && has(&allocators::Allocator::takes_splits)) {
     limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
   }

@@ -521,9 +521,29 @@ class Hybrids {
 
 }  // namespace
 
+namespace {
+
+/// Grids of both kinds, within the limits of degrees.
+Proposals propose_grids_of_experts(const HybridProblem& problem)
+{
+  Proposals proposals = propose_grids(problem);
+  auto balanced = propose_balanced_grids(problem);
+  std::move(balanced.plans.begin(), balanced.plans.end(), std::back_inserter(proposals.plans));
+  const auto& [most_replicas, most_tensor] = std::pair(problem.limits.most_replicas, problem.limits.most_tensor);
+  std::erase_if(proposals.plans, [&](const Plan& plan) {
+    const auto& replicas = plan.stages.front().replicas;
+    return replicas.size() > most_replicas.value_or(replicas.size()) ||
+           replicas.front().shards.size() > most_tensor.value_or(most_shards);
+  });
+  return proposals;
+}
+
+}  // namespace
+
 Proposals propose_hybrids(const HybridProblem& problem)
 {
   if (problem.goal.objective == Objective::DtFm) return propose_by_dtfm(problem);
+  if (problem.workload.experts.divides()) return propose_grids_of_experts(problem);
   return Hybrids(problem).proposals();
 }
 
