@@ -115,15 +115,16 @@ class Experts(CommandTest):
                 plan, _ = self.planned(*shape, "--microbatches", str(MICROBATCHES))
                 self.assertEqual(plan["experts"], {"degree": int(shape[1])})
 
-    def test_one_part_is_none(self):
+    def test_without_a_number_the_best_one_is_taken(self):
         shape = ["--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "8"]
-        whole, of_whole = self.planned(*shape)
-        self.assertNotIn("experts", whole)
-        one, of_one = self.planned("--experts", "1", *shape)
-        for each in (whole, one):
-            del each["wall"]
-        self.assertEqual(one, whole)
-        self.assertEqual(of_one["step_time_s"], of_whole["step_time_s"])
+        steps = {}
+        for degree in (1, 2, 4, 8):
+            plan, _ = self.planned("--experts", str(degree), *shape)
+            self.assertEqual(plan.get("experts", {"degree": 1}), {"degree": degree})
+            steps[degree] = plan["predicted"]["step_time_s"]
+        best, _ = self.planned(*shape)
+        self.assertEqual(best["predicted"]["step_time_s"], min(steps.values()))
+        self.assertEqual(steps[best["experts"]["degree"]], min(steps.values()))
 
     def test_links_carry_the_bytes_of_the_closed_form(self):
         """Each rank sends its tokens to 7 of 8 ranks, 4 times a layer and micro-batch, and once a step gradients of what are
