@@ -16,7 +16,10 @@
 #include "allocators/schedule_numbers.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/text/quantity_text.hpp"
 #include "schedules/lowering/replicas.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
@@ -527,14 +530,20 @@ namespace {
 Proposals propose_grids_of_experts(const HybridProblem& problem)
 {
   Proposals proposals = propose_grids(problem);
+  if (proposals.plans.empty()) return proposals;
   auto balanced = propose_balanced_grids(problem);
   std::move(balanced.plans.begin(), balanced.plans.end(), std::back_inserter(proposals.plans));
-  const auto& [most_replicas, most_tensor] = std::pair(problem.limits.most_replicas, problem.limits.most_tensor);
+  const std::uint64_t most_replicas = problem.limits.most_replicas.value_or(problem.cluster.devices.size());
+  const std::uint64_t most_tensor = problem.limits.most_tensor.value_or(most_shards);
   std::erase_if(proposals.plans, [&](const Plan& plan) {
     const auto& replicas = plan.stages.front().replicas;
-    return replicas.size() > most_replicas.value_or(replicas.size()) ||
-           replicas.front().shards.size() > most_tensor.value_or(most_shards);
+    return replicas.size() > most_replicas || replicas.front().shards.size() > most_tensor;
   });
+  if (proposals.plans.empty()) {
+    proposals.reason =
+        fmt::format("no grid with experts in {} has at most {} of at most {}", text_of(problem.workload.experts),
+                    counted(most_replicas, "replica"), counted(most_tensor, "shard"));
+  }
   return proposals;
 }
 

@@ -101,6 +101,10 @@ TEST(ExpertDegrees, HybridIsNeverSlowerThanGridAndBalancesStagesOfUnequalDevices
   limits.most_replicas = 4;
   const Plan plan = allocate("hybrid", divided, unequal, goal(), limits);
   EXPECT_EQ(plan.stages.front().replicas.size(), 4U);
+  limits.most_replicas = 2;
+  EXPECT_EQ(allocate("hybrid", divided, unequal, goal(), limits).reason,
+            "no grid with experts in groups of 4 replicas has at most 2 replicas of at most 16 shards");
+  EXPECT_LE(allocate("hybrid", workload, unequal, goal(), limits).stages.front().replicas.size(), 2U);
 }
 
 }  // namespace
