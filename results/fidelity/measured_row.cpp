@@ -123,11 +123,30 @@ class RowCells {
     return degrees;
   }
 
-  std::vector<double> blocks(const char* column, std::size_t stages) const
+  /// Into how many parts experts are divided, and perhaps that shards have whole ones: 8, or 8 etp 1.
+  void experts(const char* column, MeasuredRow& row) const
+  {
+    const std::string& cell = text(column);
+    if (cell.empty()) return;
+    const std::size_t space = std::min(cell.find(' '), cell.size());
+    row.expert_degree = count_of(column, cell.substr(0, space), 1, most_devices);
+    if (space == cell.size()) return;
+    row.has_whole_experts = cell.substr(space + 1) == "etp 1";
+    if (row.has_whole_experts) return;
+    fault(column, fmt::format("{} is not known; write etp 1, or the number alone where tp divides experts, too",
+                              in_quotes(cell.substr(space + 1))));
+  }
+
+  /// Of each stage, or of each chunk in the order of the layers: 11+13; 4*3 are three times 4.
+  std::vector<double> blocks(const char* column, std::size_t stages, std::size_t chunks) const
   {
     std::vector<double> blocks;
-    for (const auto& piece : pieces_of(text(column), '+')) blocks.push_back(number_of(column, piece));
-    if (!blocks.empty()) require_one_a_stage(column, blocks.size(), stages);
+    for (const auto& piece : pieces_of(text(column), '+')) {
+      const std::size_t star = std::min(piece.find('*'), piece.size());
+      const auto times = star == piece.size() ? 1 : count_of(column, piece.substr(star + 1), 1, most_devices);
+      blocks.insert(blocks.end(), times, number_of(column, piece.substr(0, star)));
+    }
+    if (!blocks.empty() && blocks.size() != chunks) require_one_a_stage(column, blocks.size(), stages);
     return blocks;
   }
 
@@ -227,7 +246,7 @@ MeasuredRow row_of(const RowCells& cells, const std::string& file, int line)
   row.tensor_degrees = cells.degrees("tp", row.pipeline_degree);
   row.data_degrees = cells.degrees("dp", row.pipeline_degree);
   cells.context("cp", row);
-  row.expert_degree = cells.count("ep", 1, most_devices).value_or(1);
+  cells.experts("ep", row);
   row.virtual_stages = cells.count("virtual_stages", 1, 1000);
   row.zero_stage = cells.count("zero", 0, 3).value_or(0);
   row.sequence_parallel = cells.count("sequence_parallel", 0, 1).value_or(0) == 1;
@@ -235,7 +254,7 @@ MeasuredRow row_of(const RowCells& cells, const std::string& file, int line)
   row.micro_batch = cells.count("micro_batch", 1, most_samples);
   row.schedule = cells.text("schedule");
   row.recompute = cells.choice("recompute", recomputation_names);
-  row.blocks = cells.blocks("layers", row.pipeline_degree);
+  row.blocks = cells.blocks("layers", row.pipeline_degree, row.pipeline_degree * row.virtual_stages.value_or(1));
   row.devices = cells.text("devices");
   row.plan = cells.path(cells.text("plan"));
   for (const auto& profile : pieces_of(cells.text("profiles"), ';')) row.profiles.push_back(cells.path(profile));

@@ -70,6 +70,7 @@ struct MeasuredRow {
   std::size_t context_degree = 1;
   std::optional<ContextExchange> context_exchange = {};  ///< if it is known
   std::size_t expert_degree = 1;
+  bool has_whole_experts = false;  ///< expert tensor parallelism of degree 1; otherwise shards divide each expert
   std::optional<std::size_t> virtual_stages = {};
   std::size_t zero_stage = 0;  ///< of ZeRO, 0 to 3
   bool sequence_parallel = false;
@@ -77,7 +78,7 @@ struct MeasuredRow {
   std::optional<std::uint64_t> micro_batch = {};  ///< samples
   std::string schedule;
   std::optional<Recomputation> recompute = {};
-  std::vector<double> blocks;  ///< of each stage, decimals where a block is cut; empty: even
+  std::vector<double> blocks;  ///< of each stage, or of each chunk, decimals where a block is cut; empty: even
   std::string devices;         ///< "": in the order of the platform
   std::string plan;
   std::vector<std::string> profiles;

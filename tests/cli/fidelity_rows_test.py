@@ -44,6 +44,21 @@ micro_batch: 1
 dtype: bf16
 optimizer: adam
 """
+MIXTURE = """model: decoder
+layers: 8
+mlp_layer_types: [dense, experts*7]
+hidden: 2048
+heads: 16
+kv_heads: 8
+vocabulary: 32000
+intermediate: 4096
+experts: 16
+top_k: 2
+expert_intermediate: 2048
+sequence: 1024
+dtype: bf16
+optimizer: adam
+"""
 PARTS = ["products_s", "attention_s", "memory_bound_s", "launch_s", "tensor_s", "pipeline_s", "data_s", "bubble_s", "update_s"]
 SMALL_HEAD = "vocabulary=256"  # stages of as many blocks take about as long
 A100_FP16 = 312e12  # FLOP/s
@@ -60,6 +75,7 @@ class Rows(CommandTest):
         self.mixed = self.write("mixed.yaml", MIXED)
         self.gpt = self.write("gpt.yaml", GPT)
         self.llama = self.write("llama.yaml", LLAMA)
+        self.mixture = {"workload": self.write("mixture.yaml", MIXTURE), "framework": "megatron-core-0.8"}
 
     def table(self, *rows):
         text = io.StringIO()
@@ -412,6 +428,38 @@ class Workloads(Rows):
             with self.subTest(cells=cells):
                 self.assertEqual((one["status"], one["folded"], other["folded"]), ("predicted", True, False))
                 self.assertAlmostEqual(other["predicted_s"] / one["predicted_s"], 1, delta=1e-6)
+
+    def test_shards_have_whole_experts_or_a_part_of_each(self):
+        cells = self.mixture | {"tp": 2, "dp": 4, "sequence_parallel": 1}
+        whole, parts = self.predicted(cells | {"ep": "8 etp 1"}, cells | {"ep": 4})
+        self.assertLess(whole["parts"]["products_s"], parts["parts"]["products_s"])  # wider products
+        one, other = self.steps(cells | {"tp": 1, "dp": 8, "ep": "8 etp 1"}, cells | {"tp": 1, "dp": 8, "ep": 8})
+        self.assertEqual(one, other)
+        self.assert_unsupported((cells | {"ep": "1 etp 1"}, "ep: 1 parts of whole experts for groups of 2 shards; plans have a "
+                                                            "multiple of them"))
+
+    def test_blocks_of_multi_token_prediction_are_on_the_last_stage(self):
+        cells = self.mixture | {"pp": 2, "ep": 2, "dp": 2}
+        further = cells | {"overrides": "mtp_layers=1"}
+        plain, predicts, moved = self.steps(cells, further, further | {"layers": "5+3"})
+        self.assertLess(plain, moved)
+        self.assertLess(moved, predicts)
+
+    def test_chunks_have_the_blocks_that_a_row_says(self):
+        cells = self.mixture | {"pp": 2, "dp": 2, "virtual_stages": 2, "schedule": "interleaved"}
+        even, same, uneven = self.steps(cells, cells | {"layers": "2*4"}, cells | {"layers": "4+1+3+0"})
+        self.assertEqual(even, same)
+        self.assertLess(even, uneven)
+
+    def test_blocks_of_one_part_are_layers(self):
+        lists = {"layer_types": "[full, none]", "mlp_layer_types": "[none, dense]", "layers": 16}
+        text = "".join(f"{key}: {value}\n" for key, value in lists.items()) + "".join(
+            line + "\n" for line in MIXTURE.splitlines() if line.split(":")[0] not in lists | {"experts": 0, "top_k": 0, "expert_intermediate": 0})
+        parts = {"workload": self.write("parts.yaml", text), "framework": "megatron-core-0.8", "pp": 2, "layers": "8+8"}
+        pairs = parts | {"workload": self.write("pairs.yaml", text.replace("[full, none]", "[full]").replace("[none, dense]", "[dense]")
+                                                .replace("layers: 16", "layers: 8")), "layers": "4+4"}
+        one, other = self.steps(parts, pairs)
+        self.assertTrue(1 <= one / other < 1.2, one / other)  # a block waits for the host as a whole
 
     def test_says_what_a_row_leaves_open(self):
         known = [{"micro_batch": size, "global_batch": 8} for size in (1, 2, 4, 8)]

@@ -150,6 +150,25 @@ TEST(MeasuredRow, UnknownCellsAreNoneAndDegreesOne)
   EXPECT_TRUE(row.profiles.empty());
 }
 
+TEST(MeasuredRow, BlocksMayBeOfEachChunkAndRepeat)
+{
+  const auto blocks_of = [](const std::string& cell) {
+    return rows_of(header + row_with({{"pp", "2"}, {"tp", ""}, {"dp", ""}, {"virtual_stages", "3"}, {"layers", cell}}))
+        .front()
+        .blocks;
+  };
+  EXPECT_THAT(blocks_of("1+2*4+0"), ElementsAre(1, 2, 2, 2, 2, 0));
+  EXPECT_THAT(blocks_of("4+5"), ElementsAre(4, 5));
+}
+
+TEST(MeasuredRow, ShardsMayHaveWholeExperts)
+{
+  EXPECT_FALSE(rows_of(header + row_with({{"ep", "8"}})).front().has_whole_experts);
+  const auto rows = rows_of(header + row_with({{"ep", "8 etp 1"}}));
+  EXPECT_TRUE(rows.front().has_whole_experts);
+  EXPECT_EQ(rows.front().expert_degree, 8);
+}
+
 TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
 {
   const auto fault_with = [](const std::map<std::string, std::string>& cells) {
@@ -168,6 +187,12 @@ TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
             "InputError f.csv:2: dp: \"x\" is wrong; write a whole number from 1 to 1048576");
   EXPECT_EQ(fault_with({{"layers", "8+-1+17"}}),
             "InputError f.csv:2: layers: \"-1\" is wrong; write a number from 0 to 1e15");
+  EXPECT_EQ(fault_with({{"layers", "8*0"}}),
+            "InputError f.csv:2: layers: \"0\" is wrong; write a whole number from 1 to 1048576");
+  EXPECT_EQ(
+      fault_with({{"ep", "8 etp 2"}}),
+      "InputError f.csv:2: ep: \"etp 2\" is not known; write etp 1, or the number alone where tp divides experts, "
+      "too");
   EXPECT_EQ(fault_with({{"zero", "4"}}), "InputError f.csv:2: zero: \"4\" is wrong; write a whole number from 0 to 3");
   EXPECT_EQ(fault_with({{"overrides", "layers"}}),
             "InputError f.csv:2: overrides: \"layers\" is not a setting; write key=value, several separated by ;");
