@@ -22,6 +22,8 @@ struct Row {
     double tf32;
     double fp16;
     double bf16;
+    double fp8;
+    double fp4;
     double memory_mib;
     double memory_bandwidth;  // GB/s
     double inside_bandwidth;
@@ -57,6 +59,8 @@ DeviceType type_of(const Row& row)
   type.tf32 = known_rate(row.numbers.tf32);
   type.fp16 = rate(row.numbers.fp16);
   type.bf16 = known_rate(row.numbers.bf16);
+  type.fp8 = known_rate(row.numbers.fp8);
+  type.fp4 = known_rate(row.numbers.fp4);
   type.memory = Bytes(row.numbers.memory_mib * 0x1p20);
   type.memory_bandwidth = BytesPerSecond(row.numbers.memory_bandwidth * 1e9);
   type.inside_bandwidth = BytesPerSecond(row.numbers.inside_bandwidth * 1e9);

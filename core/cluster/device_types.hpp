@@ -19,6 +19,8 @@ struct DeviceType {
   std::optional<FlopsPerSecond> tf32;    ///< on tensor cores; absent for types without it
   FlopsPerSecond fp16;                   ///< on tensor cores if the type has them, accumulating in float32
   std::optional<FlopsPerSecond> bf16;    ///< on tensor cores; absent for types without it
+  std::optional<FlopsPerSecond> fp8;     ///< likewise, accumulating in float32
+  std::optional<FlopsPerSecond> fp4;     ///< likewise; such types apply scales of a few numbers
   Bytes memory;                          ///< that the driver reports in total
   BytesPerSecond memory_bandwidth;
   BytesPerSecond inside_bandwidth;  ///< to the other devices of its node, per direction: NVLink if it has it, else PCIe
