@@ -30,6 +30,7 @@ set(ISOBAR_PUBLIC_HEADERS
     core/jobs/mix.hpp
     core/model/decoder/decoder_sizes.hpp
     core/model/dtype.hpp
+    core/model/product_recipe.hpp
     core/model/framework.hpp
     core/model/model_sizes.hpp
     core/model/routing.hpp

@@ -3,6 +3,7 @@
 #include "core/model/dtype.hpp"
 #include "core/model/framework.hpp"
 #include "core/model/model_sizes.hpp"
+#include "core/model/product_recipe.hpp"
 #include "core/model/sharding.hpp"
 #include "core/model/training.hpp"
 #include "core/spmd/device_rates.hpp"
@@ -121,6 +122,8 @@ struct Experts {
   /// What comes to them if they are elsewhere: all tokens' hidden states, once for each expert of a token. As much
   /// comes back.
   Bytes dispatched;
+  /// The part of `dispatched` that takes as long as what is sent: less where software sends a token to each node once.
+  double exchanged_fraction = 1;
 };
 
 /// The smallest piece of a model that can be placed. Work and sizes are for one micro-batch.
@@ -173,7 +176,8 @@ struct Workload {
   /// Where experts are divided: the most tokens that come to the experts of a device in a pass, over the mean.
   double expert_imbalance = 1;
   DType dtype = DType::Float32;
-  bool has_tf32_products = false;  ///< matrix products of float32 numbers round them to TF32
+  bool has_tf32_products = false;              ///< matrix products of float32 numbers round them to TF32
+  ProductRecipe recipe = ProductRecipe::None;  ///< of the products of linears; counts with ComputeModel::Operators
   ComputeModel compute = ComputeModel::Rate;
   std::string framework;  ///< the software that trains, whose constants ComputeModel::Operators takes; "": none named
   std::optional<Framework> changed_framework = {};  ///< its flags, where they are not those of the named one

@@ -551,6 +551,26 @@ struct FaultPlace {
   bool needs_framework = true;  ///< with compute: operators; otherwise an override gives it
 };
 
+/// In which numbers products are computed.
+void read_products(MappingReader& file, Workload& workload)
+{
+  std::vector<std::string> names = {"tf32", "float32"};
+  const auto recipes = product_recipe_names();
+  names.insert(names.end(), recipes.begin(), recipes.end());
+  const auto products = file.optional_choice("matmul_dtype", names);
+  if (!products) return;
+  workload.has_tf32_products = *products == "tf32";
+  workload.recipe = product_recipe_from_name(*products).value_or(ProductRecipe::None);
+  if (workload.has_tf32_products && workload.dtype != DType::Float32) {
+    file.add_fault("matmul_dtype",
+                   fmt::format("tf32 is for float32, not for {}; leave it out", name_of(workload.dtype)));
+  }
+  if (workload.recipe != ProductRecipe::None && size_of(workload.dtype) != 2) {
+    file.add_fault("matmul_dtype", fmt::format("{} is for models in 16 bits, not for {}; write dtype: bf16", *products,
+                                               name_of(workload.dtype)));
+  }
+}
+
 Workload workload_from_document(const DocumentNode& document, const std::string& name, const FaultPlace& place)
 {
   FaultList faults(place.file);
@@ -566,13 +586,7 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     workload.sequence = file.required_count("sequence", 1, longest_sequence);
   }
   if (const auto dtype = file.optional_choice("dtype", dtype_names())) workload.dtype = *dtype_from_name(*dtype);
-  if (const auto products = file.optional_choice("matmul_dtype", {"tf32", "float32"})) {
-    workload.has_tf32_products = *products == "tf32";
-    if (workload.has_tf32_products && workload.dtype != DType::Float32) {
-      file.add_fault("matmul_dtype",
-                     fmt::format("tf32 is for float32, not for {}; leave it out", name_of(workload.dtype)));
-    }
-  }
+  read_products(file, workload);
   const auto compute = file.optional_choice("compute", compute_model_names());
   if (compute) workload.compute = *compute_model_from_name(*compute);
   const bool has_framework = file.optional("framework") != nullptr;

@@ -61,6 +61,10 @@ void require_executable(const Workload& workload)
   if (workload.has_tf32_products) {
     refuse("matmul_dtype: tf32 is only simulated; leave it out to execute in float32");
   }
+  if (workload.recipe != ProductRecipe::None) {
+    refuse(fmt::format("matmul_dtype: {} is only simulated; leave it out to execute in {}", name_of(workload.recipe),
+                       name_of(workload.dtype)));
+  }
 }
 
 }  // namespace
