@@ -40,7 +40,8 @@ struct LayerCost {
   Seconds backward_weight;
   Seconds update;
   PassParts parts;
-  double exchanged_fraction = 1;  ///< Split::exchanged_fraction
+  double exchanged_fraction = 1;   ///< Split::exchanged_fraction
+  double dispatched_fraction = 1;  ///< Experts::exchanged_fraction
 
   Seconds both() const { return forward + backward; }
 };
@@ -78,7 +79,7 @@ class Training {
         });
         for (const auto& [type, cost] : costs) take_times(type, layer, stage, *cost);
         const std::string& first = cluster_.devices[first_device_of(index)].type;
-        set_exchanges(layer, stage, costs.at(first)->exchanged_fraction);
+        set_exchanges(layer, stage, *costs.at(first));
         const auto slowest =
             std::ranges::max_element(costs, {}, [](const auto& entry) { return entry.second->both(); });
         parts[index] += slowest->second->parts;
@@ -92,7 +93,7 @@ class Training {
       for (const auto& name : devices_of(plan_)) own_cluster_.devices[index_of_.at(name)].interference = beside_gathers;
     }
     own_.memory_model = MemoryModel::System;
-    own_.state = state_of(framework_, own_.dtype);
+    own_.state = state_of(framework_, given_);
     own_.state->gathered = size_of(plan_.sync.gathered);
     own_.workspace = framework_.memory.context + block_gradients();
     own_.prices = nullptr;
@@ -200,6 +201,11 @@ class Training {
         exchange_times(plan_, stage, block_of(given_, layer).first, given_, cluster_, GridAxis::Context);
     division.forward_exchange = exchange.forward;
     division.backward_exchange = exchange.backward;
+    const double part =
+        framework_.dispatches_once_a_node ? dispatched_once_a_node(plan_, stage, layer, given_, cluster_) : 1;
+    const auto of_experts = exchange_times(plan_, stage, layer, given_, cluster_, GridAxis::Experts, part);
+    division.forward_dispatch = of_experts.forward;
+    division.backward_dispatch = of_experts.backward;
     if (const auto* profile = measurements_.layers_of(type)) return measured_cost(*profile, stage, layer, division);
     const DeviceConstants device = measurements_.constants_of(type);
     const auto time =
@@ -219,13 +225,15 @@ class Training {
     cost.backward = std::max(cost.backward - time.hidden_backward, Seconds(0));
     cost.parts.tensor = collectives.forward + collectives.backward - time.hidden_forward - time.hidden_backward;
     if (attention_widths(given_, layer)) cost.parts.tensor += exchange.forward + exchange.backward;
-    const auto of_experts = exchange_times(plan_, stage, layer, given_, cluster_, GridAxis::Experts);
     cost.parts.tensor += of_experts.forward + of_experts.backward;
+    cost.dispatched_fraction = part;
     add_repeated_collectives(repeated_part(layer, division) * collectives.forward, cost);
     const double parameters = parameters_of_shard(given_, layer, division.shards, framework_);
-    // Replicas that divide updates zero and clip all gradients nevertheless.
-    cost.update = update_time(parameters, device, framework_) +
-                  updated_by(plan_, stage, layer) * gradient_time(parameters, device, framework_);
+    // Replicas that divide updates zero and clip all gradients nevertheless, and have copies of all weights.
+    cost.update =
+        update_time(parameters, device, framework_) +
+        updated_by(plan_, stage, layer) * (gradient_time(parameters, device, framework_) +
+                                           weight_copy_time(given_, layer, division.shards, device, framework_));
     return cost;
   }
 
@@ -360,11 +368,12 @@ class Training {
                                   {{shards, of_shard}}};
   }
 
-  void set_exchanges(std::size_t index, const Stage& stage, double exchanged_fraction)
+  void set_exchanges(std::size_t index, const Stage& stage, const LayerCost& cost)
   {
     Layer& layer = own_.layers[index];
     const std::size_t shards = stage.replicas.front().shards.size();
-    if (layer.split) layer.split->exchanged_fraction = exchanged_fraction;
+    if (layer.split) layer.split->exchanged_fraction = cost.exchanged_fraction;
+    if (layer.experts) layer.experts->exchanged_fraction = cost.dispatched_fraction;
     // Training software computes gradients of what all shards have in each of them alike, and adds up nothing, unless
     // shards divide the sequence.
     if (shards > 1 && stage.grid.form == ShardGrid::Form::OneD) {

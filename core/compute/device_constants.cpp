@@ -131,6 +131,8 @@ DeviceConstants constants_of_row(const Row& row)
   device.has_bf16 = sheet.bf16.has_value();
   device.tf32 = sheet.tf32;
   device.fp32 = sheet.float32;
+  device.fp8 = sheet.fp8;
+  device.fp4 = sheet.fp4;
   device.memory_bandwidth = sheet.memory_bandwidth;
   device.products = row.products;
   device.scalar = row.scalar;
@@ -185,6 +187,24 @@ Seconds DeviceConstants::product_time(DType dtype, bool rounds, double m, double
   return dtype == DType::Float32 ? std::min(on_tensor_cores, time(fp32, scalar)) : on_tensor_cores;
 }
 
+std::optional<FlopsPerSecond> DeviceConstants::peak(ProductRecipe recipe) const
+{
+  const RecipeCosts& costs = costs_of(recipe);
+  if (costs.has_blocks && !fp4) return std::nullopt;
+  return costs.is_4bit ? fp4 : fp8;
+}
+
+Seconds DeviceConstants::product_time(ProductRecipe recipe, double m, double n, double k, bool of_gradients) const
+{
+  constexpr double bytes_of_16bit = 2;
+  const FlopsPerSecond own_peak = peak(recipe).value();
+  const double faster = own_peak / fp16;
+  const double operands = faster * costs_of(recipe).number / bytes_of_16bit;
+  const double speed = products.efficiency * (of_gradients ? products.gradients : 1);
+  const double loss = products.size_loss * (operands * (1 / m + 1 / n) + faster / k);
+  return Flops(2 * m * n * k) / (own_peak * speed) * (1 + loss);
+}
+
 const DeviceConstants* find_device_constants(const std::string& type)
 {
   const DeviceType* const known = find_device_type(type);
@@ -224,6 +244,7 @@ DeviceConstants constants_of(const OperatorTable& measured)
   for (const auto& [product, time] : measured.products) device.fp16 = std::max(device.fp16, product.work() / time);
   device.has_bf16 = true;
   device.tf32 = device.fp32 = device.fp16;
+  device.fp8 = device.fp4 = std::nullopt;
   device.memory_bandwidth = copies->second.forward / copy_fraction;
   device.products = {1, 0};
   device.scalar = scalar_products;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/model/dtype.hpp"
+#include "core/model/product_recipe.hpp"
 #include "core/units.hpp"
 
 #include <cstdint>
@@ -42,6 +43,8 @@ struct DeviceConstants {
   bool has_bf16 = false;               ///< a device without it computes bf16 at the rate of float32
   std::optional<FlopsPerSecond> tf32;  ///< none: the device computes TF32 at the rate of float32
   FlopsPerSecond fp32;                 ///< without tensor cores
+  std::optional<FlopsPerSecond> fp8;   ///< none: the device has no products of 8 bits
+  std::optional<FlopsPerSecond> fp4;   ///< none: it has none of 4 bits, and no scales of a few numbers
   BytesPerSecond memory_bandwidth;
   // Measured, as fractions.
   ProductConstants products;        ///< on tensor cores
@@ -59,6 +62,11 @@ struct DeviceConstants {
   bool uses_tensor_cores(DType dtype, bool rounds) const;
   /// Time of a product of an m x k and a k x n matrix, of a forward pass or of gradients.
   Seconds product_time(DType dtype, bool rounds, double m, double n, double k, bool of_gradients) const;
+  /// Dense peak of the products of a recipe, which is not None; none: the device does not have them.
+  std::optional<FlopsPerSecond> peak(ProductRecipe recipe) const;
+  /// Time of a product by a recipe of which the device has the peak: the part of it that 16-bit products reach, and a
+  /// loss by size in proportion of the bytes that operands and results move in the time of the product.
+  Seconds product_time(ProductRecipe recipe, double m, double n, double k, bool of_gradients) const;
 };
 
 /// Constants of a device type, by any of its names (core/cluster/device_types.hpp).

@@ -47,6 +47,25 @@ Bytes all_activations(const TransformerLayer& layer, const Workload& workload, c
   return Bytes(repeated / (division.divides_sequence ? shards : 1) + divided / shards);
 }
 
+/// What a recipe of products adds to kept activations: a copy in fewer bits of the input of each linear, in place of
+/// the input where nothing else keeps that.
+Bytes change_by_recipe(const TransformerLayer& layer, const Workload& workload, const LayerDivision& division)
+{
+  if (workload.recipe == ProductRecipe::None) return {};
+  const double copy = costs_of(workload.recipe).number;
+  const auto shards = static_cast<double>(division.shards);
+  double change = 0;
+  for (const auto& linear : layer.linears) {
+    if (!linear.is_quantized) continue;
+    const bool is_of_shard = linear.is_divided && linear.divides_inputs;
+    const bool has_whole_experts = linear.is_grouped && !linear.is_divided;
+    const double parts = is_of_shard || (division.divides_sequence && !has_whole_experts) ? shards : 1;
+    const double numbers = linear.rows * linear.products * linear.inputs / parts;
+    change += numbers * (copy - (linear.shares_input ? 0 : size_of(workload.dtype)));
+  }
+  return Bytes(change);
+}
+
 /// What is made in a block, or comes into it, and who needs it. Operators are by number in the block.
 struct BlockTensor {
   double bytes = 0;  ///< on a shard
@@ -73,14 +92,17 @@ BlockTensors tensors_of(const TransformerLayer& attention, const TransformerLaye
   const double keys = (kept - 2 * heads) / 2;
   const double inner = feed_forward.tokens * feed_forward.inner / shards * z;
   const bool drops = workload.training.dropout > 0;
+  const bool has_recipe = workload.recipe != ProductRecipe::None;
+  const double read = has_recipe ? costs_of(workload.recipe).number / z : 1;  // by linears alone
+  const double copied = has_recipe ? 1 + read : 1;                            // by linears, too
   BlockTensors tensors;
   auto& all = tensors.all;
   all.push_back({numbers * z, {}, {Norm1}, {Dropout1}});
-  all.push_back({numbers * z, Norm1, {Qkv}});
+  all.push_back({numbers * z * read, Norm1, {Qkv}});
   if (attention.attention == Attention::Fused) {
     constexpr double sum_of_exponentials = 4;
     all.push_back({heads + 2 * keys, Qkv, {Context}});
-    all.push_back({heads, Context, {Context, Projection}});
+    all.push_back({heads * copied, Context, {Context, Projection}});
     all.push_back(
         {sum_of_exponentials * attention.tokens * attention.hidden / attention.width / shards, Context, {Context}});
   } else {
@@ -93,15 +115,15 @@ BlockTensors tensors_of(const TransformerLayer& attention, const TransformerLaye
       all.push_back({scores, ScoreDropout, {ScoreDropout}});
       all.push_back({scores * z, ScoreDropout, {Context}});
     }
-    all.push_back({heads, Context, {Projection}});
+    all.push_back({heads * read, Context, {Projection}});
   }
   all.push_back({numbers * z, Projection, {}, {Dropout1}});
   if (drops) all.push_back({numbers, Dropout1, {Dropout1}});
   tensors.of_attention = all.size();
   all.push_back({numbers * z, Dropout1, {Norm2}, {Dropout2}});
-  all.push_back({numbers * z, Norm2, {Up}});
+  all.push_back({numbers * z * read, Norm2, {Up}});
   all.push_back({(feed_forward.is_gated ? 2 : 1) * inner, Up, {Activation}});
-  all.push_back({inner, Activation, {Down}});
+  all.push_back({inner * read, Activation, {Down}});
   all.push_back({numbers * z, Down, {}, {Dropout2}});
   if (drops) all.push_back({numbers, Dropout2, {Dropout2}});
   return tensors;
@@ -178,8 +200,9 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
     if (sizes == nullptr) {
       const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
       const bool is_block = layer_of.looked_up == 0 && layer_of.vocabulary == 0;
-      if (decoder == nullptr || !is_block) return all_activations(layer_of, workload, division);
-      return activations_of_decoder(*decoder, each, workload, division);
+      const Bytes all = decoder == nullptr || !is_block ? all_activations(layer_of, workload, division)
+                                                        : activations_of_decoder(*decoder, each, workload, division);
+      return all + change_by_recipe(layer_of, workload, division);
     }
     return sizes->of_layer(workload, each, division.shards).activations * samples_of_microbatch(workload);
   };
@@ -213,12 +236,37 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
   return memory;
 }
 
-ParameterBytes state_of(const Framework& framework, DType dtype)
+namespace {
+
+/// The part of a model's parameters that are weights of products by its recipe.
+double part_in_fewer_bits(const Framework& framework, const Workload& workload)
+{
+  double all = 0;
+  double weights = 0;
+  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+    const auto of_layer = transformer_layer(workload, layer, 1, framework);
+    all += of_layer.looked_up;
+    for (const auto& linear : of_layer.linears) {
+      const double own = linear.inputs * linear.outputs * linear.products;
+      all += own;
+      if (linear.is_quantized) weights += own;
+    }
+  }
+  return weights / all;
+}
+
+}  // namespace
+
+ParameterBytes state_of(const Framework& framework, const Workload& workload)
 {
   const auto& memory = framework.memory;
-  const StateBytes& state = dtype == DType::Float32 ? memory.state32 : memory.state16;
-  return {state.parameters, state.gradients, state.optimizer, static_cast<double>(size_of(framework.gathered)),
-          state.update};
+  const StateBytes& state = workload.dtype == DType::Float32 ? memory.state32 : memory.state16;
+  ParameterBytes bytes{state.parameters, state.gradients, state.optimizer,
+                       static_cast<double>(size_of(framework.gathered)), state.update};
+  if (workload.recipe != ProductRecipe::None) {
+    bytes.parameter += quantized_copies * costs_of(workload.recipe).number * part_in_fewer_bits(framework, workload);
+  }
+  return bytes;
 }
 
 }  // namespace isobar::compute

@@ -24,7 +24,8 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
                          const LayerDivision& division = {}, const SailorSizes* sizes = nullptr,
                          bool begins_stage = false);
 
-/// What the allocator of the software's devices holds for each parameter.
-ParameterBytes state_of(const Framework& framework, DType dtype);
+/// What the allocator of the software's devices holds for each parameter. By a recipe of products it has copies of
+/// weights in fewer bits, too: by the part of all parameters that are such weights. O(layers).
+ParameterBytes state_of(const Framework& framework, const Workload& workload);
 
 }  // namespace isobar::compute

@@ -61,6 +61,25 @@ BytesPerSecond copy_rate(const DeviceConstants& device, const Framework& framewo
   return memory_rate(device, framework) * copy_fraction;
 }
 
+/// Of numbers in 16 bits, the copies that a recipe's products read.
+Seconds copies_of(double numbers, const Workload& workload, const DeviceConstants& device, const Framework& framework)
+{
+  const RecipeCosts& costs = costs_of(workload.recipe);
+  const double bytes = costs.reads * size_of(workload.dtype) + quantized_copies * costs.number;
+  return Bytes(numbers * bytes) / copy_rate(device, framework);
+}
+
+/// Refuses a recipe whose products the device does not have.
+void require_products(const Workload& workload, const DeviceConstants& device)
+{
+  if (workload.recipe == ProductRecipe::None || device.peak(workload.recipe)) return;
+  const bool lacks_blocks = device.fp8 && costs_of(workload.recipe).has_blocks;
+  throw InputError("workload " + workload.name,
+                   fmt::format("matmul_dtype: {}: {} has no {}; {}", name_of(workload.recipe), device.type,
+                               lacks_blocks ? "products with scales of a few numbers" : "products in 8 bits",
+                               lacks_blocks ? "write fp8_delayed, fp8_cs or fp8_block" : "leave it out"));
+}
+
 class Pricing {
  public:
   Pricing(const Workload& workload, const TransformerLayer& layer, const DeviceConstants& device,
@@ -124,6 +143,7 @@ class Pricing {
       total += bound(lookup_cost, repeated, pass);
       total += bound(table_cost, layer_.looked_up - layer_.divided_table * (1 - 1 / shards_), pass);
     }
+    total += quantization(pass);
     const double logits = layer_.tokens * layer_.vocabulary / shards_;
     total += Bytes(logits * of(framework_.logit, pass)) / copy_rate(device_, framework_);
     return total;
@@ -169,8 +189,8 @@ class Pricing {
   Seconds starts(Pass pass) const
   {
     if (table_ != nullptr && table_->launch) return {};  // a table of all operators has their starts
-    return (pass == Pass::Forward ? operators_forward : operators_backward) * framework_.kernel_start *
-           layer_.host_share;
+    const double operators = pass == Pass::Forward ? operators_forward : operators_backward;
+    return (operators * layer_.host_share + quantizing_kernels()) * framework_.kernel_start;
   }
 
   Seconds host(Pass pass) const
@@ -181,10 +201,42 @@ class Pricing {
     if (table_ != nullptr && table_->launch)
       block = std::max(block, *table_->launch * (forward ? operators_forward : operators_backward));
     if (shards_ > 1) block += framework_.host_shards;
-    return block * layer_.host_share;
+    const double operators = forward ? operators_forward : operators_backward;
+    return block * (layer_.host_share + quantizing_kernels() / operators);
   }
 
  private:
+  bool has_recipe() const { return workload_.recipe != ProductRecipe::None; }
+
+  /// Of the inputs of a layer's linears, or of the gradients of their outputs. Those of each expert are quantized by
+  /// themselves, but by delayed scaling, which has a kernel for all (Transformer Engine, fused_multi_quantize in
+  /// pytorch/csrc/extensions).
+  double quantizing_kernels() const
+  {
+    if (!has_recipe()) return 0;
+    double tensors = 0;
+    for (const auto& linear : layer_.linears) {
+      if (!linear.is_quantized) continue;
+      const bool is_apart = linear.is_grouped && workload_.recipe != ProductRecipe::Fp8Delayed;
+      tensors += is_apart ? linear.products : 1;
+    }
+    return tensors * costs_of(workload_.recipe).kernels;
+  }
+
+  /// Inputs of linears in the forward pass, gradients of their outputs in the backward pass.
+  Seconds quantization(Pass pass) const
+  {
+    if (!has_recipe()) return {};
+    double numbers = 0;
+    for (const auto& linear : layer_.linears) {
+      if (!linear.is_quantized) continue;
+      const bool is_shared = linear.is_divided && (pass == Pass::Forward) == linear.divides_inputs;
+      const double all = linear.rows * linear.products * (pass == Pass::Forward ? linear.inputs : linear.outputs);
+      numbers += all / (is_shared ? shards_ : repeats_);
+    }
+    return copies_of(numbers, workload_, device_, framework_);
+  }
+
   static double of(const BytesPerElement& bytes, Pass pass)
   {
     return pass == Pass::Forward ? bytes.forward : bytes.backward;
@@ -199,17 +251,32 @@ class Pricing {
     Seconds one;
     switch (layout) {
       case ProductLayout::TN:
-        one = product(m, n, k, layout);
+        one = product_of(linear, m, n, k, layout);
         break;
       case ProductLayout::NN:
-        one = product(m, k, n, layout);
+        one = product_of(linear, m, k, n, layout);
         break;
       case ProductLayout::NT:
-        one = product(n, k, m, layout);
+        one = product_of(linear, n, k, m, layout);
         break;
     }
-    if (linear.is_grouped) one += bytes_of_matrix(n * k, layout, workload_.dtype) / copy_rate(device_, framework_);
+    if (linear.is_grouped) {
+      const bool reads_copy = has_recipe() && linear.is_quantized && layout != ProductLayout::NT;
+      const Bytes matrix = reads_copy ? Bytes(n * k * costs_of(workload_.recipe).number)
+                                      : bytes_of_matrix(n * k, layout, workload_.dtype);
+      one += matrix / copy_rate(device_, framework_);
+    }
     return linear.products * one;
+  }
+
+  /// By the recipe of the workload. A table has products in 16 bits, which the device's constants relate to the
+  /// recipe's.
+  Seconds product_of(const TransformerLayer::Linear& linear, double m, double n, double k, ProductLayout layout) const
+  {
+    if (!has_recipe() || !linear.is_quantized) return product(m, n, k, layout);
+    const bool of_gradients = layout != ProductLayout::TN;
+    return product(m, n, k, layout) * (device_.product_time(workload_.recipe, m, n, k, of_gradients) /
+                                       device_.product_time(workload_.dtype, false, m, n, k, of_gradients));
   }
 
   Seconds product(double m, double n, double k, ProductLayout layout) const
@@ -217,7 +284,9 @@ class Pricing {
     if (table_ == nullptr) {
       const Seconds time =
           device_.product_time(workload_.dtype, workload_.has_tf32_products, m, n, k, layout != ProductLayout::TN);
-      return time / (framework_.product_speed * (device_.are_products_alone ? framework_.speed_in_training : 1));
+      const double in_training =
+          device_.are_products_alone ? framework_.speed_in_training : framework_.fitted_product_speed;
+      return time / (framework_.product_speed * in_training);
     }
     const auto whole = [](double extent) { return static_cast<std::uint64_t>(std::max(1.0, std::round(extent))); };
     return table_->time_of({1, whole(m), whole(n), whole(k), layout}) / framework_.speed_in_training;
@@ -392,6 +461,13 @@ LayerResources resources_of(const Workload& workload, std::size_t layer, const D
     add_hidden_exchange(workload, layer, division, time);
   }
   needs.collectives -= time.hidden_forward + time.hidden_backward;
+  if (framework.hides_dispatches) {
+    const auto beside = [](Seconds dispatch, Seconds pass, Seconds hidden) {
+      return hidden_part * std::min(dispatch, std::max(pass - hidden, Seconds(0)));
+    };
+    time.hidden_forward += beside(division.forward_dispatch, time.forward.device(), time.hidden_forward);
+    time.hidden_backward += beside(division.backward_dispatch, time.backward.device(), time.hidden_backward);
+  }
   return needs;
 }
 
@@ -401,6 +477,7 @@ LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceCo
                      const Framework& framework, const LayerDivision& division, const OperatorTable* table)
 {
   ensure(division.shards >= 1, "a layer has a shard");
+  require_products(workload, device);
   if (table != nullptr && (table->dtype != workload.dtype || table->tf32 != workload.has_tf32_products)) {
     throw InputError("operators of " + table->device,
                      fmt::format("are measured in {}{}, and the workload computes in {}{}; measure them again",
@@ -441,6 +518,19 @@ Seconds update_time(double parameters_of_device, const DeviceConstants& device, 
 Seconds gradient_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework)
 {
   return Bytes(parameters_of_device * framework.gradients) / copy_rate(device, framework);
+}
+
+Seconds weight_copy_time(const Workload& workload, std::size_t layer, std::size_t shards, const DeviceConstants& device,
+                         const Framework& framework)
+{
+  if (workload.recipe == ProductRecipe::None) return {};
+  const auto of_layer = transformer_layer(workload, layer, shards, framework);
+  double weights = 0;
+  for (const auto& linear : of_layer.linears) {
+    if (!linear.is_quantized) continue;
+    weights += linear.inputs * linear.outputs * linear.products / (linear.is_divided ? static_cast<double>(shards) : 1);
+  }
+  return copies_of(weights, workload, device, framework);
 }
 
 namespace {

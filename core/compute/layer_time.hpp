@@ -33,7 +33,8 @@ struct LayerTime {
   PassTime backward;        ///< with recomputation
   Seconds backward_weight;  ///< of `backward`: the gradients of parameters
   /// How much less a pass takes than its time and its collectives together, where the framework runs collectives among
-  /// shards beside products, and where keys and values go around a ring beside attention.
+  /// shards beside products or those of experts beside their layer, and where keys and values go around a ring beside
+  /// attention.
   Seconds hidden_forward;
   Seconds hidden_backward;
 };
@@ -48,12 +49,16 @@ struct LayerDivision {
   /// Likewise in what devices that divide sequences exchange for the block's attention, which a ring hides.
   Seconds forward_exchange = {};
   Seconds backward_exchange = {};
+  /// Time in which tokens go to the layer's experts and back during a pass. The host waits for their numbers.
+  Seconds forward_dispatch = {};
+  Seconds backward_dispatch = {};
 };
 
 /// Time of one micro-batch of the workload in a layer, on one of the shards, without communication. Backward includes
 /// the recomputation for which the workload asks (Workload::recompute, Attention::Recomputed). `table` replaces the
 /// device's constants for what it has, if it was measured in the workload's dtype. O(1); O(products) with a table.
-/// @throws InputError when no generator of bert, gpt or llama made the layers, or the table has another dtype.
+/// @throws InputError when no generator of bert, gpt, llama or decoder made the layers, the table has another dtype, or
+/// the device lacks the products of the workload's recipe.
 LayerTime layer_time(const Workload& workload, std::size_t layer, const DeviceConstants& device,
                      const Framework& framework, const LayerDivision& division = {},
                      const OperatorTable* table = nullptr);
@@ -67,6 +72,11 @@ HiddenAttention most_hidden_attention(const Workload& workload, const LayerTime&
 
 /// Time of the optimizer's update of the parameters that a device updates.
 Seconds update_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework);
+/// Time in which a shard makes the copies of its weights that a recipe of products reads, once a step; none without
+/// one.
+/// @throws InputError as layer_time does.
+Seconds weight_copy_time(const Workload& workload, std::size_t layer, std::size_t shards, const DeviceConstants& device,
+                         const Framework& framework);
 /// Time in which a device zeroes and clips the gradients that it holds, once a step.
 Seconds gradient_time(double parameters_of_device, const DeviceConstants& device, const Framework& framework);
 

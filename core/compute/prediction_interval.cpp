@@ -194,7 +194,10 @@ std::optional<StepBasis> basis_of(const Plan& plan, const AsTrained& trained, co
   for (const auto& name : devices_of(plan)) {
     const Device& device = cluster.devices[cluster.device_index(name).value()];
     if (!basis.types.insert(device.type).second) continue;
-    const TypeBasis type = basis_of_type(device.type, workload.dtype, measurements, software);
+    TypeBasis type = basis_of_type(device.type, workload.dtype, measurements, software);
+    // Products in fewer bits follow from the data sheet's peaks.
+    const bool follows_sheet = workload.recipe != ProductRecipe::None && type.device != DeviceSource::Layers;
+    if (follows_sheet) type.device = DeviceSource::StandIn;
     const bool is_less_known = std::pair(type.device, type.pair) > std::pair(basis.device, basis.pair);
     if (is_less_known || basis.least_known_type.empty()) basis.least_known_type = device.type;
     basis.device = std::max(basis.device, type.device);

@@ -115,7 +115,7 @@ class OperatorPrices : public LayerPrices {
       set_times(workload, type, type == reference_ ? usual : times_of_type(workload, type), usual);
     }
     workload.workspace += framework_.memory.context;
-    workload.state = state_of(framework_, workload.dtype);
+    workload.state = state_of(framework_, workload);
     // Tables of allocators count what the update needs as if it were always there.
     workload.state->gradient += std::exchange(workload.state->update, 0);
   }
@@ -196,7 +196,8 @@ double least_as_trained(const Plan& plan, const Workload& workload, const Cluste
       const std::size_t units = is_shared && layer.split ? std::min<std::size_t>(layer.split->units, most_shards) : 1;
       for (std::size_t shards = 1; shards <= units; shards *= 2) {
         const ShardTimes own = times.times(workload, index, shards, framework);
-        const bool hides_all = shards > 1 && framework.hides_shard_collectives;
+        const bool hides_dispatches = framework.hides_dispatches && workload.experts.divides() && layer.experts;
+        const bool hides_all = (shards > 1 && framework.hides_shard_collectives) || hides_dispatches;
         const bool hides_sums = shards > 1 && framework.hides_shard_sums;
         const ShardTimes beside = times.beside_exchange(workload, index, shards, framework);
         const Seconds forward = (hides_all ? 1 - hidden_part : 1) * (own.forward - beside.forward);

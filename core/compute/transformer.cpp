@@ -46,7 +46,8 @@ class Builder {
   {
     const double hidden = layer_.hidden;
     layer_.linears.push_back({tokens_, hidden, 3 * hidden, false, true});
-    layer_.linears.push_back({tokens_, hidden, hidden, true, true});
+    layer_.linears.push_back(
+        {.rows = tokens_, .inputs = hidden, .outputs = hidden, .divides_inputs = true, .shares_input = true});
     layer_.kept_heads = 4 * hidden;
     scores(how, heads, hidden / heads);
     add_part(1);
@@ -85,7 +86,7 @@ class Builder {
   }
   void of_samples(double outputs)
   {
-    layer_.linears.push_back({samples_, layer_.hidden, outputs, false, true});
+    layer_.linears.push_back({.rows = samples_, .inputs = layer_.hidden, .outputs = outputs, .is_quantized = false});
     layer_.host_share += small_share;
   }
   double samples() const { return samples_; }
@@ -141,7 +142,11 @@ class DecoderOperators {
   TransformerLayer head(double vocabulary)
   {
     layer_.tokens *= 1 + number(sizes_.mtp_blocks.size());
-    layer_.linears.push_back({layer_.tokens, number(sizes_.hidden), vocabulary, false, false});
+    layer_.linears.push_back({.rows = layer_.tokens,
+                              .inputs = number(sizes_.hidden),
+                              .outputs = vocabulary,
+                              .has_bias = false,
+                              .is_quantized = false});
     layer_.norms = 1;
     layer_.vocabulary = vocabulary;
     layer_.has_tied_head = sizes_.tied;
@@ -150,15 +155,20 @@ class DecoderOperators {
   }
 
  private:
-  void add(const std::vector<decoder::DecoderProduct>& products)
+  void add(const std::vector<decoder::DecoderProduct>& products, bool keeps_last_input)
   {
     using Division = decoder::DecoderProduct::Division;
+    bool reads_state = false;
     for (const auto& product : products) {
       const double rows = layer_.tokens * number(product.per_token) / number(product.matrices);
       auto& linear = layer_.linears.emplace_back(TransformerLayer::Linear{
           rows, number(product.inputs), number(product.outputs), product.division == Division::Inputs, product.has_bias,
           product.division != Division::None, number(product.matrices)});
       linear.is_grouped = product.matrices > 1;
+      linear.is_quantized = product.is_quantized;
+      const bool is_of_state = !linear.divides_inputs && !product.is_routed && product.inputs == sizes_.hidden;
+      linear.shares_input = (is_of_state && reads_state) || (keeps_last_input && &product == &products.back());
+      reads_state = reads_state || is_of_state;
       if (linear.is_grouped) divide(linear);
     }
   }
@@ -173,7 +183,8 @@ class DecoderOperators {
 
   void add_mixer(const DecoderBlock& block)
   {
-    add(decoder::products_of(sizes_, block.mixer));
+    const bool has_scores = block.mixer != Mixer::DeltaNet && block.mixer != Mixer::Mamba2;
+    add(decoder::products_of(sizes_, block.mixer), has_scores);
     const auto core = decoder::core_of(sizes_, block, sequence_);
     const double pairs = builder_.sequence() * builder_.sequence();
     layer_.rotated = number(core.rotated);
@@ -194,7 +205,7 @@ class DecoderOperators {
 
   void add_feed_forward(const DecoderBlock& block)
   {
-    add(decoder::products_of(sizes_, block.feed_forward));
+    add(decoder::products_of(sizes_, block.feed_forward), false);
     layer_.is_gated = sizes_.is_gated;
     if (block.feed_forward == FeedForward::Experts) {
       const ExpertSizes& experts = sizes_.experts;

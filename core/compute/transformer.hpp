@@ -19,9 +19,11 @@ struct TransformerLayer {
     double outputs = 0;
     bool divides_inputs = false;  ///< shards divide the inputs; otherwise the outputs
     bool has_bias = true;
-    bool is_divided = true;   ///< false: each shard computes all of it
-    double products = 1;      ///< equal ones, each of `rows`
-    bool is_grouped = false;  ///< they are of experts, each with a matrix of its own, and run in one kernel
+    bool is_divided = true;     ///< false: each shard computes all of it
+    double products = 1;        ///< equal ones, each of `rows`
+    bool is_grouped = false;    ///< they are of experts, each with a matrix of its own, and run in one kernel
+    bool is_quantized = true;   ///< a recipe of 8 or 4 bits is for it
+    bool shares_input = false;  ///< others keep its input in the workload's dtype
   };
 
   double tokens = 0;

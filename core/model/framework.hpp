@@ -58,6 +58,7 @@ struct Framework {
   double attention_speed = 1;        ///< fused attention runs so much faster than device constants say
   double norm_speed = 1;             ///< normalization and dropout run so much faster than PyTorch's kernels
   double memory_speed = 1;           ///< what memory bandwidth limits runs so much faster than device constants say
+  double fitted_product_speed = 1;   ///< likewise, where the device's constants are fitted to training runs
   double speed_in_training = 1;      ///< of products that were measured alone, the part of their speed in training
   Seconds kernel_start;              ///< between two kernels of a block on the device
   bool stops_recomputation = false;  ///< recomputation of a block ends before its last product, which no gradient needs
@@ -68,6 +69,8 @@ struct Framework {
   unsigned recomputed_collectives = 0;   ///< collectives among shards that recomputation of a block repeats
   bool hides_shard_sums = false;         ///< all-reduces of inputs' gradients run beside products of weights' gradients
   bool hides_shard_collectives = false;  ///< all collectives among shards run beside the products around them
+  bool hides_dispatches = false;         ///< what goes to experts and back, beside the other passes of their layer
+  bool dispatches_once_a_node = false;   ///< a token goes once to each node that has experts of it, and on from there
   bool blocking_transfers = false;       ///< computation waits for transfers between stages
   /// A device receives nothing while it computes or sends, as if receiving were its work.
   bool serial_transfers = false;
@@ -135,6 +138,7 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"logit_bytes_forward", moved_bytes}, of.logit.forward...);
   visit(FlagKey{"logit_bytes_backward", moved_bytes}, of.logit.backward...);
   visit(FlagKey{"product_speed", factors}, of.product_speed...);
+  visit(FlagKey{"fitted_product_speed", factors}, of.fitted_product_speed...);
   visit(FlagKey{"attention_speed", factors}, of.attention_speed...);
   visit(FlagKey{"norm_speed", factors}, of.norm_speed...);
   visit(FlagKey{"memory_speed", factors}, of.memory_speed...);
@@ -147,6 +151,8 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"stops_recomputation"}, of.stops_recomputation...);
   visit(FlagKey{"overlap_shard_sums"}, of.hides_shard_sums...);
   visit(FlagKey{"overlap_shard_collectives"}, of.hides_shard_collectives...);
+  visit(FlagKey{"overlap_dispatches"}, of.hides_dispatches...);
+  visit(FlagKey{"dispatch_once_a_node"}, of.dispatches_once_a_node...);
   visit(FlagKey{"overlap_parameter_gathers"}, of.overlaps_gathers...);
   visit(FlagKey{"serial_receives"}, of.serial_transfers...);
   visit(FlagKey{"rebuild_s_per_gb", times_per_size}, of.rebuild...);

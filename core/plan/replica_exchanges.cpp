@@ -194,7 +194,8 @@ class Dispatches {
         parts_(static_cast<double>(divided.parts(shards))),
         shards_(static_cast<double>(shards)),
         tokens_(experts.dispatched),
-        part_(experts.dispatched / shards_)
+        part_(experts.dispatched / shards_),
+        sent_(experts.exchanged_fraction * part_)
   {
   }
 
@@ -214,13 +215,13 @@ class Dispatches {
  private:
   void bring(ShardRole role)
   {
-    add(role, Opcode::AllToAll, axis_, part_, (parts_ - 1) / parts_ * part_);
+    add(role, Opcode::AllToAll, axis_, sent_, (parts_ - 1) / parts_ * part_);
     if (gathers()) add(role, Opcode::AllGather, GridAxis::All, part_, tokens_ - part_);
   }
   void bring_back(ShardRole role)
   {
     if (gathers()) add(role, Opcode::ReduceScatter, GridAxis::All, tokens_, {});
-    add(role, Opcode::AllToAll, axis_, part_, {});
+    add(role, Opcode::AllToAll, axis_, sent_, {});
   }
   bool gathers() const { return axis_ == GridAxis::Experts && shards_ > 1; }
   void add(ShardRole role, Opcode opcode, GridAxis axis, Bytes size, Bytes held)
@@ -233,6 +234,7 @@ class Dispatches {
   double shards_;
   Bytes tokens_;  // of a replica, once for each of their experts
   Bytes part_;    // of a shard
+  Bytes sent_;    // of it, what takes as long
   std::vector<ShardCollective> collectives_;
 };
 

@@ -134,6 +134,26 @@ std::vector<Round> exchange_in_pairs(std::size_t ends, MessageOf message_of)
   return rounds;
 }
 
+/// The same of the ends of equal sites: each round shifts sites and places in them by two numbers, and an end meets the
+/// one at the shifted place of the shifted site.
+template <typename MessageOf>
+std::vector<Round> exchange_by_sites(const std::vector<Ends>& sites, MessageOf message_of)
+{
+  const std::size_t places = sites.front().size();
+  std::vector<Round> rounds;
+  for (std::size_t shift = 1; shift < sites.size() * places; ++shift) {
+    Round& round = rounds.emplace_back();
+    for (std::size_t site = 0; site < sites.size(); ++site) {
+      for (std::size_t place = 0; place < places; ++place) {
+        const std::size_t from = sites[site][place];
+        const std::size_t to = sites[(site + shift / places) % sites.size()][(place + shift % places) % places];
+        round.push_back(flow_of(from, to, message_of(from, to)));
+      }
+    }
+  }
+  return rounds;
+}
+
 std::vector<Round> direct_rounds(Opcode opcode, const Sizes& sizes)
 {
   const std::size_t ends = sizes.size();
@@ -612,8 +632,11 @@ std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algo
   if (sizes.size() == 1) return {};
   if (opcode == Opcode::Broadcast) return tree_rounds(opcode, sizes);
   if (opcode == Opcode::AllToAll) {
-    return exchange_in_pairs(
-        sizes.size(), [&](std::size_t from, std::size_t /*to*/) { return largest_part(sizes[from], sizes.size()); });
+    const auto message = [&](std::size_t from, std::size_t /*to*/) { return largest_part(sizes[from], sizes.size()); };
+    if (algorithm == Algorithm::Hierarchical && are_equal_sites(sites)) {
+      return exchange_by_sites(ends_by_site(sites), message);
+    }
+    return exchange_in_pairs(sizes.size(), message);
   }
   switch (algorithm) {
     case Algorithm::Ring:

@@ -55,8 +55,10 @@ using Round = std::vector<Flow>;
 /// AllGather.
 /// Server: end 0 receives from all others in one round, and sends to them in another.
 /// AllToAll: n-1 rounds under every algorithm, in each of which an end sends to one end and receives from one, since it
-/// has one network. Broadcast is a tree under every algorithm. A ReduceScatter with `results` is a ring or direct.
-/// Source: Thakur et al., Optimization of Collective Communication Operations in MPICH, 2005.
+/// has one network. Hierarchical over equal sites: in each round all ends meet one of their own site, or all meet one
+/// of another one, so that no round of the network inside waits for the one between. Broadcast is a tree under every
+/// algorithm. A ReduceScatter with `results` is a ring or direct. Source: Thakur et al., Optimization of Collective
+/// Communication Operations in MPICH, 2005.
 /// @throws std::logic_error for an opcode that is no collective, for different sizes of an AllReduce or ReduceScatter,
 /// for sites or results of another number, and for results with another opcode or algorithm.
 std::vector<Round> rounds_of(Opcode opcode, const std::vector<Bytes>& size, Algorithm algorithm,

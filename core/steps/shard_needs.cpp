@@ -323,6 +323,7 @@ void add_needs_of_experts(const Workload& workload, std::size_t layer, std::size
   if (!has_peers || !experts) return;
   const double all = experts->dispatched.value;
   const double part = all / static_cast<double>(shards);
+  const double sent = experts->exchanged_fraction * part;
   const auto add = [&](NeedOf pass, bool is_before, bool is_across, Opcode opcode, double bytes) {
     if (!is_across && (shards == 1 || workload.experts.are_whole)) return;
     const bool is_among_all = is_across && workload.experts.are_whole;
@@ -332,12 +333,12 @@ void add_needs_of_experts(const Workload& workload, std::size_t layer, std::size
                      is_across ? workload.experts.degree : 1});
   };
   const auto come = [&](NeedOf pass) {
-    add(pass, true, true, Opcode::AllToAll, part);
+    add(pass, true, true, Opcode::AllToAll, sent);
     add(pass, true, false, Opcode::AllGather, part);
   };
   const auto go_back = [&](NeedOf pass, bool is_before) {
     add(pass, is_before, false, Opcode::ReduceScatter, all);
-    add(pass, is_before, true, Opcode::AllToAll, part);
+    add(pass, is_before, true, Opcode::AllToAll, sent);
   };
   go_back(NeedOf::Forward, false);
   go_back(NeedOf::InputGradient, false);

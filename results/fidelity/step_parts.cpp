@@ -60,8 +60,10 @@ Seconds time_at_peak(const Plan& plan, const std::vector<PipelineStage>& stages,
   Seconds most;
   for (const auto& stage : stages) {
     const auto device = measurements.constants_of(cluster.devices[cluster.device_index(stage.device).value()].type);
-    const Seconds time =
-        stage.work / (static_cast<double>(stage.shards) * device.peak(workload.dtype, workload.has_tf32_products));
+    const FlopsPerSecond peak = workload.recipe == ProductRecipe::None
+                                    ? device.peak(workload.dtype, workload.has_tf32_products)
+                                    : device.peak(workload.recipe).value();
+    const Seconds time = stage.work / (static_cast<double>(stage.shards) * peak);
     sum += time;
     most = std::max(most, time);
   }

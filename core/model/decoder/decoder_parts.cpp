@@ -58,6 +58,7 @@ std::vector<DecoderProduct> products_of_experts(const DecoderSizes& sizes)
   };
   std::vector<DecoderProduct> products;
   products.push_back(undivided(hidden, experts.count, sizes.biases.router));
+  products.back().is_quantized = false;
   if (experts.latent > 0) products.push_back(undivided(hidden, width, sizes.biases.mlp));
   products.push_back({.inputs = width,
                       .outputs = ups * experts.intermediate,
@@ -77,7 +78,10 @@ std::vector<DecoderProduct> products_of_experts(const DecoderSizes& sizes)
   products.push_back({.inputs = hidden, .outputs = ups * experts.shared, .has_bias = sizes.biases.mlp});
   products.push_back(
       {.inputs = experts.shared, .outputs = hidden, .division = Division::Inputs, .has_bias = sizes.biases.mlp});
-  if (experts.has_shared_gate) products.push_back(undivided(hidden, 1, false));
+  if (experts.has_shared_gate) {
+    products.push_back(undivided(hidden, 1, false));
+    products.back().is_quantized = false;
+  }
   return products;
 }
 

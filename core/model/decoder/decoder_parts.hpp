@@ -16,6 +16,7 @@ struct DecoderProduct {
   std::uint64_t matrices = 1;   ///< of experts, one each
   std::uint64_t per_token = 1;  ///< through how many of them a token goes
   bool is_routed = false;       ///< of experts
+  bool is_quantized = true;     ///< a recipe of 8 or 4 bits is for it: not for routers and gates
   /// How tensor parallelism divides it: not at all (each shard computes all of it), its outputs or its inputs.
   enum class Division : std::uint8_t { None, Outputs, Inputs };
   Division division = Division::Outputs;
