@@ -55,7 +55,7 @@ std::vector<std::size_t> ends_of_blocks(const Workload& workload)
   return ends;
 }
 
-/// The last layer before a cut after so many blocks. A cut inside of a block goes to the nearest of its parts.
+/// The last layer before a cut after `blocks` blocks. A cut inside of a block goes to the nearest of its parts.
 std::size_t layer_before(const std::vector<std::size_t>& ends, double blocks)
 {
   const auto whole = std::min(static_cast<std::size_t>(blocks), ends.size());

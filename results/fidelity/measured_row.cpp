@@ -137,7 +137,7 @@ class RowCells {
                               in_quotes(cell.substr(space + 1))));
   }
 
-  /// Of each stage, or of each chunk in the order of the layers: 11+13; 4*3 are three times 4.
+  /// Blocks of each stage, or of each chunk in the order of the layers, as in 11+13; 4*3 are three times 4.
   std::vector<double> blocks(const char* column, std::size_t stages, std::size_t chunks) const
   {
     std::vector<double> blocks;

@@ -97,6 +97,21 @@ class Experts(CommandTest):
                 self.assertGreater(max(loaded["predicted"]["peak_memory_bytes"].values()),
                                    max(even["predicted"]["peak_memory_bytes"].values()))
 
+    def test_tokens_go_once_to_each_node_or_beside_other_passes(self):
+        shape = ["--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "16"]
+        steps = {}
+        for experts in ("4", "8"):
+            for flags in ("", "dispatch_once_a_node: true", "dispatch_once_a_node: true, overlap_dispatches: true"):
+                text = MIXTURE.replace("top_k: 2", "top_k: 8").replace(
+                    "framework: megatron-core-0.8", f"framework: {{name: megatron-core, version: '0.8', {flags}}}")
+                with self.subTest(experts=experts, flags=flags):
+                    plan, _ = self.planned("--experts", experts, *shape, of=self.write("mixture.yaml", text))
+                    steps[experts, flags.count("true")] = plan["predicted"]["step_time_s"]
+        self.assertLess(steps["8", 1], steps["8", 0])
+        self.assertEqual(steps["4", 1], steps["4", 0])  # groups inside of nodes
+        for experts in ("4", "8"):
+            self.assertLess(steps[experts, 2], steps[experts, 1])
+
     def test_experts_inside_of_blocks_are_not_divided(self):
         blocks = self.write("blocks.yaml", MIXTURE.replace("unit: operator\n", ""))
         fault = self.fault_of("plan", self.platform, blocks, "--allocator", "grid", "--experts", "2", "--replicas", "8")

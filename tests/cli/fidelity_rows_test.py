@@ -461,6 +461,27 @@ class Workloads(Rows):
         one, other = self.steps(parts, pairs)
         self.assertTrue(1 <= one / other < 1.2, one / other)  # a block waits for the host as a whole
 
+    def test_products_in_fewer_bits_take_less_time(self):
+        cells = {"platform": self.write("b200.yaml", MACHINE.replace("A100-SXM4-80GB", "B200-SXM")), "workload": self.llama,
+                 "framework": "megatron-bridge-2026", "overrides": "hidden=8192;heads=64;kv_heads=8;intermediate=28672"}
+        rows = [cells] + [cells | {"overrides": f"{cells['overrides']};matmul_dtype={recipe}"} for recipe in ("mxfp8", "nvfp4")]
+        plain, eight, four = self.predicted(*rows)
+        products = [row["parts"]["products_s"] for row in (four, eight, plain)]
+        self.assert_increasing(products, 1.5)
+        self.assertLess(eight["predicted_s"], plain["predicted_s"])
+        self.assert_unsupported((cells | {"platform": self.machine, "overrides": "matmul_dtype=fp8_cs"},
+                                 "workload llama: matmul_dtype: fp8_cs: A100-SXM4-80GB has no products in 8 bits; leave it out"))
+
+    def test_tokens_that_go_once_to_each_node_or_beside_computation_take_less_time(self):
+        cells = self.mixture | {"dp": 8, "ep": 8, "overrides": "top_k=8"}
+        once = "top_k=8;framework.dispatch_once_a_node=true"
+        plain, sent_once, hidden = self.steps(cells, cells | {"overrides": once},
+                                              cells | {"overrides": once + ";framework.overlap_dispatches=true"})
+        self.assertLess(sent_once, plain)
+        self.assertLess(hidden, sent_once)
+        inside = cells | {"dp": 4, "ep": 4, "platform_overrides": "nodes=1"}
+        self.assertEqual(*self.steps(inside, inside | {"overrides": once}))
+
     def test_says_what_a_row_leaves_open(self):
         known = [{"micro_batch": size, "global_batch": 8} for size in (1, 2, 4, 8)]
         least = min(self.steps(*known))

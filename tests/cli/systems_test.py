@@ -76,6 +76,7 @@ FLAGS = {
     "logit_bytes_forward": (MEGATRON, "one", 250, LONGER),
     "logit_bytes_backward": (MEGATRON, "one", 40, LONGER),
     "product_speed": (MEGATRON, "one", 2, SHORTER),
+    "fitted_product_speed": (MEGATRON, "one", 2, SHORTER),
     "attention_speed": (CORE, "one", 8, SHORTER, {"attention": "fused"}),
     "norm_speed": (MEGATRON, "one", 0.1, LONGER),
     "memory_speed": (MEGATRON, "one", 0.5, LONGER),
@@ -194,8 +195,9 @@ class TrainingSystems(CommandTest):
         keys = set(re.findall(r"^    (\w+): ", first, re.MULTILINE)) - {"version", "source"}
         tested = {re.sub("_s$", "", flag) if flag.startswith(("host", "kernel")) else re.sub(r"(context|bucket)_bytes$", r"\1", flag)
                   for flag in FLAGS | RULES}
-        # What the allocator reserves is of measured rows alone (fidelity_rows_test.py).
-        self.assertEqual(keys, tested | {"most_divided", "memory_reserve"})
+        # What the allocator reserves is of measured rows alone (fidelity_rows_test.py); dispatches are of experts
+        # (experts_test.py).
+        self.assertEqual(keys, tested | {"most_divided", "memory_reserve", "overlap_dispatches", "dispatch_once_a_node"})
 
     def test_parameters_that_wait_for_their_gathers_take_longer_without_what_gathers_slow_down(self):
         self.compare("overlap_parameter_gathers", COMPOSER, "parameters", False, LONGER)

@@ -151,9 +151,11 @@ TEST(StateOf, HasWhatIsAllocatedOfAParameterAndNoReserve)
 {
   Framework framework = megatron();
   framework.memory.reserved = 1.5;
-  EXPECT_EQ(state_of(framework, DType::Float16).all(), 18);
-  EXPECT_EQ(state_of(framework, DType::Float32).all(), 16);
-  EXPECT_EQ(state_of(framework, DType::Float16).gathered, 2);
+  Workload single = gpt("");
+  single.dtype = DType::Float32;
+  EXPECT_EQ(state_of(framework, gpt("")).all(), 18);
+  EXPECT_EQ(state_of(framework, single).all(), 16);
+  EXPECT_EQ(state_of(framework, gpt("")).gathered, 2);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <map>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar {
@@ -199,6 +200,30 @@ TEST(AllToAll, IsInPairsAndABroadcastATreeUnderEveryAlgorithm)
                             ElementsAre(flow(0, 2, 10), flow(1, 0, 1), flow(2, 1, 0))));
     EXPECT_THAT(rounds_of(Opcode::Broadcast, sizes, algorithm, sites),
                 ElementsAre(ElementsAre(flow(0, 2, 30)), ElementsAre(flow(0, 1, 30))));
+  }
+}
+
+TEST(AllToAll, OverEqualSitesMeetsEndsOfOneSiteInEachRound)
+{
+  const std::vector<std::string> sites = {"a", "b", "b", "a"};
+  EXPECT_THAT(rounds_of(Opcode::AllToAll, equal(4, 40), Algorithm::Hierarchical, sites),
+              ElementsAre(UnorderedElementsAre(flow(0, 3, 10), flow(3, 0, 10), flow(1, 2, 10), flow(2, 1, 10)),
+                          UnorderedElementsAre(flow(0, 1, 10), flow(3, 2, 10), flow(1, 0, 10), flow(2, 3, 10)),
+                          UnorderedElementsAre(flow(0, 2, 10), flow(3, 1, 10), flow(1, 3, 10), flow(2, 0, 10))));
+  for (const std::size_t nodes : {2, 3, 8}) {
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < 4 * nodes; ++i) names.push_back(std::to_string(i / 4));
+    const auto rounds = rounds_of(Opcode::AllToAll, equal(names.size(), 1), Algorithm::Hierarchical, names);
+    EXPECT_EQ(rounds.size(), names.size() - 1);
+    std::map<std::pair<std::size_t, std::size_t>, int> met;
+    for (const auto& round : rounds) {
+      for (const auto& each : round) {
+        ++met[{each.from, each.to}];
+        const bool is_inside = names[each.from] == names[each.to];
+        EXPECT_EQ(is_inside, names[round.front().from] == names[round.front().to]);
+      }
+    }
+    EXPECT_EQ(met.size(), names.size() * (names.size() - 1));
   }
 }
 
