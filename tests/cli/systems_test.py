@@ -276,7 +276,7 @@ class TrainingSystems(CommandTest):
     def test_workloads_without_known_software_have_one_line_with_its_place(self):
         model = self.workload(MEGATRON)
         text = pathlib.Path(model).read_text()
-        known = ("aceso-2024, composer-fsdp-2023, fms-fsdp-2024, internevo-2023, megatron-core-0.8, "
+        known = ("aceso-2024, composer-fsdp-2023, fms-fsdp-2024, internevo-2023, megascale-moe-2025, megatron-bridge-2026, megatron-core-0.8, "
                  "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022")
         for value, fault in (
                 ("pax", f'13: framework: "pax" is unknown; write one of {known}'),

@@ -237,7 +237,7 @@ TEST(FaultsOf, NamesASystemThatIsNeitherSoftwareNorMeasured)
   EXPECT_THAT(
       faults_of_placement(),
       ElementsAre("system: \"foo\" is unknown; write one of aceso-2024, composer-fsdp-2023, fms-fsdp-2024, "
-                  "internevo-2023, megatron-core-0.8, "
+                  "internevo-2023, megascale-moe-2025, megatron-bridge-2026, megatron-core-0.8, "
                   "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022, l2l, or "
                   "leave it out"));
   EXPECT_THAT(placement_faults_of(sound.plan, sound.workload), IsEmpty()) << "no platform, which may have measured it";

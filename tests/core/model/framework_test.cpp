@@ -83,7 +83,7 @@ TEST(Frameworks, UnknownOnesAreRefused)
 {
   EXPECT_EQ(message_of([] { framework_named("example"); }),
             "InputError framework: \"example\" is unknown; write one of aceso-2024, composer-fsdp-2023, fms-fsdp-2024, "
-            "internevo-2023, megatron-core-0.8, "
+            "internevo-2023, megascale-moe-2025, megatron-bridge-2026, megatron-core-0.8, "
             "megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
 }
 

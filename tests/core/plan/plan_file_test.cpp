@@ -327,7 +327,7 @@ TEST(PlanFile2, RefusesWrongFlagsOfASystem)
             "system.memory_reserve: \"0\" is out of range; write a number from 0.001 to 1000");
   EXPECT_EQ(fault_of(R"({"name": "l2l", "product_speed": 2})"),
             "system.name: \"l2l\" is no training software with flags; write one of aceso-2024, composer-fsdp-2023, "
-            "fms-fsdp-2024, internevo-2023, "
+            "fms-fsdp-2024, internevo-2023, megascale-moe-2025, megatron-bridge-2026, "
             "megatron-core-0.8, megatron-deepspeed-2023, megatron-deepspeed-2024, megatron-lm-2021, megatron-lm-2022");
   EXPECT_THAT(fault_of(R"({"product_speed": 2})"),
               testing::StartsWith("system.name: missing; write one of aceso-2024, "));
