@@ -2,6 +2,7 @@
 
 #include "core/huggingface/config_reader.hpp"
 #include "core/huggingface/decoder_config.hpp"
+#include "core/huggingface/decoder_reader.hpp"
 #include "core/model/decoder/decoder_file.hpp"
 #include "core/model/decoder/decoder_parts.hpp"
 #include "core/model/differences.hpp"
@@ -116,22 +117,19 @@ GptSizes read_gpt2(ConfigReader& config)
 /// The keys under which transformers 4 and 5 write rotary positions.
 const std::vector<std::string> rope_keys = {"rope_scaling", "rope_parameters"};
 
-/// The base of the rotary positions.
-double read_rope_theta(ConfigReader& config)
+/// Reads the base of the rotary positions, and their scale.
+void read_rope(ConfigReader& config, LlamaSizes& sizes)
 {
   constexpr double of_transformers = 10'000;
-  double theta = config.number("rope_theta", of_transformers);
-  if (config.has_value("rope_theta") && theta == 0) config.add_fault("rope_theta", "is 0");
+  sizes.rope_theta = config.number("rope_theta", of_transformers);
+  if (config.has_value("rope_theta") && sizes.rope_theta == 0) config.add_fault("rope_theta", "is 0");
   for (const auto& key : rope_keys) {
     if (!config.has_value(key)) continue;
     auto rope = config.mapping(key);
-    for (const auto* type : {"rope_type", "type"}) {
-      rope.accept_text(type, {"default"}, {"linear", "dynamic", "yarn", "longrope", "llama3"});
-    }
-    theta = rope.number("rope_theta", theta);
-    if (theta == 0) rope.add_fault("rope_theta", "is 0");
+    sizes.rope_scaling = huggingface::read_rope_scaling(rope);
+    sizes.rope_theta = rope.number("rope_theta", sizes.rope_theta);
+    if (sizes.rope_theta == 0) rope.add_fault("rope_theta", "is 0");
   }
-  return theta;
 }
 
 /// transformers' defaults for a model_type of Llama's kind. Source: src/transformers/models/*/configuration_*.py, the
@@ -184,7 +182,7 @@ LlamaSizes read_llama(ConfigReader& config, const std::string& model_type)
   sizes.kv_heads = read_kv_heads(config, defaults.kv_heads, sizes.heads);
   sizes.intermediate = config.size("intermediate_size", widest_intermediate, defaults.intermediate);
   sizes.vocabulary = config.size("vocab_size", largest_vocabulary, defaults.vocabulary);
-  sizes.rope_theta = read_rope_theta(config);
+  read_rope(config, sizes);
   sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
   if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
   config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
@@ -256,7 +254,8 @@ std::optional<std::string> type_of_architecture(std::string_view architecture)
 }
 
 /// The types whose layers compute exactly what the model does.
-const std::vector<std::string> types_with_weights = {"bert", "gpt2", "llama", "mistral"};
+const std::vector<std::string> types_with_weights = {"bert",    "gemma2", "gpt2",  "llama",    "mistral",
+                                                     "mixtral", "qwen2",  "qwen3", "qwen3_moe"};
 
 std::vector<std::string> known_types(ConfigUse use)
 {
@@ -306,10 +305,8 @@ void demand_plain(ConfigReader& config)
   config.demand_nothing("pruned_heads", "pruned heads");
 }
 
-ReadModel read_model(ConfigReader& config, FaultList& faults)
+ReadModel read_model_of(const std::string& model, ConfigReader& config)
 {
-  const auto model = read_model_type(config);
-  faults.throw_if_any();  // which keys are right depends on the model
   demand_plain(config);
   if (model == "bert") return {model, {read_bert(config), false, {}}};
   if (model == "gpt2") return {model, {read_gpt2(config), config.boolean("tie_word_embeddings", true), {}}};
@@ -347,7 +344,7 @@ ReadModel read_model_of_costs(const DocumentNode& document, std::uint64_t sequen
   const auto known = huggingface::decoder_types();
   if (std::find(known.begin(), known.end(), model) == known.end() ||
       is_model_llama(is_part ? *config.node("text_config") : document, model, sequence)) {
-    ReadModel read = read_model(own, faults);
+    ReadModel read = read_model_of(model, own);
     read.is_part = is_part;
     return read;
   }
@@ -456,6 +453,7 @@ void add_lines(ConfigReader& config, const LlamaSizes& sizes, const ReadModel& m
   lines.add("intermediate", sizes.intermediate);
   lines.add("vocabulary", sizes.vocabulary);
   lines.add("rope_theta", sizes.rope_theta);
+  for (const auto& [key, value] : decoder::keys_of(sizes.rope_scaling)) lines.add(key, value);
   lines.add("norm_epsilon", sizes.norm_epsilon);
   add_head(lines, model);
   lines.add("attention", name_of(Attention::Fused));
@@ -540,15 +538,30 @@ std::vector<HuggingFaceType> huggingface_types()
   return types;
 }
 
-HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name)
+HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name, bool as_decoder)
 {
   const DocumentNode document = parse_json(text, name);
   FaultList faults(name);
   ConfigRemarks remarks;
   ConfigReader config(document, ConfigUse::Weights, remarks, faults);
-  auto model = read_model(config, faults);
+  const auto type = read_model_type(config);
+  faults.throw_if_any();  // which keys are right depends on the model
+  const bool is_llama = type == "llama" || type == "mistral";
+  if (type == "bert" || type == "gpt2" || (is_llama && !as_decoder)) {
+    auto model = read_model_of(type, config);
+    faults.throw_if_any();
+    return model.sizes;
+  }
+  demand_plain(config);
+  auto decoder = huggingface::read_decoder(config, type);
   faults.throw_if_any();
-  return model.sizes;
+  if (!remarks.differences.empty()) {
+    throw InputError(shown(name, name.size()),
+                     fmt::format("Isobar's layers compute {} otherwise: {}",
+                                 remarks.differences.size() == 1 ? "one thing" : "some things",
+                                 fmt::join(remarks.differences, "; ")));
+  }
+  return {std::move(decoder.sizes), decoder.tied, {}};
 }
 
 std::string workload_from_huggingface(const std::string& text, const std::string& name, const HuggingFaceImport& import)

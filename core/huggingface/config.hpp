@@ -21,15 +21,17 @@ struct HuggingFaceImport {
 
 /// What determines what a model computes with its weights.
 struct HuggingFaceSizes {
-  ModelSizes sizes;                          ///< of bert, gpt or llama
-  bool tied = false;                         ///< gpt, llama: the head uses the embedding's matrix
+  ModelSizes sizes;                          ///< of bert, gpt, llama or decoder
+  bool tied = false;                         ///< decoders: the head uses the embedding's matrix
   std::optional<std::uint64_t> window = {};  ///< llama: how many tokens back attention reaches; none: to the start
 };
 
-/// Reads the sizes from a config.json of model_type bert, gpt2, llama or mistral, for weights that Isobar's layers
-/// reproduce exactly. Settings that only affect training (dropout, the length of a sample) may have any value.
+/// Reads the sizes from a config.json of model_type bert, gpt2, llama, mistral, qwen2, qwen3, qwen3_moe, mixtral or
+/// gemma2, for weights that Isobar's layers reproduce exactly. Settings that only affect training (dropout, the length
+/// of a sample) may have any value.
+/// @param as_decoder whether a llama and a mistral have DecoderSizes, as other decoders do, and not LlamaSizes
 /// @throws InputError like workload_from_huggingface.
-HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name);
+HuggingFaceSizes sizes_from_huggingface(const std::string& text, const std::string& name, bool as_decoder = false);
 
 /// The types of models that workload_from_huggingface converts, ascending by model_type, each with the generator of the
 /// workload: "bert" and "bert".

@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace isobar::huggingface {
 
@@ -52,9 +53,11 @@ void DecoderReader::read_sizes(const Defaults& defaults, Keys keys)
     read_.positions = config_.count(keys_.positions, longest_sequence, defaults.positions);
   }
   sizes().rope_theta = sizes().window_rope_theta = defaults.theta;
-  for (const char* key :
-       {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "residual_dropout", "embedding_dropout"}) {
-    if (config_.has_value(key)) config_.accept_number(key, 0);
+  if (config_.use() == ConfigUse::Costs) {  // for weights, settings of the training alone may have any value
+    for (const char* key : {"attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "residual_dropout",
+                            "embedding_dropout"}) {
+      if (config_.has_value(key)) config_.accept_number(key, 0);
+    }
   }
   demand_parts(keys_.kv_heads, sizes().kv_heads, named(keys_.heads), sizes().heads);
 }
@@ -73,6 +76,32 @@ void DecoderReader::read_activation(const std::string& default_name)
   }
 }
 
+RopeScaling read_rope_scaling(ConfigReader& rope)
+{
+  using Type = RopeScaling::Type;
+  const std::string key = rope.has_value("rope_type") ? "rope_type" : "type";
+  rope.accept_text(key, {"default", "linear", "llama3"}, {"dynamic", "yarn", "longrope"});
+  RopeScaling scaling;
+  scaling.type = rope_scaling_from_name(rope.text(key, "default")).value_or(Type::None);
+  if (scaling.type == Type::None) return scaling;
+  const auto positive = [&](const std::string& name, double default_value) {
+    const double value = rope.number(name, default_value);
+    if (value == 0) rope.add_fault(name, "is 0");
+    return value;
+  };
+  scaling.factor = positive("factor", 1);
+  if (scaling.type == Type::Linear) return scaling;
+  scaling.low_frequency = positive("low_freq_factor", scaling.low_frequency);
+  scaling.high_frequency = positive("high_freq_factor", scaling.high_frequency);
+  scaling.original_positions =
+      rope.count("original_max_position_embeddings", longest_sequence, scaling.original_positions);
+  if (rope.is_right_so_far() && scaling.low_frequency >= scaling.high_frequency) {
+    rope.add_fault("high_freq_factor",
+                   fmt::format("{} is not above low_freq_factor, {}", scaling.high_frequency, scaling.low_frequency));
+  }
+  return scaling;
+}
+
 void DecoderReader::read_rotation(double rotated)
 {
   double& theta = sizes().rope_theta;
@@ -84,6 +113,7 @@ void DecoderReader::read_rotation(double rotated)
     auto rope = config_.mapping(key);
     const bool is_by_kind = rope.has_value("full_attention") || rope.has_value("sliding_attention");
     if (!is_by_kind) {
+      sizes().rope_scaling = read_rope_scaling(rope);
       theta = read_rope(rope, theta, rotated);
       sizes().window_rope_theta = theta;
       continue;
@@ -92,6 +122,10 @@ void DecoderReader::read_rotation(double rotated)
          {std::pair("full_attention", &theta), std::pair("sliding_attention", &sizes().window_rope_theta)}) {
       if (!rope.has_value(kind)) continue;
       auto rope_of_kind = rope.mapping(kind);
+      // Isobar's layers of both kinds have the same scale.
+      if (const auto scaled = rope_of_kind.text("rope_type", "default"); scaled != "default") {
+        rope_of_kind.add_difference("rope_type", scaled, "default");
+      }
       *own = read_rope(rope_of_kind, *own, rotated);
     }
   }
@@ -134,6 +168,17 @@ bool DecoderReader::read_attention_bias(bool default_value, bool with_output)
   sizes().biases.qkv = has_bias;
   sizes().biases.output = has_bias && with_output;
   return has_bias;
+}
+
+void DecoderReader::read_gemma_scales(std::optional<double> score_cap, std::optional<double> logit_cap)
+{
+  constexpr double query_scale = 256;
+  sizes().has_zero_centered_gamma = true;
+  sizes().embedding_scale = std::sqrt(static_cast<double>(sizes().hidden));
+  const double scale = positive("query_pre_attn_scalar", query_scale);
+  if (scale != static_cast<double>(sizes().head_width)) sizes().query_scale = scale;
+  sizes().score_cap = number_or_none("attn_logit_softcapping", score_cap);
+  sizes().logit_cap = number_or_none("final_logit_softcapping", logit_cap);
 }
 
 void DecoderReader::read_layer_types(const std::function<Mixer(std::uint64_t)>& by_default)
@@ -238,6 +283,21 @@ void DecoderReader::read_experts(const ExpertKeys& keys, std::uint64_t count, st
   }
 }
 
+void DecoderReader::read_router(RouterScores scores, bool normalizes, std::optional<double> scale)
+{
+  ExpertSizes& experts = sizes().experts;
+  experts.scores = scores;
+  experts.normalizes = config_.boolean("norm_topk_prob", normalizes);
+  if (scale) experts.scale = positive("routed_scaling_factor", *scale);
+}
+
+void DecoderReader::read_groups(std::uint64_t groups, std::uint64_t chosen)
+{
+  const std::uint64_t all = config_.count("n_group", most_experts, groups);
+  const std::uint64_t of_token = config_.count("topk_group", most_experts, chosen);
+  if (of_token < all) config_.add_difference("topk_group", fmt::format("{} of {}", of_token, all), "all groups");
+}
+
 void DecoderReader::read_shared_experts(std::uint64_t default_value)
 {
   sizes().experts.shared =
@@ -284,6 +344,12 @@ double DecoderReader::positive(const std::string& key, double default_value)
   return value;
 }
 
+double DecoderReader::number_or_none(const std::string& key, std::optional<double> default_value)
+{
+  if (config_.has(key) ? !config_.has_value(key) : !default_value) return 0;
+  return positive(key, default_value.value_or(0));
+}
+
 std::set<std::uint64_t> DecoderReader::numbers(const std::string& key)
 {
   std::set<std::uint64_t> found;
@@ -324,9 +390,6 @@ std::uint64_t DecoderReader::read_kv_heads(std::optional<std::uint64_t> default_
 
 double DecoderReader::read_rope(ConfigReader& rope, double theta, double& rotated)
 {
-  for (const char* key : {"rope_type", "type"}) {
-    if (const auto type = rope.text(key, "default"); type != "default") rope.add_difference(key, type, "default");
-  }
   const double own = rope.number("rope_theta", theta);
   if (own == 0) rope.add_fault("rope_theta", "is 0");
   rotated = rope.number("partial_rotary_factor", rotated);

@@ -43,6 +43,10 @@ struct Keys {
   std::string activation = "hidden_act";
 };
 
+/// How a configuration's rotary positions are scaled; types other than default, linear and llama3 are differences, or
+/// faults of weights.
+RopeScaling read_rope_scaling(ConfigReader& rope);
+
 /// Reads one configuration.
 class DecoderReader {
  public:
@@ -71,6 +75,8 @@ class DecoderReader {
   void set_rotates(bool rotates);
 
   bool read_attention_bias(bool default_value, bool with_output);
+  /// Gemma's scores and logits. `score_cap`, `logit_cap`: none for absent.
+  void read_gemma_scales(std::optional<double> score_cap, std::optional<double> logit_cap);
 
   // Kinds of layers
 
@@ -100,6 +106,11 @@ class DecoderReader {
     std::string intermediate = "moe_intermediate_size";
   };
   void read_experts(const ExpertKeys& keys, std::uint64_t count, std::uint64_t per_token, std::uint64_t intermediate);
+  /// What makes weights of a router's logits, whose defaults are transformers': norm_topk_prob, and with `scale`
+  /// routed_scaling_factor.
+  void read_router(RouterScores scores, bool normalizes, std::optional<double> scale = {});
+  /// DeepSeek's groups of experts, of which a token's may be in a few only.
+  void read_groups(std::uint64_t groups, std::uint64_t chosen);
   /// DeepSeek's: several shared experts are one.
   void read_shared_experts(std::uint64_t default_value);
   void read_gated_shared_expert(std::uint64_t default_value);
@@ -128,6 +139,8 @@ class DecoderReader {
 
   /// The base of one kind of layers; `rotated` changes too.
   double read_rope(ConfigReader& rope, double theta, double& rotated);
+  /// A positive number that may be null; 0 for absent.
+  double number_or_none(const std::string& key, std::optional<double> default_value);
 
   template <typename Value>
   void add_unknown_type(const std::string& key, const std::string& type, const std::map<std::string, Value>& names);

@@ -2,6 +2,7 @@
 #include "core/model/model_limits.hpp"
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -52,7 +53,8 @@ void read_qwen3(DecoderReader& read)
 void read_granite(DecoderReader& read)
 {
   read_llama(read);
-  for (const char* key : {"embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier"}) {
+  read.sizes().embedding_scale = read.positive("embedding_multiplier", 1);
+  for (const char* key : {"logits_scaling", "residual_multiplier", "attention_multiplier"}) {
     read.note_number(key, 1, 1);
   }
 }
@@ -131,7 +133,8 @@ void read_gemma(DecoderReader& read)
   read.read_activation("gelu_pytorch_tanh");
   read.read_rotation();
   read.read_attention_bias(false, true);
-  read.note_text("embedding", "scaled by the root of hidden_size", "by 1");
+  read.sizes().has_zero_centered_gamma = true;
+  read.sizes().embedding_scale = std::sqrt(static_cast<double>(read.sizes().hidden));
 }
 
 /// `period`: one layer of that many sees all tokens.
@@ -154,16 +157,15 @@ void read_later_gemma(DecoderReader& read, std::uint64_t vocabulary, std::uint64
   read.read_window(4096);
   read.sizes().norm_place = NormPlace::Both;
   read.read_attention_bias(false, true);
-  read.note_text("embedding", "scaled by the root of hidden_size", "by 1");
 }
 
 void read_gemma2(DecoderReader& read)
 {
   read_later_gemma(read, 256'000, 8192, 2);
   read.read_rotation();
-  read.note_number("query_pre_attn_scalar", 256, static_cast<double>(read.sizes().head_width));
-  read.note_absent("attn_logit_softcapping", 50);
-  read.note_absent("final_logit_softcapping", 30);
+  constexpr double score_cap = 50;
+  constexpr double logit_cap = 30;
+  read.read_gemma_scales(score_cap, logit_cap);
 }
 
 void read_gemma3(DecoderReader& read)
@@ -178,9 +180,7 @@ void read_gemma3(DecoderReader& read)
     read.sizes().window_rope_theta = read.positive("rope_local_base_freq", local_theta);
   }
   read.sizes().head_norm = HeadNorm::Head;
-  read.note_number("query_pre_attn_scalar", 256, static_cast<double>(read.sizes().head_width));
-  read.note_absent("attn_logit_softcapping", {});
-  read.note_absent("final_logit_softcapping", {});
+  read.read_gemma_scales({}, {});
   read.config().demand_boolean("use_bidirectional_attention", false);
 }
 

@@ -27,6 +27,7 @@ void read_mixtral(DecoderReader& read)
   read.read_window({});
   read.set_experts([](std::uint64_t) { return true; });
   read.read_experts({{"num_local_experts", "num_experts"}, "intermediate_size"}, 8, 2, 14'336);
+  read.sizes().experts.normalizes = true;
 }
 
 void read_qwen2_moe(DecoderReader& read)
@@ -50,6 +51,7 @@ void read_qwen2_moe(DecoderReader& read)
   read.sizes().biases.qkv = config.boolean("qkv_bias", true);
   read.read_sparse_steps();
   read.read_experts({{"num_experts", "num_local_experts"}}, 60, 4, 1408);
+  read.read_router(RouterScores::Softmax, false);
   read.read_gated_shared_expert(5632);
 }
 
@@ -72,6 +74,7 @@ void read_qwen3_moe(DecoderReader& read)
   read.read_attention_bias(false, true);
   read.read_sparse_steps();
   read.read_experts({{"num_experts", "num_local_experts"}}, 128, 8, 768);
+  read.read_router(RouterScores::Softmax, false);
 }
 
 void read_qwen3_next(DecoderReader& read)
@@ -98,10 +101,12 @@ void read_qwen3_next(DecoderReader& read)
   config.demand_parts("linear_num_key_heads", sizes.delta_net.key_heads, "linear_num_value_heads",
                       sizes.delta_net.value_heads);
   sizes.has_output_gate = true;
+  sizes.has_zero_centered_gamma = true;
   sizes.head_norm = HeadNorm::Head;
   read.read_attention_bias(false, true);
   read.read_sparse_steps();
   read.read_experts({{"num_experts", "num_local_experts"}}, 512, 10, 512);
+  read.read_router(RouterScores::Softmax, true);
   read.read_gated_shared_expert(512);
 }
 
@@ -113,6 +118,8 @@ void read_deepseek_v2(DecoderReader& read)
   read.read_latent(1536, 512, 128, 64, 128);
   read.read_first_dense(0);
   read.read_experts({{"n_routed_experts", "num_experts"}}, 64, 1, 1407);
+  read.read_router(RouterScores::Softmax, false, 1);
+  read.read_groups(1, 1);
   read.read_shared_experts(2);
   read.sizes().biases.mlp = read.config().boolean("mlp_bias", false);
 }
@@ -126,6 +133,9 @@ void read_deepseek_v3(DecoderReader& read)
   read.read_latent(1536, 512, 128, 64, 128);
   read.read_first_dense(3);
   read.read_experts({{"n_routed_experts", "num_local_experts"}}, 256, 8, 2048);
+  constexpr double scale = 2.5;
+  read.read_router(RouterScores::Sigmoid, true, scale);
+  read.read_groups(8, 4);
   read.read_shared_experts(1);
   read.read_predictions(1);
 }
@@ -145,6 +155,8 @@ void read_glm4_moe(DecoderReader& read)
   read.read_attention_bias(false, false);
   read.read_first_dense(1);
   read.read_experts({{"n_routed_experts", "num_local_experts"}}, 128, 8, 1408);
+  read.read_router(RouterScores::Sigmoid, true, 1);
+  read.read_groups(1, 1);
   read.read_shared_experts(1);
   read.read_predictions(1);
 }
@@ -175,6 +187,9 @@ void read_glm_moe_dsa(DecoderReader& read)
   }
   read.read_first_dense(3);
   read.read_experts({{"n_routed_experts", "num_local_experts"}}, 256, 8, 2048);
+  constexpr double scale = 2.5;
+  read.read_router(RouterScores::Sigmoid, true, scale);
+  read.read_groups(1, 1);
   read.read_shared_experts(1);
   read.read_predictions(0);
 }
@@ -202,6 +217,7 @@ void read_gpt_oss(DecoderReader& read)
   read.sizes().biases.experts = read.sizes().biases.router = true;
   read.set_experts([](std::uint64_t) { return true; });
   read.read_experts({{"num_local_experts", "num_experts"}, "intermediate_size"}, 128, 4, 2880);
+  read.sizes().experts.normalizes = true;  // a softmax over the chosen experts
   read.note_absent("swiglu_limit", 7);
 }
 
@@ -246,6 +262,11 @@ void read_llama4(DecoderReader& read)
   read.set_experts([&](std::uint64_t layer) { return lists ? listed.contains(layer) : (layer + 1) % step == 0; });
   read.read_experts({{"num_local_experts"}, "intermediate_size"}, 16, 1, 8192);
   read.sizes().experts.shared = read.sizes().experts.intermediate;
+  read.sizes().experts.scores = RouterScores::Sigmoid;
+  read.note_text("router", "scales the inputs of experts", "their outputs");
+  const bool norms_some = read.sizes().head_norm != HeadNorm::None &&
+                          std::ranges::any_of(blocks, [](const auto& block) { return !block.rotates; });
+  if (norms_some) read.note_text("use_qk_norm", "of layers with rotary positions", "of all");
   if (config.boolean("attn_temperature_tuning", true)) {
     read.note_text("attn_temperature_tuning", "true", "false");
   }
@@ -315,6 +336,8 @@ void read_nemotron_h(DecoderReader& read)
   }
   if (has([](const auto& block) { return block.feed_forward == FeedForward::Experts; })) {
     read.read_experts({{"n_routed_experts", "num_local_experts"}}, 8, 2, 7688);
+    read.read_router(RouterScores::Sigmoid, true, 1);
+    read.read_groups(1, 1);
     sizes.experts.shared = config.count("moe_shared_expert_intermediate_size", widest_intermediate, 7688);
     if (config.has_value("moe_latent_size")) sizes.experts.latent = config.count("moe_latent_size", widest);
   }

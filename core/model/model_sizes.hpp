@@ -100,6 +100,7 @@ struct LlamaSizes {
   std::uint64_t vocabulary = 1;
   double rope_theta = 500'000;  ///< base of the rotary positions; Llama 3's
   double norm_epsilon = 1e-5;   ///< added to the mean square of a normalisation
+  RopeScaling rope_scaling = {};
   Attention attention = Attention::Fused;
   Unit unit = Unit::Block;
 };

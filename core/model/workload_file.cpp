@@ -180,6 +180,7 @@ Build read_llama_keys(MappingReader& model, const Workload& workload, const Faul
   sizes.intermediate = model.required_count("intermediate", 1, widest_intermediate);
   sizes.vocabulary = model.required_count("vocabulary", 1, largest_vocabulary);
   sizes.rope_theta = read_positive(model, "rope_theta", sizes.rope_theta);
+  sizes.rope_scaling = decoder::read_rope_scaling(model);
   sizes.norm_epsilon = read_positive(model, "norm_epsilon", sizes.norm_epsilon);
   sizes.attention = read_attention(model, sizes.attention, 0);
   sizes.unit = read_unit(model, sizes.layers);

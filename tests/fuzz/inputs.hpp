@@ -70,7 +70,9 @@ inline void huggingface_config(const std::string& text)
   const auto workload = workload_from_text(imported, "imported.yaml");
   ensure(!workload.layers.empty(), "a workload has layers");
   try {
-    ensure(workload.model.index() == sizes_from_huggingface(text, "input").sizes.index(), "a model is of one kind");
+    const bool is_decoder = std::holds_alternative<DecoderSizes>(workload.model);
+    const auto read = sizes_from_huggingface(text, "input", is_decoder);
+    ensure(workload.model.index() == read.sizes.index(), "a model is of one kind");
   } catch (const InputError& fault) {
     check_message(fault);  // the model costs the same but computes something else
   }

@@ -213,6 +213,7 @@ DecoderSizes decoder_parts_of(const LlamaSizes& sizes)
   decoder.head_width = sizes.hidden / sizes.heads;
   decoder.intermediate = sizes.intermediate;
   decoder.rope_theta = sizes.rope_theta;
+  decoder.rope_scaling = sizes.rope_scaling;
   decoder.norm_epsilon = sizes.norm_epsilon;
   decoder.attention = sizes.attention;
   decoder.unit = sizes.unit;

@@ -38,6 +38,13 @@ std::vector<std::string> names_of_biases()
   return names;
 }
 
+double read_positive(MappingReader& model, const std::string& key, double default_value)
+{
+  const double value = model.optional_number(key).value_or(default_value);
+  if (value == 0) model.add_fault(key, "is 0; write a positive number");
+  return value;
+}
+
 /// Reads the sizes key by key.
 class Reader {
  public:
@@ -63,6 +70,7 @@ class Reader {
     read_norms();
     read_biases();
     read_positions();
+    read_scales();
     if (faults_.empty()) check_sizes(layers, sequence);
     return sizes_;
   }
@@ -296,6 +304,16 @@ class Reader {
     experts.shared = count_of(is_used, "shared_intermediate", widest_intermediate, kind, 0);
     experts.has_shared_gate = flag_of(experts.shared > 0, "shared_gate", "shared_intermediate");
     experts.latent = count_of(is_used, "moe_latent_size", widest, kind, 0);
+    experts.scores =
+        choice_of(is_used, "scoring_func", kind, router_scores_names(), router_scores_from_name, RouterScores::Softmax);
+    // The weight of a single expert would always be 1, whatever its router computes.
+    experts.normalizes = experts.per_token > 1;
+    if (!is_refused(is_used, "norm_topk_prob", kind)) {
+      experts.normalizes = model_.optional_boolean("norm_topk_prob").value_or(experts.normalizes);
+    }
+    if (!is_refused(is_used, "routed_scaling_factor", kind)) {
+      experts.scale = read_positive(model_, "routed_scaling_factor", 1);
+    }
     if (faults_.empty() && is_used && experts.per_token > experts.count) {
       model_.add_fault("top_k", fmt::format("{} is more than the {} experts; write at most as many", experts.per_token,
                                             experts.count));
@@ -308,7 +326,11 @@ class Reader {
     sizes_.norm_place = choice_of(true, "norm_place", "", norm_place_names(), norm_place_from_name, NormPlace::Before);
     sizes_.is_parallel = model_.optional_boolean("parallel").value_or(false);
     sizes_.has_embedding_norm = model_.optional_boolean("embedding_norm").value_or(false);
-    sizes_.norm_epsilon = read_positive("norm_epsilon", sizes_.norm_epsilon);
+    sizes_.norm_epsilon = read_positive(model_, "norm_epsilon", sizes_.norm_epsilon);
+    sizes_.has_zero_centered_gamma = model_.optional_boolean("zero_centered_gamma").value_or(false);
+    if (faults_.empty() && sizes_.has_zero_centered_gamma && sizes_.norm != Norm::Rms) {
+      model_.add_fault("zero_centered_gamma", "goes with norm: rms; leave it out");
+    }
     if (faults_.empty() && sizes_.norm_place == NormPlace::Shared && !sizes_.is_parallel) {
       model_.add_fault("norm_place", "shared goes with parallel: true; write that, or before");
     }
@@ -332,9 +354,10 @@ class Reader {
   void read_positions()
   {
     sizes_.positions = model_.optional_count("positions", 1, longest_sequence).value_or(0);
-    sizes_.rope_theta = read_positive("rope_theta", sizes_.rope_theta);
+    sizes_.rope_theta = read_positive(model_, "rope_theta", sizes_.rope_theta);
+    sizes_.rope_scaling = read_rope_scaling(model_);
     if (!is_refused(has(Mixer::Window), "window_rope_theta", "layer type window")) {
-      sizes_.window_rope_theta = read_positive("window_rope_theta", sizes_.rope_theta);
+      sizes_.window_rope_theta = read_positive(model_, "window_rope_theta", sizes_.rope_theta);
     }
     sizes_.rotated = count_of(has_attention(), "rotary_dim", widest, "layer types full, window and chunk", 0);
     if (faults_.empty() && sizes_.rotated > sizes_.head_width) {
@@ -343,11 +366,20 @@ class Reader {
     }
   }
 
-  double read_positive(const std::string& key, double default_value)
+  void read_scales()
   {
-    const double value = model_.optional_number(key).value_or(default_value);
-    if (value == 0) model_.add_fault(key, "is 0; write a positive number");
-    return value;
+    constexpr std::string_view kind = "layer types full, window and chunk";
+    const bool is_used = has_attention();
+    sizes_.embedding_scale = read_positive(model_, "embedding_multiplier", 1);
+    if (!is_refused(is_used, "query_pre_attn_scalar", kind) && model_.has("query_pre_attn_scalar")) {
+      sizes_.query_scale = read_positive(model_, "query_pre_attn_scalar", 1);
+    }
+    if (!is_refused(is_used, "attn_logit_softcapping", kind) && model_.has("attn_logit_softcapping")) {
+      sizes_.score_cap = read_positive(model_, "attn_logit_softcapping", 1);
+    }
+    if (model_.has("final_logit_softcapping")) {
+      sizes_.logit_cap = read_positive(model_, "final_logit_softcapping", 1);
+    }
   }
 
   void refuse_parts(const std::string& key, std::uint64_t parts, const std::string& of, std::uint64_t whole)
@@ -393,6 +425,57 @@ DecoderSizes read_sizes(MappingReader& model, std::uint64_t sequence, const Faul
   return Reader(model, faults).read(sequence);
 }
 
+RopeScaling read_rope_scaling(MappingReader& model)
+{
+  using Type = RopeScaling::Type;
+  RopeScaling scaling;
+  const auto name = model.optional_choice("rope_type", rope_scaling_names());
+  if (name) scaling.type = *rope_scaling_from_name(*name);
+  const auto is_refused = [&](bool is_used, const std::string& key, const char* kind) {
+    if (is_used || model.optional(key) == nullptr) return !is_used;
+    model.add_fault(key, fmt::format("goes with rope_type: {}; leave it out, or write that", kind));
+    return true;
+  };
+  if (!is_refused(scaling.type != Type::None, "rope_factor", "linear or llama3")) {
+    scaling.factor = model.required_number("rope_factor", 1);
+  }
+  const bool is_llama = scaling.type == Type::Llama3;
+  if (!is_refused(is_llama, "rope_low_freq_factor", "llama3")) {
+    scaling.low_frequency = read_positive(model, "rope_low_freq_factor", scaling.low_frequency);
+  }
+  if (!is_refused(is_llama, "rope_high_freq_factor", "llama3")) {
+    scaling.high_frequency = read_positive(model, "rope_high_freq_factor", scaling.high_frequency);
+  }
+  if (!is_refused(is_llama, "original_max_position_embeddings", "llama3")) {
+    scaling.original_positions = model.optional_count("original_max_position_embeddings", 1, longest_sequence)
+                                     .value_or(scaling.original_positions);
+  }
+  if (scaling.low_frequency >= scaling.high_frequency) {
+    model.add_fault("rope_high_freq_factor", fmt::format("{} is not above rope_low_freq_factor, {}; write more",
+                                                         scaling.high_frequency, scaling.low_frequency));
+  }
+  return scaling;
+}
+
+std::vector<std::pair<std::string, std::string>> keys_of(const RopeScaling& scaling)
+{
+  const RopeScaling defaults;
+  std::vector<std::pair<std::string, std::string>> keys;
+  if (scaling.type == RopeScaling::Type::None) return keys;
+  keys.emplace_back("rope_type", name_of(scaling.type));
+  keys.emplace_back("rope_factor", fmt::to_string(scaling.factor));
+  if (scaling.low_frequency != defaults.low_frequency) {
+    keys.emplace_back("rope_low_freq_factor", fmt::to_string(scaling.low_frequency));
+  }
+  if (scaling.high_frequency != defaults.high_frequency) {
+    keys.emplace_back("rope_high_freq_factor", fmt::to_string(scaling.high_frequency));
+  }
+  if (scaling.original_positions != defaults.original_positions) {
+    keys.emplace_back("original_max_position_embeddings", fmt::to_string(scaling.original_positions));
+  }
+  return keys;
+}
+
 std::string pattern_of(const std::vector<std::string_view>& names)
 {
   std::size_t period = 1;
@@ -422,6 +505,9 @@ std::vector<std::pair<std::string, std::string>> keys_of(const DecoderSizes& siz
   };
   const auto flag = [&](const char* key, bool value) {
     if (value) add(key, "true");
+  };
+  const auto number = [&](const char* key, double value, double default_value) {
+    if (value != default_value) add(key, fmt::to_string(value));
   };
   const auto pattern = [&](const char* key, const std::vector<DecoderBlock>& blocks, auto name_of_block,
                            std::string_view default_name) {
@@ -478,6 +564,11 @@ std::vector<std::pair<std::string, std::string>> keys_of(const DecoderSizes& siz
   count("shared_intermediate", sizes.experts.shared);
   flag("shared_gate", sizes.experts.has_shared_gate);
   count("moe_latent_size", sizes.experts.latent);
+  if (sizes.experts.scores != RouterScores::Softmax) add("scoring_func", std::string(name_of(sizes.experts.scores)));
+  if (sizes.experts.count > 0 && sizes.experts.normalizes != (sizes.experts.per_token > 1)) {
+    add("norm_topk_prob", sizes.experts.normalizes ? "true" : "false");
+  }
+  number("routed_scaling_factor", sizes.experts.scale, 1);
   if (sizes.norm != Norm::Rms) add("norm", std::string(name_of(sizes.norm)));
   if (sizes.norm_place != NormPlace::Before) add("norm_place", std::string(name_of(sizes.norm_place)));
   flag("parallel", sizes.is_parallel);
@@ -493,12 +584,18 @@ std::vector<std::pair<std::string, std::string>> keys_of(const DecoderSizes& siz
     pattern("mtp_layer_types", sizes.mtp_blocks, name_of_mixer, name_of(sizes.blocks.back().mixer));
     pattern("mtp_mlp_layer_types", sizes.mtp_blocks, name_of_network, name_of(sizes.blocks.back().feed_forward));
   }
-  if (sizes.norm_epsilon != defaults.norm_epsilon) add("norm_epsilon", fmt::to_string(sizes.norm_epsilon));
-  if (sizes.rope_theta != defaults.rope_theta) add("rope_theta", fmt::to_string(sizes.rope_theta));
+  number("norm_epsilon", sizes.norm_epsilon, defaults.norm_epsilon);
+  flag("zero_centered_gamma", sizes.has_zero_centered_gamma);
+  number("rope_theta", sizes.rope_theta, defaults.rope_theta);
   if (sizes.window > 0 && sizes.window_rope_theta != sizes.rope_theta) {
     add("window_rope_theta", fmt::to_string(sizes.window_rope_theta));
   }
+  for (auto& [key, value] : keys_of(sizes.rope_scaling)) add(key, std::move(value));
   count("rotary_dim", sizes.rotated);
+  number("embedding_multiplier", sizes.embedding_scale, 1);
+  number("query_pre_attn_scalar", sizes.query_scale, 0);
+  number("attn_logit_softcapping", sizes.score_cap, 0);
+  number("final_logit_softcapping", sizes.logit_cap, 0);
   return keys;
 }
 

@@ -22,6 +22,12 @@ DecoderSizes read_sizes(MappingReader& model, std::uint64_t sequence, const Faul
 /// the default. read_sizes is the inverse.
 std::vector<std::pair<std::string, std::string>> keys_of(const DecoderSizes& sizes);
 
+/// Reads how rotary positions are scaled, of model llama, too: keys rope_type, rope_factor and those of llama3. Adds a
+/// fault for each that is wrong.
+RopeScaling read_rope_scaling(MappingReader& model);
+/// Its keys, as keys_of has them. read_rope_scaling is the inverse.
+std::vector<std::pair<std::string, std::string>> keys_of(const RopeScaling& scaling);
+
 /// The names of the parts of blocks as a list that repeats, the shortest that gives them: "[window*5, full]".
 std::string pattern_of(const std::vector<std::string_view>& names);
 

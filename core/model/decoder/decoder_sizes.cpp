@@ -50,6 +50,13 @@ constexpr NameTable<Activation, 5> activations = {{{Activation::Silu, "silu"},
                                                    {Activation::Relu, "relu"},
                                                    {Activation::SquaredRelu, "relu2"}}};
 
+constexpr NameTable<RouterScores, 2> all_router_scores = {
+    {{RouterScores::Softmax, "softmax"}, {RouterScores::Sigmoid, "sigmoid"}}};
+
+constexpr NameTable<RopeScaling::Type, 3> rope_scalings = {{{RopeScaling::Type::None, "default"},
+                                                            {RopeScaling::Type::Linear, "linear"},
+                                                            {RopeScaling::Type::Llama3, "llama3"}}};
+
 std::size_t count_of_parts(const DecoderBlock& block)
 {
   return (block.mixer != Mixer::None ? 1U : 0U) + (block.feed_forward != FeedForward::None ? 1U : 0U);
@@ -194,6 +201,36 @@ std::optional<Activation> activation_from_name(std::string_view name)
 std::vector<std::string> activation_names()
 {
   return names_in(activations);
+}
+
+std::string_view name_of(RouterScores scores)
+{
+  return name_in(all_router_scores, scores);
+}
+
+std::optional<RouterScores> router_scores_from_name(std::string_view name)
+{
+  return value_in(all_router_scores, name);
+}
+
+std::vector<std::string> router_scores_names()
+{
+  return names_in(all_router_scores);
+}
+
+std::string_view name_of(RopeScaling::Type type)
+{
+  return name_in(rope_scalings, type);
+}
+
+std::optional<RopeScaling::Type> rope_scaling_from_name(std::string_view name)
+{
+  return value_in(rope_scalings, name);
+}
+
+std::vector<std::string> rope_scaling_names()
+{
+  return names_in(rope_scalings);
 }
 
 DecoderLayer decoder_layer(std::size_t layer, std::uint64_t blocks, Unit unit)

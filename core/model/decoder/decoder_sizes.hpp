@@ -105,6 +105,36 @@ std::string_view name_of(Activation activation);
 std::optional<Activation> activation_from_name(std::string_view name);
 std::vector<std::string> activation_names();
 
+/// The function that makes weights of a router's logits.
+enum class RouterScores : std::uint8_t {
+  Softmax,  ///< over all experts
+  Sigmoid   ///< of each logit by itself (DeepSeek-V3, arXiv 2412.19437, equation 15)
+};
+std::string_view name_of(RouterScores scores);
+std::optional<RouterScores> router_scores_from_name(std::string_view name);
+std::vector<std::string> router_scores_names();
+
+/// How rotary positions turn by less than their base says, so that a model reads longer sequences than it was trained
+/// on. Source: transformers, modeling_rope_utils.py.
+struct RopeScaling {
+  enum class Type : std::uint8_t {
+    None,
+    Linear,  ///< all angles over `factor` (Chen et al. 2023, arXiv 2306.15595)
+    Llama3   ///< slow turns over `factor`, fast ones as they are, and a ramp between them (Llama 3.1)
+  };
+  Type type = Type::None;
+  double factor = 1;
+  // Llama3: turns within `original_positions` tokens, below which all of `factor` counts, and above which none does.
+  double low_frequency = 1;
+  double high_frequency = 4;
+  std::uint64_t original_positions = 8192;
+
+  bool operator==(const RopeScaling&) const = default;
+};
+std::string_view name_of(RopeScaling::Type type);
+std::optional<RopeScaling::Type> rope_scaling_from_name(std::string_view name);
+std::vector<std::string> rope_scaling_names();
+
 /// Which products and convolutions add a bias.
 struct DecoderBiases {
   bool qkv = false;      ///< of queries, keys and values; of latent attention, of the products that compress them
@@ -163,6 +193,10 @@ struct ExpertSizes {
   std::uint64_t shared = 0;      ///< width of the shared expert; 0: none
   bool has_shared_gate = false;  ///< a number of each token scales the shared expert's output
   std::uint64_t latent = 0;      ///< the width that routed experts read and write; 0: `hidden`
+  // Executor only
+  RouterScores scores = RouterScores::Softmax;
+  bool normalizes = false;  ///< the weights of a token's experts add up to 1
+  double scale = 1;         ///< of the weights, after that
 };
 
 /// The model that a file names, which says how work and activations are counted (core/model/models.hpp).
@@ -207,9 +241,15 @@ struct DecoderSizes {
   std::vector<DecoderBlock> mtp_blocks = {};
   // Executor only
   double norm_epsilon = 1e-5;
-  double rope_theta = 10'000;         ///< base of the rotary positions
-  double window_rope_theta = 10'000;  ///< that of blocks with windows
-  std::uint64_t rotated = 0;          ///< numbers of each head that turn; 0: all
+  bool has_zero_centered_gamma = false;  ///< weights of RMS norms are what is added to 1
+  double rope_theta = 10'000;            ///< base of the rotary positions
+  double window_rope_theta = 10'000;     ///< that of blocks with windows
+  RopeScaling rope_scaling = {};
+  std::uint64_t rotated = 0;   ///< numbers of each head that turn; 0: all
+  double embedding_scale = 1;  ///< of the embedding's rows
+  double query_scale = 0;      ///< scores are divided by its root; 0: the width of a query
+  double score_cap = 0;        ///< scores are cap · tanh(score / cap); 0: as they are
+  double logit_cap = 0;        ///< likewise the head's logits
 
   Attention attention = Attention::Fused;
   Unit unit = Unit::Block;

@@ -189,14 +189,26 @@ TEST(HuggingFaceConfig, AcceptsScaledRotationOfLlamaWhichCostsTheSame)
                         {"original_max_position_embeddings", 8192},
                         {"rope_type", "llama3"}};
   const auto scaled = with(llama, "rope_scaling", scaling);
-  EXPECT_THAT(yaml_of(scaled), HasSubstr("# What the model computes and isobar run does not; the cost is the same.\n"
-                                         "differences:\n  - \"rope_scaling.rope_type llama3, not default\"\n"));
-  EXPECT_EQ(workload_of(scaled).layers.size(), 34U);
-  EXPECT_THAT(yaml_of(with(llama, "rope_scaling", {{"type", "linear"}, {"factor", 2}})),
-              HasSubstr("rope_scaling.type linear, not default"));
-  EXPECT_THAT([&] { sizes_from_huggingface(scaled.dump(1), "config.json"); },
+  EXPECT_THAT(yaml_of(scaled), HasSubstr("\nrope_type: llama3\nrope_factor: 8\nnorm_epsilon: "));
+  const auto workload = workload_of(scaled);
+  EXPECT_EQ(workload.layers.size(), 34U);
+  EXPECT_THAT(workload.differences, testing::IsEmpty());
+  const RopeScaling expected = {.type = RopeScaling::Type::Llama3, .factor = 8};
+  EXPECT_EQ(std::get<LlamaSizes>(workload.model).rope_scaling, expected);
+  const auto read = sizes_from_huggingface(scaled.dump(1), "config.json").sizes;
+  EXPECT_EQ(std::get<LlamaSizes>(read).rope_scaling, expected);
+  const auto linear = workload_of(with(llama, "rope_scaling", {{"type", "linear"}, {"factor", 2}}));
+  EXPECT_EQ(std::get<LlamaSizes>(linear.model).rope_scaling,
+            (RopeScaling{.type = RopeScaling::Type::Linear, .factor = 2}));
+  const auto yarn = with(llama, "rope_scaling", {{"type", "yarn"}, {"factor", 2}});
+  EXPECT_THAT(yaml_of(yarn), HasSubstr("# What the model computes and isobar run does not; the cost is the same.\n"
+                                       "differences:\n  - \"rope_scaling.type yarn, not default\"\n"));
+  EXPECT_THAT([&] { sizes_from_huggingface(yarn.dump(1), "config.json"); },
               testing::ThrowsMessage<InputError>(
-                  HasSubstr(R"(rope_scaling.rope_type: "llama3" is not supported (only default))")));
+                  HasSubstr(R"(rope_scaling.type: "yarn" is not supported (only default, linear, llama3))")));
+  const auto inverted = with(llama, "rope_scaling",
+                             {{"rope_type", "llama3"}, {"factor", 8}, {"low_freq_factor", 4}, {"high_freq_factor", 1}});
+  EXPECT_THAT(fault_of(inverted), HasSubstr("rope_scaling.high_freq_factor: 1 is not above low_freq_factor, 4"));
 }
 
 // The relevant members of mistralai/Mistral-7B-v0.1, Qwen/Qwen2.5-7B and Qwen/Qwen3-8B.
@@ -274,9 +286,27 @@ TEST(HuggingFaceConfig, MakesMistralOfLlamasKindAndQwenADecoder)
   EXPECT_THAT(of_qwen2.differences, testing::IsEmpty());
   EXPECT_THAT(of_qwen3.differences, testing::IsEmpty());
   for (const auto& config : {qwen2, qwen3}) {
-    EXPECT_THAT([&] { sizes_from_huggingface(config.dump(1), "config.json"); },
-                testing::ThrowsMessage<InputError>(HasSubstr("is not supported (only bert, gpt2, llama, mistral)")));
+    const auto read = sizes_from_huggingface(config.dump(1), "config.json");
+    EXPECT_EQ(std::get<DecoderSizes>(read.sizes).hidden, std::get<DecoderSizes>(workload_of(config).model).hidden);
   }
+}
+
+TEST(HuggingFaceConfig, IsOfWeightsOnlyWhereTheLayersComputeTheSame)
+{
+  const auto sizes_of = [](const Json& config) { sizes_from_huggingface(config.dump(1), "config.json"); };
+  EXPECT_THAT(
+      [&] {
+        sizes_of({{"model_type", "deepseek_v3"}});
+      },
+      testing::ThrowsMessage<InputError>(
+          HasSubstr("is not supported (only bert, gemma2, gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe)")));
+  EXPECT_THAT(
+      [&] {
+        sizes_of({{"model_type", "gemma2"}, {"rope_scaling", {{"type", "yarn"}}}});
+      },
+      testing::ThrowsMessage<InputError>(
+          HasSubstr(R"(rope_scaling.type: "yarn" is not supported (only default, linear, llama3))")));
+  EXPECT_NO_THROW(sizes_of(with(qwen3, "attention_dropout", 0.1)));
 }
 
 TEST(HuggingFaceConfig, MakesMistralADecoderWhereItsWindowIsShorterThanTheSequence)
@@ -473,7 +503,7 @@ TEST(HuggingFaceConfig, IsRefusedByTheUnsupportedKey)
   EXPECT_EQ(fault_of(with(bert, "attention_probs_dropout_prob", 1)), "attention_probs_dropout_prob: 1 is not below 1");
   EXPECT_EQ(
       fault_of(with(llama, "rope_scaling", {{"rope_type", "mrope"}, {"factor", 8}})),
-      R"(rope_scaling.rope_type: "mrope" is not supported (only default, linear, dynamic, yarn, longrope, llama3))");
+      R"(rope_scaling.rope_type: "mrope" is not supported (only default, linear, llama3, dynamic, yarn, longrope))");
   EXPECT_EQ(fault_of(with(llama, "quantization_config", {{"bits", 4}})),
             "quantization_config: requires quantised matrices, which is not supported; remove it");
   EXPECT_EQ(fault_of(with(llama, "auto_map", {{"AutoModel", "mine.Model"}})),
@@ -537,10 +567,10 @@ TEST(HuggingFaceConfig, GivesTheSizesOfWeightsWhateverTheTrainingKeys)
               testing::ThrowsMessage<InputError>(HasSubstr("layer_norm_eps: 1e-05 is not supported")));
   EXPECT_THAT(
       [&] {
-        sizes_of({{"model_type", "qwen2"}});
+        sizes_of({{"model_type", "qwen2_moe"}});
       },
-      testing::ThrowsMessage<InputError>(
-          HasSubstr(R"(model_type: "qwen2" is not supported (only bert, gpt2, llama, mistral))")));
+      testing::ThrowsMessage<InputError>(HasSubstr(
+          R"(model_type: "qwen2_moe" is not supported (only bert, gemma2, gpt2, llama, mistral, mixtral, qwen2, qwen3, qwen3_moe))")));
 }
 
 }  // namespace

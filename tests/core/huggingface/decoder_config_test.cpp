@@ -333,14 +333,27 @@ TEST(DecoderConfig, GivesLayersTheirKinds)
 
 TEST(DecoderConfig, ListsWhatTheModelComputesDifferently)
 {
-  EXPECT_THAT(workload_of(config_of("gemma_2_27b")).differences,
-              testing::ElementsAre("embedding scaled by the root of hidden_size, not by 1",
-                                   "query_pre_attn_scalar 144, not 128", "attn_logit_softcapping 50, not null",
-                                   "final_logit_softcapping 30, not null"));
+  EXPECT_THAT(workload_of(config_of("gemma_2_27b")).differences, testing::IsEmpty());
   EXPECT_THAT(workload_of({{"model_type", "granite"}, {"residual_multiplier", 0.22}}, {}, 128).differences,
               testing::ElementsAre("residual_multiplier 0.22, not 1"));
   EXPECT_THAT(workload_of(config_of("deepseek_v3")).differences,
-              testing::ElementsAre("rope_scaling.type yarn, not default"));
+              testing::ElementsAre("rope_scaling.type yarn, not default", "topk_group 4 of 8, not all groups"));
+  EXPECT_THAT(workload_of(config_of("llama_4_scout")).differences,
+              testing::IsSupersetOf({"text_config.router scales the inputs of experts, not their outputs",
+                                     "text_config.use_qk_norm of layers with rotary positions, not of all"}));
+}
+
+TEST(DecoderConfig, WritesWhatOnlyTheExecutorReads)
+{
+  EXPECT_THAT(yaml_of(config_of("gemma_2_27b")),
+              HasSubstr("\nzero_centered_gamma: true\nembedding_multiplier: 67.88225099390856\n"
+                        "query_pre_attn_scalar: 144\nattn_logit_softcapping: 50\nfinal_logit_softcapping: 30\n"));
+  EXPECT_THAT(yaml_of(config_of("deepseek_v3")), HasSubstr("\nscoring_func: sigmoid\nrouted_scaling_factor: 2.5\n"));
+  EXPECT_THAT(yaml_of({{"model_type", "qwen3_moe"}}, 128), HasSubstr("\nnorm_topk_prob: false\n"));
+  EXPECT_THAT(yaml_of({{"model_type", "mixtral"}}, 128), testing::Not(HasSubstr("norm_topk_prob")));
+  const Json scaled = {{"model_type", "qwen3"},
+                       {"rope_scaling", {{"rope_type", "llama3"}, {"factor", 4}, {"low_freq_factor", 0.5}}}};
+  EXPECT_THAT(yaml_of(scaled, 128), HasSubstr("\nrope_type: llama3\nrope_factor: 4\nrope_low_freq_factor: 0.5\n"));
 }
 
 TEST(DecoderConfig, SaysThatPublishedWeightsHaveFewerBits)

@@ -354,6 +354,18 @@ TEST(Decoder, NamesTheLineAndTheKeyOfEachFault)
             "experts: goes with mlp layer type experts; leave it out");
   EXPECT_EQ(fault(dense, "mamba_heads: 8"), "mamba_heads: goes with layer type mamba2; leave it out");
   EXPECT_EQ(fault(dense, "rotary_dim: 17"), "rotary_dim: 17 is more than head_dim, 16; write at most as many");
+  EXPECT_EQ(fault(dense, "rope_factor: 8"),
+            "rope_factor: goes with rope_type: linear or llama3; leave it out, or write that");
+  EXPECT_EQ(fault(dense, "rope_low_freq_factor: 2\nrope_type: linear\nrope_factor: 2"),
+            "rope_low_freq_factor: goes with rope_type: llama3; leave it out, or write that");
+  EXPECT_EQ(fault(dense, "rope_high_freq_factor: 1\nrope_type: llama3\nrope_factor: 2"),
+            "rope_high_freq_factor: 1 is not above rope_low_freq_factor, 1; write more");
+  EXPECT_EQ(fault(dense, "scoring_func: sigmoid"), "scoring_func: goes with mlp layer type experts; leave it out");
+  EXPECT_EQ(fault(dense, "zero_centered_gamma: true\nnorm: layer"),
+            "zero_centered_gamma: goes with norm: rms; leave it out");
+  EXPECT_EQ(fault(dense, "attn_logit_softcapping: 0"), "attn_logit_softcapping: is 0; write a positive number");
+  EXPECT_EQ(fault(latent, "query_pre_attn_scalar: 4"),
+            "query_pre_attn_scalar: goes with layer types full, window and chunk; leave it out");
   EXPECT_EQ(fault(dense, "norm_place: shared"), "norm_place: shared goes with parallel: true; write that, or before");
   EXPECT_EQ(fault(dense, "biases: [qkv, all]"),
             "biases: \"all\" is none; write a list of qkv, output, mlp, experts, router, convolution, mamba");
