@@ -237,6 +237,11 @@ class Opener {
     return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence, type_);
   }
 
+  std::unique_ptr<Dataset> open(const std::string& /*option*/, const std::string& file, const DecoderSizes& sizes)
+  {
+    return std::make_unique<TokenDataset>(file, sizes.vocabulary, workload_.sequence, type_);
+  }
+
   template <typename Sizes>
   std::unique_ptr<Dataset> open(const std::string& option, const std::string& /*file*/, const Sizes& /*without text*/)
   {

@@ -74,6 +74,11 @@ Tensors inputs_of(const Workload& workload, const Sampler& sampler, const LlamaS
   return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
 }
 
+Tensors inputs_of(const Workload& workload, const Sampler& sampler, const DecoderSizes& sizes)
+{
+  return {text(workload, sampler, sizes.vocabulary).slice(1, 0, -1).contiguous()};
+}
+
 at::Tensor images(const Workload& workload, const Sampler& sampler, std::uint64_t image)
 {
   const auto side = static_cast<std::int64_t>(image);
@@ -122,6 +127,11 @@ at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const Gpt
 }
 
 at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const LlamaSizes& sizes)
+{
+  return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
+}
+
+at::Tensor labels_of(const Workload& workload, const Sampler& sampler, const DecoderSizes& sizes)
 {
   return text(workload, sampler, sizes.vocabulary).slice(1, 1).contiguous();
 }

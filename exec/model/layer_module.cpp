@@ -31,14 +31,9 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const Sizes& /*
 
 void refuse_without_modules(const Workload& workload)
 {
-  const std::string place = fmt::format("workload {}", shown(workload.name));
-  if (std::holds_alternative<DecoderSizes>(workload.model)) {
-    throw InputError(place,
-                     "model decoder is planned and simulated, and not computed; name bert, gpt, llama, resnet or moe");
-  }
-  throw InputError(place,
+  throw InputError(fmt::format("workload {}", shown(workload.name)),
                    "its layers are listed, which gives their cost but not what they compute; name a model: bert, gpt, "
-                   "llama, resnet or moe");
+                   "llama, decoder, resnet or moe");
 }
 
 namespace {

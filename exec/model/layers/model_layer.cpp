@@ -22,18 +22,20 @@ std::vector<std::int64_t> in_torch(const std::vector<std::uint64_t>& shape)
 }
 
 at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                           const std::optional<at::Tensor>& mask, bool causal)
+                           const std::optional<at::Tensor>& mask, bool causal, std::optional<double> scale)
 {
   constexpr std::int64_t unfused = 0;  // at::SDPBackend::math: plain matrix products, which store the scores
   const bool shares = keys.size(1) != query.size(1);
-  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, std::nullopt, shares) == unfused) {
+  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, scale, shares) == unfused) {
     const auto heads = static_cast<std::uint64_t>(query.size(1));
-    if (shares) return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal);
+    if (shares) {
+      return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal, scale);
+    }
     throw EnvironmentError(
         "attention: fused: LibTorch has no fused kernel for these heads in this dtype on this device; "
         "write attention: unfused");
   }
-  return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, std::nullopt, shares);
+  return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, scale, shares);
 }
 
 /// The part of a whole tensor that a shard with these units has.
@@ -46,44 +48,22 @@ TensorPart part_of(TensorPart whole, const Cut& cut, const UnitRange& units)
   return whole;
 }
 
-class Sequence final : public LayerModule {
- public:
-  Sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second)
-      : first_(std::move(first)), second_(std::move(second))
-  {
-    for (const auto* layer : {first_.get(), second_.get()}) {
-      parameters_.insert(parameters_.end(), layer->parameters().begin(), layer->parameters().end());
-      names_.insert(names_.end(), layer->parameter_names().begin(), layer->parameter_names().end());
-      parts_.insert(parts_.end(), layer->parameter_parts().begin(), layer->parameter_parts().end());
-    }
-  }
-
-  Tensors forward(const Tensors& inputs, const RandomKey& key) override
-  {
-    return second_->forward(first_->forward(inputs, key), key);
-  }
-  const Tensors& parameters() const override { return parameters_; }
-  const std::vector<std::string>& parameter_names() const override { return names_; }
-  const std::vector<TensorPart>& parameter_parts() const override { return parts_; }
-  std::vector<TensorPart> parts_of(const UnitRange& units) const override
-  {
-    auto parts = first_->parts_of(units);
-    for (auto& part : second_->parts_of(units)) parts.push_back(std::move(part));
-    return parts;
-  }
-
- private:
-  std::unique_ptr<LayerModule> first_, second_;
-  Tensors parameters_;
-  std::vector<std::string> names_;
-  std::vector<TensorPart> parts_;
-};
-
 }  // namespace
 
-std::unique_ptr<LayerModule> in_sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second)
+JoinedLayers::JoinedLayers(const LayerModule& first, const LayerModule& second) : first_(first), second_(second)
 {
-  return std::make_unique<Sequence>(std::move(first), std::move(second));
+  for (const auto* layer : {&first_, &second_}) {
+    parameters_.insert(parameters_.end(), layer->parameters().begin(), layer->parameters().end());
+    names_.insert(names_.end(), layer->parameter_names().begin(), layer->parameter_names().end());
+    parts_.insert(parts_.end(), layer->parameter_parts().begin(), layer->parameter_parts().end());
+  }
+}
+
+std::vector<TensorPart> JoinedLayers::parts_of(const UnitRange& units) const
+{
+  auto parts = first_.parts_of(units);
+  for (auto& part : second_.parts_of(units)) parts.push_back(std::move(part));
+  return parts;
 }
 
 at::Tensor cast(const at::Tensor& tensor, DType dtype)
@@ -121,14 +101,15 @@ at::Tensor for_each_head(const at::Tensor& shared, std::uint64_t heads)
 }
 
 at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                        const std::optional<at::Tensor>& mask)
+                        const std::optional<at::Tensor>& mask, std::optional<double> scale)
 {
-  return by_fused_kernel(query, keys, values, mask, false);
+  return by_fused_kernel(query, keys, values, mask, false, scale);
 }
 
-at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values)
+at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                                 std::optional<double> scale)
 {
-  return by_fused_kernel(query, keys, values, std::nullopt, true);
+  return by_fused_kernel(query, keys, values, std::nullopt, true, scale);
 }
 
 ModelLayer::ModelLayer(const LayerSetup& setup)
@@ -170,9 +151,10 @@ std::vector<TensorPart> ModelLayer::parts_of(const UnitRange& units) const
   return parts;
 }
 
-std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value)
+std::size_t ModelLayer::add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value,
+                                     Cut cut)
 {
-  return add(name, at::full(in_torch(shape), value, at::kFloat), {});
+  return add(name, at::full(in_torch(shape), value, at::kFloat), cut);
 }
 
 std::size_t ModelLayer::add_normal(const std::string& name, const std::vector<std::uint64_t>& shape, double deviation,
@@ -299,12 +281,20 @@ at::Tensor ModelLayer::drop_out_of_heads(const at::Tensor& input, const RandomKe
 }
 
 at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                              const at::Tensor& mask, const RandomKey& key) const
+                              const at::Tensor& mask, const RandomKey& key, const ScoreRules& rules) const
 {
-  const auto scale = 1 / std::sqrt(static_cast<double>(query.size(-1)));
-  const auto scores = at::matmul(query * scale, keys.transpose(-2, -1)) + mask;
+  const auto scale = rules.scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+  auto scores = at::matmul(query * scale, keys.transpose(-2, -1));
+  if (rules.cap > 0) scores = at::tanh(scores / rules.cap) * rules.cap;
+  scores = scores + mask;
+  const auto tokens = scores.size(-1);
+  if (rules.sinks.defined()) {
+    const auto sinks = rules.sinks.to(scores.scalar_type()).view({1, -1, 1, 1});
+    scores = at::cat({scores, sinks.expand({scores.size(0), -1, scores.size(2), 1})}, -1);
+  }
   // With an explicit dtype autocast keeps it, so no second copy of the probabilities is kept in float32.
-  return at::matmul(drop_out_of_heads(at::softmax(scores, -1, scores.scalar_type()), key, 0), values);
+  const auto probabilities = at::softmax(scores, -1, scores.scalar_type()).narrow(-1, 0, tokens);
+  return at::matmul(drop_out_of_heads(probabilities, key, 0), values);
 }
 
 }  // namespace isobar::exec

@@ -31,33 +31,32 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const GptSizes&
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const LlamaSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const ResnetSizes& sizes);
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const spmd::MoeSizes& sizes);
+std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const DecoderSizes& sizes);
 
 /// How the parameters of a mixture of experts begin: weights are drawn from N(0, 0.02²), biases are 0 and the weights
 /// of norms 1, as in BERT and GPT-2.
 enum class FirstValues : std::uint8_t { Drawn, Zeros, Ones };
 FirstValues first_values_of(const spmd::OperatorGraph& graph, const spmd::Operator& parameter);
 
-/// A layer that passes its inputs through one layer and then through another, and has the parameters of both.
-std::unique_ptr<LayerModule> in_sequence(std::unique_ptr<LayerModule> first, std::unique_ptr<LayerModule> second);
+/// A layer that consists of two, and has the parameters of both.
+class JoinedLayers : public LayerModule {
+ public:
+  const Tensors& parameters() const final { return parameters_; }
+  const std::vector<std::string>& parameter_names() const final { return names_; }
+  const std::vector<TensorPart>& parameter_parts() const final { return parts_; }
+  std::vector<TensorPart> parts_of(const UnitRange& units) const final;
 
-/// Makes layer `layer` of a decoder with `blocks` blocks, of the classes of `Model`. Attention and feed-forward network
-/// draw the random numbers of their block, so that a model is the same in either unit.
-template <typename Model, typename Sizes>
-std::unique_ptr<LayerModule> make_decoder_layer(const LayerSetup& setup, const Sizes& sizes)
-{
-  using Kind = DecoderLayer::Kind;
-  const auto [kind, block] = decoder_layer(setup.layer, sizes.layers, sizes.unit);
-  LayerSetup part = setup;
-  if (kind == Kind::Embedding) return std::make_unique<typename Model::Embedding>(part, sizes);
-  part.layer = kind == Kind::Head ? sizes.layers + 1 : block + 1;
-  if (kind == Kind::Head) return std::make_unique<typename Model::Head>(part, sizes);
-  if (kind == Kind::Attention) return std::make_unique<typename Model::AttentionLayer>(part, sizes);
-  std::unique_ptr<LayerModule> attention;
-  if (kind == Kind::Block) attention = std::make_unique<typename Model::AttentionLayer>(part, sizes);
-  part.first_parameter = Model::parameters_of_attention;
-  auto feed_forward = std::make_unique<typename Model::FeedForward>(part, sizes);
-  return attention ? in_sequence(std::move(attention), std::move(feed_forward)) : std::move(feed_forward);
-}
+ protected:
+  /// The derived class keeps both.
+  JoinedLayers(const LayerModule& first, const LayerModule& second);
+
+ private:
+  const LayerModule& first_;
+  const LayerModule& second_;
+  Tensors parameters_;
+  std::vector<std::string> names_;
+  std::vector<TensorPart> parts_;
+};
 
 /// @throws InputError: listed layers give their cost, not their computation.
 [[noreturn]] void refuse_without_modules(const Workload& workload);
@@ -73,13 +72,21 @@ at::Tensor causal_mask(const at::Tensor& query);
 /// Repeats keys or values that several query heads share, once for each of the `heads`.
 at::Tensor for_each_head(const at::Tensor& shared, std::uint64_t heads);
 /// Attention by a fused kernel, which does not store the scores; from and to [batch, heads, sequence, width]. `mask`,
-/// if any, is added to the scores.
+/// if any, is added to the scores. `scale` is of the scores; none: one over the root of the width.
 /// @throws EnvironmentError when LibTorch has no fused kernel for them and would fall back to one that stores the
 /// scores.
 at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                        const std::optional<at::Tensor>& mask);
+                        const std::optional<at::Tensor>& mask, std::optional<double> scale = {});
 /// The same with a causal mask.
-at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values);
+at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                                 std::optional<double> scale = {});
+
+/// What some models do with the scores of attention.
+struct ScoreRules {
+  std::optional<double> scale = {};  ///< none: one over the root of the width
+  double cap = 0;                    ///< scores are cap · tanh(score / cap); 0: as they are
+  at::Tensor sinks = {};             ///< of each head, a score that takes part in its softmax alone; undefined: none
+};
 
 /// What a shard has of a parameter: all, the rows of its units, in each of several blocks of rows, or their columns.
 struct Cut {
@@ -114,7 +121,7 @@ class ModelLayer : public LayerModule {
 
   explicit ModelLayer(const LayerSetup& setup);
 
-  std::size_t add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value);
+  std::size_t add_constant(const std::string& name, const std::vector<std::uint64_t>& shape, float value, Cut cut = {});
   static constexpr double usual_deviation = 0.02;  ///< of BERT and GPT-2
   /// Draws from a normal distribution around 0.
   std::size_t add_normal(const std::string& name, const std::vector<std::uint64_t>& shape,
@@ -145,7 +152,7 @@ class ModelLayer : public LayerModule {
   /// Attention by its formula, with the layer's dropout number 0 on the probabilities. `mask` is added to the scores.
   /// The heads are the shard's.
   at::Tensor attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
-                    const RandomKey& key) const;
+                    const RandomKey& key, const ScoreRules& rules = {}) const;
   /// Casts to the workload's dtype.
   at::Tensor in_dtype(const at::Tensor& tensor) const;
   double dropout() const { return dropout_; }

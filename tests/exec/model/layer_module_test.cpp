@@ -327,7 +327,7 @@ TEST(MakeLayerModule, RefusesListedLayers)
   EXPECT_THAT([&] { make_layer_module(workload, 0, 1, "cpu"); },
               ThrowsMessage<InputError>(StrEq(
                   "workload x: its layers are listed, which gives their cost but not what they compute; name a model: "
-                  "bert, gpt, llama, resnet or moe")));
+                  "bert, gpt, llama, decoder, resnet or moe")));
 }
 
 TEST(MakeLayerModule, RefusesThePublishedOperatorsOfMixturesOfExperts)

@@ -2,6 +2,7 @@
 #include "exec/model/batch.hpp"
 #include "exec/model/layer_module.hpp"
 #include "exec/model/loss.hpp"
+#include "tests/exec/model/small_decoders.hpp"
 #include "tests/exec/model/small_models.hpp"
 
 #include <gmock/gmock.h>
@@ -58,8 +59,13 @@ class LayersOfShards : public testing::TestWithParam<std::pair<std::string, std:
  protected:
   static Workload workload()
   {
-    Workload workload = GetParam().first == "gpt" ? small_gpt_by_operators() : small_llama_by_operators();
-    if (GetParam().first == "gpt") workload.training.dropout = 0.3;
+    const std::string& name = GetParam().first;
+    if (name == "llama") return small_llama_by_operators();
+    if (name != "gpt") {
+      return small_decoder(keys_of_kind(name), "unit: operator", {{"micro_batch", "2"}, {"sequence", "8"}});
+    }
+    Workload workload = small_gpt_by_operators();
+    workload.training.dropout = 0.3;
     return workload;
   }
 };
@@ -137,12 +143,16 @@ TEST_P(LayersOfShards, HaveTheLossOfTheWholeHead)
   EXPECT_TRUE(is_close(evaluation_of(at::stack(evaluated)), evaluated_whole));
 }
 
-INSTANTIATE_TEST_SUITE_P(Shards, LayersOfShards,
-                         testing::Values(std::pair("gpt", std::vector{0.5, 0.5}),
-                                         std::pair("gpt", std::vector{0.5, 0.2, 0.3}),
-                                         std::pair("llama", std::vector{0.7, 0.3}),
-                                         std::pair("llama", std::vector{0.34, 0.33, 0.33})),
-                         [](const auto& test) { return test.param.first + std::to_string(test.param.second.size()); });
+INSTANTIATE_TEST_SUITE_P(
+    Shards, LayersOfShards,
+    testing::Values(std::pair("gpt", std::vector{0.5, 0.5}), std::pair("gpt", std::vector{0.5, 0.2, 0.3}),
+                    std::pair("llama", std::vector{0.7, 0.3}), std::pair("llama", std::vector{0.34, 0.33, 0.33}),
+                    std::pair("windows", std::vector{0.7, 0.3}), std::pair("qwen3", std::vector{0.34, 0.33, 0.33}),
+                    std::pair("unweighted", std::vector{0.7, 0.3}), std::pair("gated_heads", std::vector{0.7, 0.3}),
+                    std::pair("sinks", std::vector{0.7, 0.3}), std::pair("latent", std::vector{0.7, 0.3}),
+                    std::pair("deepseek", std::vector{0.5, 0.5}), std::pair("gpt_oss", std::vector{0.5, 0.25, 0.25}),
+                    std::pair("qwen2_moe", std::vector{0.5, 0.5}), std::pair("latent_experts", std::vector{0.5, 0.5})),
+    [](const auto& test) { return test.param.first + std::to_string(test.param.second.size()); });
 
 TEST(Evaluations, CountsTheFirstOfEqualLogitsAsTheMostLikelyWord)
 {

@@ -1,0 +1,227 @@
+#include "core/errors.hpp"
+#include "exec/model/layers/decoder_layer.hpp"
+
+#include <ATen/ATen.h>
+
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace isobar::exec {
+
+namespace {
+
+at::Tensor activated(Activation activation, const at::Tensor& input)
+{
+  switch (activation) {
+    case Activation::Silu:
+      return at::silu(input);
+    case Activation::Gelu:
+      return at::gelu(input);
+    case Activation::GeluTanh:
+      return at::gelu(input, "tanh");
+    case Activation::Relu:
+      return at::relu(input);
+    default:
+      return at::relu(input).square();
+  }
+}
+
+/// What dense networks and mixtures of experts have in common.
+class AnyFeedForward : public Sublayer {
+ protected:
+  AnyFeedForward(const LayerSetup& setup, const DecoderSizes& sizes)
+      : Sublayer(setup, sizes, "feed_forward"), activation_(sizes.activation)
+  {
+    if (sizes.norm_place != NormPlace::Shared) add_input_norm();
+  }
+
+  /// A network of two products, or of three of which the first gates the second one's output.
+  struct Network {
+    std::optional<Linear> gate;
+    Linear up;
+    Linear down;
+  };
+  Network add_network(const DecoderSizes& sizes, const std::string& prefix, std::uint64_t inner)
+  {
+    const auto product = [&](const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut) {
+      return sizes.biases.mlp ? add_linear(prefix + name, from, to, cut)
+                              : add_linear_without_bias(prefix + name, from, to, cut);
+    };
+    std::optional<Linear> gate;
+    if (sizes.is_gated) gate = product("gate", sizes.hidden, inner, by_rows);
+    const Linear up = product("up", sizes.hidden, inner, by_rows);
+    return {gate, up, product("down", inner, sizes.hidden, by_columns)};
+  }
+  at::Tensor apply_network(const Network& network, const at::Tensor& input) const
+  {
+    if (!network.gate) return apply(network.down, activate(apply(network.up, input)));
+    const auto gated = activate(apply(*network.gate, input)) * apply(network.up, input);
+    return apply(network.down, gated);
+  }
+  at::Tensor activate(const at::Tensor& input) const { return activated(activation_, input); }
+
+ private:
+  Activation activation_;
+};
+
+class DenseFeedForward final : public AnyFeedForward {
+ public:
+  DenseFeedForward(const LayerSetup& setup, const DecoderSizes& sizes)
+      : AnyFeedForward(setup, sizes), network_(add_network(sizes, "", sizes.intermediate))
+  {
+    add_output_norm();
+  }
+
+ protected:
+  at::Tensor compute(const at::Tensor& input, const RandomKey& key) const override
+  {
+    return drop_out(apply_network(network_, input), key, 2);
+  }
+
+ private:
+  Network network_;
+};
+
+/// A router that sends each token to a few experts (Shazeer et al. 2017, arXiv 1701.06538), without a limit of tokens
+/// for each; and perhaps an expert for all tokens (DeepSeekMoE, arXiv 2401.06066).
+class ExpertsFeedForward final : public AnyFeedForward {
+ public:
+  ExpertsFeedForward(const LayerSetup& setup, const DecoderSizes& sizes)
+      : AnyFeedForward(setup, sizes),
+        experts_(sizes.experts),
+        router_(sizes.biases.router ? add_linear("router", sizes.hidden, experts_.count)
+                                    : add_linear_without_bias("router", sizes.hidden, experts_.count))
+  {
+    const std::uint64_t width = experts_.latent > 0 ? experts_.latent : sizes.hidden;
+    const bool has_bias = sizes.biases.experts;
+    if (experts_.latent > 0) latent_down_ = add_latent(sizes, "latent_down", sizes.hidden, width);
+    if (sizes.is_gated) gate_ = add_stack("experts.gate", width, experts_.intermediate, has_bias, Cut::Kind::Rows);
+    up_ = add_stack("experts.up", width, experts_.intermediate, has_bias, Cut::Kind::Rows);
+    down_ = add_stack("experts.down", experts_.intermediate, width, has_bias, Cut::Kind::Columns);
+    if (experts_.latent > 0) {
+      latent_up_ = add_latent(sizes, "latent_up", width, sizes.hidden);
+      latent_up_->makes_addends = true;  // of what a shard's part of each expert gives
+    }
+    if (experts_.shared > 0) shared_ = add_network(sizes, "shared.", experts_.shared);
+    if (experts_.has_shared_gate) shared_gate_ = add_linear_without_bias("shared_gate", sizes.hidden, 1);
+    add_output_norm();
+  }
+
+ protected:
+  at::Tensor compute(const at::Tensor& input, const RandomKey& /*key*/) const override
+  {
+    const auto tokens = input.flatten(0, -2);
+    auto output = routed(tokens);
+    if (shared_) {
+      const auto of_all = apply_network(*shared_, tokens);
+      output = output + (shared_gate_ ? of_all * at::sigmoid(apply(*shared_gate_, tokens)) : of_all);
+    }
+    return output.reshape_as(input);
+  }
+
+ private:
+  /// The matrices of all experts, one below the other, and their biases.
+  struct Stack {
+    std::size_t weight;
+    std::optional<std::size_t> bias;
+  };
+
+  Linear add_latent(const DecoderSizes& sizes, const std::string& name, std::uint64_t from, std::uint64_t to)
+  {
+    return sizes.biases.mlp ? add_linear(name, from, to) : add_linear_without_bias(name, from, to);
+  }
+
+  Stack add_stack(const std::string& name, std::uint64_t from, std::uint64_t to, bool has_bias, Cut::Kind cut)
+  {
+    const Cut own = {cut, experts_.count};
+    const std::size_t weight = add_normal(name + ".weight", {experts_.count * to, from}, usual_deviation, own);
+    if (!has_bias) return {weight, std::nullopt};
+    return {weight, add_constant(name + ".bias", {experts_.count * to}, 0, cut == Cut::Kind::Rows ? own : Cut())};
+  }
+
+  /// The matrix of each expert, in the workload's dtype.
+  Tensors of_each(std::size_t stack) const
+  {
+    return in_dtype(parameter(stack)).unflatten(0, {static_cast<std::int64_t>(experts_.count), -1}).unbind(0);
+  }
+
+  /// What the experts of each of [tokens, hidden] add up to.
+  at::Tensor routed(const at::Tensor& tokens) const
+  {
+    const auto choices = static_cast<std::int64_t>(experts_.per_token);
+    const auto [weights, chosen] = route(tokens);
+    const auto read = latent_down_ ? apply(*latent_down_, tokens) : tokens;
+    // Each token once for each of its experts, in the order of the experts. Copies before the choice, so that the
+    // backward pass adds up a token's gradients in a fixed order.
+    const auto by_expert = chosen.flatten().argsort(/*stable=*/true, -1);
+    const auto copies = read.unsqueeze(1).expand({-1, choices, -1}).flatten(0, 1).index_select(0, by_expert);
+    const auto counts = at::bincount(chosen.flatten(), {}, static_cast<std::int64_t>(experts_.count)).cpu();
+    const auto computed = compute_experts(copies, counts);
+    const auto in_order = computed.index_select(0, by_expert.argsort()).unflatten(0, {-1, choices});
+    const auto sum = (in_order * in_dtype(weights).unsqueeze(-1)).sum(1);
+    return latent_up_ ? apply(*latent_up_, sum) : sum;
+  }
+
+  /// The weights of each token's experts, float32 [tokens, experts of a token], and which they are.
+  std::pair<at::Tensor, at::Tensor> route(const at::Tensor& tokens) const
+  {
+    const auto logits = apply(router_, tokens).to(at::kFloat);
+    const auto scores = experts_.scores == RouterScores::Softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
+    auto [weights, chosen] = scores.topk(static_cast<std::int64_t>(experts_.per_token), -1);
+    constexpr double not_zero = 1e-20;  // of sigmoids that all are 0; as transformers'
+    if (experts_.normalizes) weights = weights / (weights.sum(-1, true) + not_zero);
+    if (experts_.scale != 1) weights = weights * experts_.scale;
+    return {weights, chosen};
+  }
+
+  /// @param rows [copies of tokens, width], by expert
+  /// @param counts of each expert's rows, on the CPU
+  at::Tensor compute_experts(const at::Tensor& rows, const at::Tensor& counts) const
+  {
+    const auto gates = gate_ ? of_each(gate_->weight) : Tensors();
+    const auto ups = of_each(up_->weight);
+    const auto downs = of_each(down_->weight);
+    const auto biases_of = [&](const std::optional<Stack>& stack) {
+      return stack && stack->bias ? of_each(*stack->bias) : Tensors(experts_.count);
+    };
+    const auto gate_biases = biases_of(gate_);
+    const auto up_biases = biases_of(up_);
+    const auto down_biases = is_first_shard() ? biases_of(down_) : Tensors(experts_.count);
+    const auto* const count = counts.const_data_ptr<std::int64_t>();
+    const auto parts = rows.split_with_sizes({count, experts_.count}, 0);
+    Tensors computed;
+    for (std::size_t expert = 0; expert < experts_.count; ++expert) {
+      const auto& own = parts[expert];
+      if (own.size(0) == 0) continue;
+      auto inner = at::linear(own, ups[expert], up_biases[expert]);
+      inner = gate_ ? activate(at::linear(own, gates[expert], gate_biases[expert])) * inner : activate(inner);
+      computed.push_back(at::linear(inner, downs[expert], down_biases[expert]));
+    }
+    return at::cat(computed);
+  }
+
+  ExpertSizes experts_;
+  Linear router_;
+  std::optional<Linear> latent_down_, latent_up_;
+  std::optional<Stack> gate_, up_, down_;
+  std::optional<Network> shared_;
+  std::optional<Linear> shared_gate_;
+};
+
+}  // namespace
+
+std::unique_ptr<Sublayer> make_feed_forward(const LayerSetup& setup, const DecoderSizes& sizes,
+                                            const DecoderBlock& block)
+{
+  switch (block.feed_forward) {
+    case FeedForward::None:
+      return nullptr;
+    case FeedForward::Dense:
+      return std::make_unique<DenseFeedForward>(setup, sizes);
+    default:
+      return std::make_unique<ExpertsFeedForward>(setup, sizes);
+  }
+}
+
+}  // namespace isobar::exec

@@ -1,0 +1,27 @@
+#pragma once
+
+#include "core/model/decoder/decoder_sizes.hpp"
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+namespace isobar::exec {
+
+/// Rotary positions (Su et al. 2021, arXiv 2104.09864, section 3.2.2): turns elements i and i + width/2 of a head by
+/// position · base^(-2i/width), scaled as `scaling` says. In float32, since bf16 cannot distinguish distant positions.
+class Rotation {
+ public:
+  /// @param width how many numbers of a head turn, the first ones; even
+  /// @param like of tensors on the same device
+  Rotation(double base, const RopeScaling& scaling, std::int64_t length, std::int64_t width,
+           const at::TensorOptions& like);
+
+  /// Turns [..., length, width or more].
+  at::Tensor apply(const at::Tensor& heads) const;
+
+ private:
+  at::Tensor cosine_, sine_;  // [length, width/2]
+};
+
+}  // namespace isobar::exec
