@@ -3,6 +3,7 @@
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "exec/files/checkpoint.hpp"
+#include "exec/files/huggingface_decoders.hpp"
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/files/open_file.hpp"
 #include "exec/files/safetensors.hpp"
@@ -28,6 +29,7 @@ struct Exported {
   TensorFacts facts;
   std::string from;  ///< the parameter's name in the checkpoint
   bool transposed;
+  std::size_t piece;  ///< which of equal parts of the parameter, one below the other
 };
 
 Json config_of(const Workload& workload, const BertSizes& sizes)
@@ -73,6 +75,16 @@ Json config_of(const Workload& workload, const GptSizes& sizes)
           {"resid_pdrop", workload.training.dropout}};
 }
 
+Json config_of(const Workload& workload, const DecoderSizes& sizes)
+{
+  Json config = Json::object();
+  // weight_sources() has refused other decoders.
+  for (const auto& [key, value] : decoder_config(sizes, decoder_type_of(sizes).value(), workload.sequence)) {
+    config[key] = Json::parse(value);
+  }
+  return config;
+}
+
 Json config_of(const Workload& workload, const LlamaSizes& sizes)
 {
   return {{"architectures", {"LlamaForCausalLM"}},
@@ -86,7 +98,8 @@ Json config_of(const Workload& workload, const LlamaSizes& sizes)
           {"max_position_embeddings", workload.sequence},
           {"hidden_act", "silu"},
           {"rms_norm_eps", sizes.norm_epsilon},
-          {"rope_theta", sizes.rope_theta}};
+          {"rope_theta", sizes.rope_theta},
+          {"rope_scaling", Json::parse(rope_scaling_config(sizes.rope_scaling))}};
 }
 
 template <typename Sizes>
@@ -98,8 +111,7 @@ Json config_of(const Workload& /*workload*/, const Sizes& /*sizes*/)
 std::string config_text(const Workload& workload)
 {
   auto config = std::visit([&](const auto& sizes) { return config_of(workload, sizes); }, workload.model);
-  const auto* gpt = std::get_if<GptSizes>(&workload.model);
-  config["tie_word_embeddings"] = gpt != nullptr && gpt->tied;
+  config["tie_word_embeddings"] = workload.layers.back().tied_to.has_value();
   config["torch_dtype"] = "float32";
   return config.dump(2) + '\n';
 }
@@ -117,9 +129,12 @@ std::vector<Exported> tensors_of(const Workload& workload, const TensorSource& c
                          fmt::format("tensor {} is {} {}; the workload's model has F32 {}", in_quotes(from),
                                      name_of(facts.type), shape_in_words(facts.shape), shape_in_words(source.shape)));
       }
-      auto shape = source.shape;
-      if (source.transposed) std::swap(shape[0], shape[1]);
-      tensors.push_back({{source.theirs.front(), ElementType::F32, std::move(shape)}, from, source.transposed});
+      const auto pieces = pieces_of(source);
+      for (std::size_t i = 0; i < pieces.size(); ++i) {
+        auto shape = pieces[i].shape;
+        if (source.transposed) std::swap(shape[0], shape[1]);
+        tensors.push_back({{pieces[i].theirs.front(), ElementType::F32, std::move(shape)}, from, source.transposed, i});
+      }
     }
   }
   return tensors;
@@ -164,12 +179,17 @@ void write_shard(const fs::path& file, const std::vector<Exported>& shard, const
     by_name[tensor.facts.name] = &tensor;
     facts.push_back(tensor.facts);
   }
-  std::vector<std::byte> elements;
+  std::map<std::string, std::vector<std::byte>> read;  // parameters, for the experts of a layer together
   const auto give = [&](const TensorFacts& wanted) {
     const Exported& tensor = *by_name.at(wanted.name);
-    elements = checkpoint.read(tensor.from).data;
+    const bool is_piece = tensor.facts.bytes() < checkpoint.facts(tensor.from).bytes();
+    constexpr std::size_t stacks_of_layer = 3;
+    if (!read.contains(tensor.from) && (!is_piece || read.size() >= stacks_of_layer)) read.clear();
+    auto& elements = read[tensor.from];
+    if (elements.empty()) elements = checkpoint.read(tensor.from).data;
     if (tensor.transposed) elements = transposed(elements, tensor.facts.shape[1]);
-    return std::span<const std::byte>(elements);
+    const std::size_t bytes = tensor.facts.bytes();
+    return std::span<const std::byte>(elements).subspan(tensor.piece * bytes, bytes);
   };
   // transformers refuses files whose metadata names no framework.
   write_safetensors(file, std::move(facts), {{"format", "pt"}}, give);

@@ -3,6 +3,8 @@
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
 #include "core/huggingface/config.hpp"
+#include "core/model/decoder/decoder_file.hpp"
+#include "exec/files/huggingface_decoders.hpp"
 #include "exec/files/open_file.hpp"
 
 #include <fmt/format.h>
@@ -13,6 +15,7 @@
 #include <bit>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -250,43 +253,71 @@ std::string fitting_name(const TensorSource& weights, const WeightSource& source
 }
 
 /// Properties of a model that the shapes of its tensors do not show, by the workload's keys.
-using OtherProperties = std::vector<std::pair<std::string, double>>;
+using OtherProperties = std::map<std::string, std::string>;
 
-OtherProperties other_properties(const BertSizes& sizes)
+OtherProperties other_properties(const BertSizes& sizes, std::uint64_t /*sequence*/)
 {
-  return {{"heads", static_cast<double>(sizes.heads)}};
+  return {{"heads", fmt::to_string(sizes.heads)}};
 }
 
-OtherProperties other_properties(const GptSizes& sizes)
+OtherProperties other_properties(const GptSizes& sizes, std::uint64_t /*sequence*/)
 {
-  return {{"heads", static_cast<double>(sizes.heads)}};
+  return {{"heads", fmt::to_string(sizes.heads)}};
 }
 
-OtherProperties other_properties(const LlamaSizes& sizes)
+OtherProperties other_properties(const LlamaSizes& sizes, std::uint64_t /*sequence*/)
 {
-  return {{"heads", static_cast<double>(sizes.heads)},
-          {"kv_heads", static_cast<double>(sizes.kv_heads)},
-          {"rope_theta", sizes.rope_theta},
-          {"norm_epsilon", sizes.norm_epsilon}};
+  OtherProperties properties = {{"heads", fmt::to_string(sizes.heads)},
+                                {"kv_heads", fmt::to_string(sizes.kv_heads)},
+                                {"rope_theta", fmt::format("{}", sizes.rope_theta)},
+                                {"norm_epsilon", fmt::format("{}", sizes.norm_epsilon)}};
+  for (auto& [key, value] : decoder::keys_of(sizes.rope_scaling)) properties[key] = std::move(value);
+  return properties;
+}
+
+/// All keys but those of the sizes of tensors. A window that reaches to the begin of each sample is none.
+OtherProperties other_properties(DecoderSizes sizes, std::uint64_t sequence)
+{
+  if (sizes.window >= sequence && sizes.window_rope_theta == sizes.rope_theta) {
+    for (auto& block : sizes.blocks) {
+      if (block.mixer == Mixer::Window) block.mixer = Mixer::Full;
+    }
+    sizes.window = 0;
+  }
+  OtherProperties properties;
+  for (auto& [key, value] : decoder::keys_of(sizes)) properties[key] = std::move(value);
+  for (const char* key : {"layers", "hidden", "vocabulary", "intermediate", "expert_intermediate"})
+    properties.erase(key);
+  return properties;
 }
 
 template <typename Sizes>
-OtherProperties other_properties(const Sizes& /*no model of Hugging Face's*/)
+OtherProperties other_properties(const Sizes& /*no model of Hugging Face's*/, std::uint64_t /*sequence*/)
 {
   return {};
 }
 
-void compare_sizes(const ModelSizes& theirs, const ModelSizes& ours, const std::string& where)
+void compare_sizes(const ModelSizes& theirs, const Workload& workload, const std::string& where)
 {
-  if (theirs.index() != ours.index()) throw InputError(where, "is for another kind of model than the workload's");
-  const auto properties = [](const ModelSizes& model) {
-    return std::visit([](const auto& sizes) { return other_properties(sizes); }, model);
+  if (theirs.index() != workload.model.index()) {
+    throw InputError(where, "is for another kind of model than the workload's");
+  }
+  const auto properties = [&](const ModelSizes& model) {
+    return std::visit([&](const auto& sizes) { return other_properties(sizes, workload.sequence); }, model);
   };
-  const OtherProperties found = properties(theirs), expected = properties(ours);
+  const OtherProperties found = properties(theirs), expected = properties(workload.model);
+  std::set<std::string> keys;
+  for (const auto* all : {&found, &expected}) {
+    for (const auto& [key, value] : *all) keys.insert(key);
+  }
+  const auto value_of = [](const OtherProperties& all, const std::string& key) {
+    const auto at = all.find(key);
+    return at == all.end() ? std::string("none") : at->second;
+  };
   std::vector<std::string> different;
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    const auto& [key, value] = found[i];
-    if (value != expected[i].second) different.push_back(fmt::format("{} {}, not {}", key, value, expected[i].second));
+  for (const auto& key : keys) {
+    const std::string value = value_of(found, key), ours = value_of(expected, key);
+    if (value != ours) different.push_back(fmt::format("{} {}, not {}", key, value, ours));
   }
   if (!different.empty()) {
     throw InputError(where, fmt::format("is for another model than the workload's: {}", fmt::join(different, "; ")));
@@ -296,8 +327,7 @@ void compare_sizes(const ModelSizes& theirs, const ModelSizes& ours, const std::
 /// Whether the workload's head uses the embedding's matrix.
 bool is_tied(const Workload& workload)
 {
-  const auto* gpt = std::get_if<GptSizes>(&workload.model);
-  return gpt != nullptr && gpt->tied;
+  return workload.layers.back().tied_to.has_value();
 }
 
 /// The name of the tensor of a decoder's head, which may be that of the embedding.
@@ -372,11 +402,29 @@ std::vector<WeightSource> weight_sources(const Workload& workload, std::size_t l
     add_sources(list, layer, *gpt);
   } else if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) {
     add_sources(list, layer, *llama);
+  } else if (const auto* decoder = std::get_if<DecoderSizes>(&workload.model)) {
+    const auto type = decoder_type_of(*decoder);
+    if (!type) {
+      throw InputError(fmt::format("workload {}", shown(workload.name)),
+                       fmt::format("none of transformers' models whose weights isobar knows has these layers: {}",
+                                   fmt::join(decoder_type_names(), ", ")));
+    }
+    return decoder_sources(*decoder, *type, layer);
   } else {
     throw InputError(fmt::format("workload {}", shown(workload.name)),
-                     "its model cannot use weights of Hugging Face models; only bert, gpt and llama can");
+                     "its model cannot use weights of Hugging Face models; only bert, gpt, llama and decoder can");
   }
   return list.take();
+}
+
+std::vector<WeightSource> pieces_of(const WeightSource& source)
+{
+  if (source.stacked.empty()) return {source};
+  std::vector<WeightSource> pieces;
+  Shape shape = source.shape;
+  shape.front() /= source.stacked.size();
+  for (const auto& name : source.stacked) pieces.push_back({.ours = source.ours, .shape = shape, .theirs = {name}});
+  return pieces;
 }
 
 std::string name_in(const TensorSource& weights, const WeightSource& source)
@@ -389,7 +437,9 @@ std::string name_in(const TensorSource& weights, const WeightSource& source)
   return "";
 }
 
-bool read_weight(const TensorSource& weights, const WeightSource& source, std::span<float> into)
+namespace {
+
+bool read_piece(const TensorSource& weights, const WeightSource& source, std::span<float> into)
 {
   const auto name = fitting_name(weights, source);
   if (name.empty()) return false;
@@ -409,14 +459,30 @@ bool read_weight(const TensorSource& weights, const WeightSource& source, std::s
   return true;
 }
 
+}  // namespace
+
+bool read_weight(const TensorSource& weights, const WeightSource& source, std::span<float> into)
+{
+  const auto pieces = pieces_of(source);
+  const std::size_t size = into.size() / pieces.size();
+  bool is_there = true;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    is_there = read_piece(weights, pieces[i], into.subspan(i * size, size)) && is_there;
+  }
+  return is_there;
+}
+
 void check_weights(const Workload& workload, const Weights& weights)
 {
   const auto file = weights.config_file();
   const std::string where = shown_path(file);
   std::optional<HuggingFaceSizes> config;
   std::error_code ignored;
-  if (std::filesystem::exists(file, ignored)) config = sizes_from_huggingface(read_file(file), file.string());
-  if (config) compare_sizes(config->sizes, workload.model, where);
+  const bool is_decoder = std::holds_alternative<DecoderSizes>(workload.model);
+  if (std::filesystem::exists(file, ignored)) {
+    config = sizes_from_huggingface(read_file(file), file.string(), is_decoder);
+  }
+  if (config) compare_sizes(config->sizes, workload, where);
   if (config && config->window && workload.sequence > *config->window) {
     throw InputError(where, fmt::format("sliding_window: {} is less than the workload's sequence of {}, all of which "
                                         "Isobar's attention reaches; write a shorter sequence",
@@ -424,7 +490,9 @@ void check_weights(const Workload& workload, const Weights& weights)
   }
   std::set<std::string> used;
   for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
-    for (const auto& source : weight_sources(workload, layer)) used.insert(fitting_name(weights, source));
+    for (const auto& source : weight_sources(workload, layer)) {
+      for (const auto& piece : pieces_of(source)) used.insert(fitting_name(weights, piece));
+    }
   }
   const bool has_head = !std::holds_alternative<BertSizes>(workload.model);
   if (has_head) used.insert(name_of_head(workload, weights));

@@ -10,8 +10,9 @@
 #include <string>
 #include <vector>
 
-/// Maps weights of Hugging Face models (transformers' BertForSequenceClassification, GPT2LMHeadModel, LlamaForCausalLM
-/// and MistralForCausalLM) to the parameters of Isobar's layers. Works on bytes, without LibTorch.
+/// Maps weights of Hugging Face models (transformers' BertForSequenceClassification, GPT2LMHeadModel, LlamaForCausalLM,
+/// MistralForCausalLM, and decoders of exec/files/huggingface_decoders.hpp) to the parameters of Isobar's layers. Works
+/// on bytes, without LibTorch.
 namespace isobar::exec {
 
 /// A parameter of one of our layers, and the tensor that holds it in a Hugging Face model.
@@ -21,13 +22,19 @@ struct WeightSource {
   /// Possible names: first the one that transformers writes, then those of old files, or of the embedding that a head
   /// begins as. Each may lack its prefix ("bert.", "transformer.", "model.").
   std::vector<std::string> theirs;
+  /// Instead of `theirs`: names of tensors that make ours one below the other, such as the matrices of experts.
+  std::vector<std::string> stacked = {};
   bool transposed = false;  ///< theirs is [in, out], as in GPT-2's Conv1D
   bool is_new = false;      ///< belongs to a task's head, which keeps its initial values where the files lack it
 };
 
 /// The sources of all parameters of layer `layer`, in the layer's order.
-/// @throws InputError when the workload's model is not bert, gpt or llama.
+/// @throws InputError when the workload's model is not bert, gpt, llama, or a decoder whose layers one of transformers'
+/// computes.
 std::vector<WeightSource> weight_sources(const Workload& workload, std::size_t layer);
+
+/// The sources of the tensors that make a parameter: itself, or one for each of `stacked`, in their order.
+std::vector<WeightSource> pieces_of(const WeightSource& source);
 
 /// The first of `source.theirs`, with or without prefix, that exists in `weights`; "" when none does.
 std::string name_in(const TensorSource& weights, const WeightSource& source);

@@ -294,7 +294,7 @@ TEST(HuggingFaceWeights, AreRefusedForAnotherModel)
               ThrowsMessage<InputError>(HasSubstr(R"(tensor "layers.1.up.weight" is F32 [17, )")));
   EXPECT_FALSE(fs::exists(model.folder.path() / "other"));
   EXPECT_THAT([&] { weight_sources(small_model(shipped_workload("resnet50")), 0); },
-              ThrowsMessage<InputError>(HasSubstr("only bert, gpt and llama can")));
+              ThrowsMessage<InputError>(HasSubstr("only bert, gpt, llama and decoder can")));
 }
 
 /// An exported model whose files are changed.

@@ -1,6 +1,6 @@
 // isobar_model_filter WORKLOAD WEIGHTS INPUTS FOLDER: computes the model of a workload, with a Hugging Face model's
-// weights, on INPUTS (safetensors: tokens; for bert also mask and segments). Writes FOLDER/outputs.safetensors, and
-// exports the weights as the Hugging Face model FOLDER/exported. For the peer test.
+// weights, on INPUTS (safetensors: tokens, labels; for bert also mask and segments). Writes outputs and loss to
+// FOLDER/outputs.safetensors, and exports the weights as the Hugging Face model FOLDER/exported. For the peer test.
 
 #include "core/model/workload.hpp"
 #include "exec/files/checkpoint.hpp"
@@ -8,6 +8,7 @@
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/files/weight_files.hpp"
 #include "exec/model/layer_module.hpp"
+#include "exec/model/loss.hpp"
 #include "tests/exec/files/stored_tensors.hpp"
 
 #include <ATen/ATen.h>
@@ -66,7 +67,8 @@ void compute(const std::string& workload_file, const std::string& weights_folder
           stored_floats(checkpoint_name(layer, module->parameter_names()[i]), module->parameters()[i]));
     }
   }
-  const std::vector outputs = {stored_floats("outputs", passed.at(0))};
+  std::vector outputs = {stored_floats("outputs", passed.at(0))};
+  outputs.push_back(stored_floats("loss", loss_of(workload, passed, read_whole_numbers(inputs, "labels")).view(1)));
   write_safetensors(folder / "outputs.safetensors", views_of(outputs), {});
   const CheckpointStore store(folder / "checkpoints");
   store.write(snapshot);

@@ -1,10 +1,12 @@
 #include "exec/model/layer_module.hpp"
 
+#include "core/errors.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/files/huggingface_export.hpp"
 #include "exec/files/huggingface_weights.hpp"
 #include "exec/files/weight_files.hpp"
 #include "tests/exec/files/stored_tensors.hpp"
+#include "tests/exec/model/small_decoders.hpp"
 #include "tests/support/small_models.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -21,10 +23,21 @@ using testing_support::shipped_workload;
 using testing_support::small_model;
 using testing_support::TemporaryFolder;
 
+std::vector<Workload> models_with_weights()
+{
+  std::vector<Workload> models;
+  for (const auto* name : {"bert10", "gpt2_124m", "stronghold", "llama_8b"}) {
+    models.push_back(small_model(shipped_workload(name)));
+  }
+  for (const auto* kind : {"llama", "scaled", "qwen3", "mixtral"}) models.push_back(small_decoder(keys_of_kind(kind)));
+  models.push_back(small_decoder(keys_of_kind("mixtral"), "unit: operator, qk_norm: head"));
+  return models;
+}
+
 TEST(LoadWeights, NamesEveryParameterOfALayer)
 {
-  for (const auto* name : {"bert10", "gpt2_124m", "stronghold", "llama_8b"}) {
-    const auto workload = small_model(shipped_workload(name));
+  for (const auto& workload : models_with_weights()) {
+    const std::string& name = workload.name;
     for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
       const auto module = make_layer_module(workload, layer, 1, "cpu");
       const auto sources = weight_sources(workload, layer);
@@ -40,8 +53,8 @@ TEST(LoadWeights, NamesEveryParameterOfALayer)
 
 TEST(LoadWeights, RestoresTheParametersThatWereExported)
 {
-  for (const auto* name : {"bert10", "gpt2_124m", "stronghold", "llama_8b"}) {
-    const auto workload = small_model(shipped_workload(name));
+  for (const auto& workload : models_with_weights()) {
+    const std::string& name = workload.name;
     StageSnapshot snapshot{.step = 1, .last_layer = workload.layers.size() - 1, .tensors = {}};
     for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
       const auto module = make_layer_module(workload, layer, 1, "cpu");
@@ -67,6 +80,19 @@ TEST(LoadWeights, RestoresTheParametersThatWereExported)
         EXPECT_TRUE(other->parameters()[i].requires_grad());
       }
     }
+  }
+}
+
+TEST(LoadWeights, NamesTheModelsWhoseLayersADecoderMayHave)
+{
+  for (const auto* kind : {"latent", "windows", "sinks", "gated", "qwen2_moe", "cohere", "gpt"}) {
+    const auto workload = small_decoder(keys_of_kind(kind));
+    EXPECT_THAT(
+        [&] { weight_sources(workload, 0); },
+        testing::ThrowsMessage<InputError>(testing::StrEq(
+            "workload decoder: none of transformers' models whose weights isobar knows has these layers: llama, "
+            "mistral, qwen2, qwen3, qwen3_moe, mixtral, gemma2")))
+        << kind;
   }
 }
 
