@@ -40,7 +40,7 @@ namespace {
 
 void require_executable(const Workload& workload)
 {
-  const auto refuse = [&](const char* what) {
+  const auto refuse = [&](const std::string& what) {
     throw InputError(fmt::format("workload {}", shown(workload.name)), what);
   };
   const auto recomputes = [](const auto& sizes) {
