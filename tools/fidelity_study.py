@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "results/fidelity"
 TABLES = ("vtrain_multi", "mpt_a100_40", "mpt_h100_multi", "mist_aceso", "simumax_b200", "sailor_gh200_neo", "sailor_mixed",
           "megatron_sc21", "megatron_seqsel", "megatron_core_h100", "mpt_a100_80", "mpt_h100", "sailor_gh200_opt350", "fms_fsdp",
-          "internevo", "vocab_parallel", "vtrain_2gpu")
+          "internevo", "vocab_parallel", "bridge_summary", "bridge_cards", "megatron_llama3_fp8", "vtrain_2gpu")
 COLOURS = ("#4c72b0", "#c44e52", "#55a868", "#8172b3", "#dd8452", "#937860", "#da8bc3", "#64b5cd", "#2f4b7c", "#a05195", "#7a8b2a",
            "#b07d00", "#00706b", "#64707d", "#17becf", "#9467bd", "#e377c2", "#bcbd22", "#1b9e77", "#d95f02", "#7570b3", "#66a61e",
            "#e6ab02", "#a6761d", "#386cb0", "#f0027f", "#bf5b17", "#6a3d9a", "#b15928", "#33a02c", "#1f78b4")

@@ -472,6 +472,12 @@ class Workloads(Rows):
         self.assert_unsupported((cells | {"platform": self.machine, "overrides": "matmul_dtype=fp8_cs"},
                                  "workload llama: matmul_dtype: fp8_cs: A100-SXM4-80GB has no products in 8 bits; leave it out"))
 
+    def test_products_of_newer_libraries_are_fitted_to_their_calibration_row(self):
+        table = ROOT / "results/fidelity/measured/bridge_cards.csv"
+        row = self.json_of("fidelity", table, "--explain", "qwen8-h100-16-bf16")["row"]
+        self.assertEqual((row["role"], row["framework"]), ("calibration", "megatron-bridge-2026"))
+        self.assertLess(abs(row["error_fraction"]), 0.005)
+
     def test_tokens_that_go_once_to_each_node_or_beside_computation_take_less_time(self):
         cells = self.mixture | {"dp": 8, "ep": 8, "overrides": "top_k=8"}
         once = "top_k=8;framework.dispatch_once_a_node=true"
