@@ -20,6 +20,7 @@ constexpr KnownPair known_pairs[] = {
     {"A100-SXM4-80GB", "megatron-lm-2022", PairSource::Fitted},
     {"GH200-96GB", "megatron-deepspeed-2024", PairSource::Fitted},
     {"H100-SXM-80GB", "composer-fsdp-2023", PairSource::Fitted},
+    {"H100-SXM-80GB", "megatron-bridge-2026", PairSource::Fitted},
     {"H100-SXM-80GB", "megatron-core-0.8", PairSource::Compared},  // megatron_core_h100
 };
 

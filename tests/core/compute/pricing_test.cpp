@@ -275,7 +275,7 @@ std::set<std::pair<std::string, std::string>> calibrated_pairs()
 TEST(ConstantsOfOperators, AreNotedForAllPairsWithoutCalibrationRows)
 {
   const auto pairs = calibrated_pairs();
-  EXPECT_EQ(pairs.size(), 5U);
+  EXPECT_EQ(pairs.size(), 6U);
   for (const auto& type : device_constant_types()) {
     const std::string chip = type == "H100-SXM-80GB" ? "H100-SXM5-80GB" : type;  // two names of one device
     for (const auto& framework : framework_names()) {
