@@ -66,11 +66,12 @@ void require_executable(const Workload& workload)
 
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units,
-                                               const LayerModule* tied)
+                                               const LayerModule* tied, std::size_t expert_part)
 {
   require_executable(workload);
   ensure(layer < workload.layers.size(), "a layer module needs one of the workload's layers");
-  const LayerSetup setup{workload, layer, seed, device, units, tied};
+  LayerSetup setup{workload, layer, seed, device, units, tied};
+  setup.experts = {expert_part, expert_part + 1, workload.experts.degree};
   auto module = std::visit([&](const auto& sizes) { return make_layer(setup, sizes); }, workload.model);
   std::uint64_t parameters = 0;
   for (const auto& parameter : module->parameters()) parameters += static_cast<std::uint64_t>(parameter.numel());

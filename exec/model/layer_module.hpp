@@ -15,6 +15,8 @@
 
 namespace isobar::exec {
 
+class DividedExperts;
+
 /// Key of a layer's random numbers. They depend on nothing else: not on the split of the model, on threads, or on
 /// whether a forward pass is a recomputation. Dropout is drawn on the layer's device: a CPU, a GPU and a GPU of another
 /// model draw different masks from the same key.
@@ -53,11 +55,14 @@ class LayerModule {
   virtual const std::vector<TensorPart>& parameter_parts() const = 0;
   /// Those that a shard with these units would have.
   virtual std::vector<TensorPart> parts_of(const UnitRange& units) const = 0;
+  /// Its experts, if devices may divide them; null otherwise.
+  virtual const DividedExperts* experts() const { return nullptr; }
 };
 
 /// Makes the module of layer `layer` on `device` ("cpu", "cuda:0"), for some of its units: all, unless it has a split.
 /// One with Layer::tied_to uses the first parameter of `tied`, the module of that layer, as its matrix. Without `tied`
-/// it makes a matrix with the same values, which belongs to no layer's parameters.
+/// it makes a matrix with the same values, which belongs to no layer's parameters. Of a workload whose experts are
+/// divided (with_experts), the module has part `expert_part` of them.
 ///
 /// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
 /// the same parameters. Does not use torch's global generators.
@@ -65,7 +70,7 @@ class LayerModule {
 /// is a llama with heads of an odd width, which rotary positions cannot rotate.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units = {},
-                                               const LayerModule* tied = nullptr);
+                                               const LayerModule* tied = nullptr, std::size_t expert_part = 0);
 
 /// Makes the module of an operator of a workload whose layers are operators, on `device`. That of a parameter has
 /// `held` of it, which may be empty, with the values that the layer's module of the same model by blocks draws; others

@@ -30,12 +30,14 @@ StageCheckpoints::StageCheckpoints(const Plan& plan, const RunOptions& options, 
   for (const auto& placed : shards_of_rank(plan, rank)) {
     const std::size_t shards = plan.stages[placed.stage].replicas[placed.replica].shards.size();
     const bool is_divided = plan.sync.sharded != Sharding::None;
-    if (placed.replica > 0 && !is_divided) continue;
+    const std::size_t writers =
+        is_divided ? plan.stages[placed.stage].replicas.size() : plan.experts.degree;  // replicas that write
+    if (placed.replica >= writers) continue;
     stages.push_back(placed.stage);
     part_of_[placed.stage] = {.stage = placed.stage,
                               .stages = plan.stages.size(),
                               .shard = placed.replica * shards + placed.shard,
-                              .shards = (is_divided ? plan.stages[placed.stage].replicas.size() : 1) * shards};
+                              .shards = writers * shards};
   }
   // The last stage of rank 0 deletes old checkpoints, after the writes of its other stages have begun.
   for (const std::size_t stage : stages) {

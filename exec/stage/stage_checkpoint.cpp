@@ -29,7 +29,8 @@ std::vector<StoredTensor> StageModel::state() const
     const TensorPart& part = parameters.part(index);
     for (auto& tensor : tensors) {
       const bool is_one_for_all = tensor.facts.shape.empty();  // the number of steps
-      if (is_one_for_all && (begin > 0 || !is_first_shard)) continue;
+      const bool is_first_part = begin == 0 && is_first_shard && (is_divided || is_first);
+      if (is_one_for_all && !is_first_part) continue;
       if (!is_one_for_all && begin == end) continue;  // an empty slice
       if (!is_one_for_all) {
         const auto values = static_cast<std::uint64_t>(parameters.all()[index].numel());
@@ -45,8 +46,8 @@ std::vector<StoredTensor> StageModel::state() const
     all.insert(all.end(), std::move_iterator(tensors.begin()), std::move_iterator(tensors.end()));
   };
   const auto is_written_elsewhere = [&](std::size_t index) { return parameters.is_shared(index) && !is_first_shard; };
-  for (std::size_t i = 0; i < parameters.all().size() && is_first; ++i) {
-    if (is_written_elsewhere(i)) continue;
+  for (std::size_t i = 0; i < parameters.all().size(); ++i) {
+    if (is_written_elsewhere(i) || !parameters.is_of_first_replica(i)) continue;
     const at::Tensor& parameter = parameters.all()[i];
     const auto values = static_cast<std::size_t>(parameter.numel());
     if (!divides_parameters) add(i, 0, values, {stored(parameters.name(i), is_divided ? parameter : updated[i])});

@@ -19,6 +19,14 @@ StageModel::State::State(const Workload& stage_workload, const StageOptions& sta
       passes(workload, options, parameters, update.loss_scale(),
              matrix_owner == nullptr ? nullptr : &matrix_owner->passes)
 {
+  if (!workload.experts.divides()) return;
+  const auto has_experts = [&](std::size_t layer) { return workload.layers[layer].experts.has_value(); };
+  for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
+    ensure(!has_experts(layer) || options.first_layer == options.last_layer, "a layer with divided experts is a stage");
+  }
+  if (!has_experts(options.first_layer)) return;
+  expert_passes.emplace(workload, options, parameters.module(options.first_layer),
+                        parameters.name_of_layer(options.first_layer));
 }
 
 StageModel::StageModel(const Workload& workload, const StageOptions& options)
@@ -54,6 +62,10 @@ void StageModel::backward_weight(std::uint64_t microbatch)
 {
   state_->passes.backward_weight(microbatch);
 }
+ExpertPasses* StageModel::expert_passes()
+{
+  return state_->expert_passes ? &*state_->expert_passes : nullptr;
+}
 Message StageModel::take_kept(std::uint64_t microbatch)
 {
   return state_->passes.take_kept(microbatch);
@@ -82,6 +94,10 @@ EvaluationSums StageModel::take_evaluation()
   return state_->passes.take_evaluation();
 }
 
+Tensors StageModel::expert_gradients()
+{
+  return state_->parameters.expert_gradients();
+}
 Tensors StageModel::gradients()
 {
   return state_->parameters.gradients();
@@ -130,6 +146,7 @@ void StageModel::keep_gradient_facts(std::uint64_t step)
 void StageModel::update(std::uint64_t step, const GradientFacts& reduced)
 {
   state_->update.update(step, reduced);
+  if (state_->expert_passes) state_->expert_passes->updated(step);
 }
 void StageModel::update_on_machine(std::uint64_t step, const GradientFacts& reduced, const Place& gradients,
                                    const Place* state)

@@ -20,6 +20,7 @@
 
 namespace isobar::exec {
 
+class ExpertPasses;
 class StageModel;
 
 /// What a rank holds of a parameter that is a layer of its own.
@@ -99,9 +100,14 @@ class StageModel {
   /// Computes what the `backward_input` of the micro-batch has left out, with the bits of a whole backward pass, and
   /// frees what it kept.
   void backward_weight(std::uint64_t microbatch);
+  /// The passes of a stage whose layer has experts that replicas divide, in place of `forward` and `backward`; null of
+  /// others.
+  ExpertPasses* expert_passes();
   /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
-  /// With sharded gradients or optimizers all parameters must have one.
+  /// With sharded gradients or optimizers all parameters must have one. Without those of experts that replicas divide.
   Tensors gradients();
+  /// Those of the experts of this replica, where replicas divide them; zeros where there is none.
+  Tensors expert_gradients();
   /// Views of the gradients of what belongs to some of the units, zeros where there is none; in the order of
   /// `gradients` without the shared ones. Not all are contiguous.
   Tensors gradients(const UnitRange& units);

@@ -40,7 +40,8 @@ std::unique_ptr<LayerModule> StageParameters::make_module(std::size_t layer)
   if (!options_.operators.empty()) {
     return make_operator_module(workload_, layer, options_.seed, options_.device, held(layer).block);
   }
-  return make_layer_module(workload_, layer, options_.seed, options_.device, options_.units, module_tied_to(layer));
+  return make_layer_module(workload_, layer, options_.seed, options_.device, options_.units, module_tied_to(layer),
+                           options_.replica % workload_.experts.degree);
 }
 
 bool StageParameters::is_on_all_shards(std::size_t layer, std::size_t parameter) const
@@ -60,9 +61,25 @@ const LayerModule* StageParameters::module_tied_to(std::size_t layer)
   return &module;
 }
 
+/// Adds a parameter where replicas divide experts. The work of the gradient facts is divided among all replicas, of
+/// experts among those that have the same ones.
+void StageParameters::take_divided(const at::Tensor& parameter, bool is_of_experts)
+{
+  ensure(!is_divided(), "replicas that divide experts divide nothing else");
+  const std::size_t degree = workload_.experts.degree;
+  const std::size_t replicas = options_.sites.size() / (is_of_experts ? degree : 1);
+  const std::size_t replica = options_.replica / (is_of_experts ? degree : 1);
+  const auto values = static_cast<std::size_t>(parameter.numel());
+  const std::size_t begin = values * replica / replicas;
+  const std::size_t end = values * (replica + 1) / replicas;
+  if (begin < end) own_.push_back({all_.size(), begin, end});
+  all_.push_back(parameter);
+}
+
 /// Adds a parameter, and cuts the own part out of it.
 void StageParameters::take_parameter(const at::Tensor& parameter)
 {
+  if (workload_.experts.divides()) return take_divided(parameter, is_of_experts(all_.size()));
   // The values of the sum of the gradients, of which the first is the last stage's part of the loss.
   const std::size_t loss_values = options_.last_layer + 1 == workload_.layers.size() ? 1 : 0;
   const std::size_t first = loss_values + size_of(all_);
@@ -118,12 +135,22 @@ std::vector<TensorPart> StageParameters::parts_of_one_unit(std::size_t layer) co
 Tensors StageParameters::gradients()
 {
   Tensors gradients;
-  for (const auto& parameter : all_) {
-    at::Tensor& gradient = parameter.mutable_grad();
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (is_of_experts(i)) continue;
+    at::Tensor& gradient = all_[i].mutable_grad();
     ensure(gradient.defined() || !is_divided(), "a parameter of a divided optimizer has a gradient");
     if (!gradient.defined()) continue;
     gradient = gradient.contiguous();
     gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+Tensors StageParameters::expert_gradients()
+{
+  Tensors gradients;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (is_of_experts(i)) gradients.push_back(gradient_or_zeros(i));
   }
   return gradients;
 }

@@ -36,6 +36,16 @@ class StageParameters {
   const std::string& name(std::size_t parameter) const { return names_[parameter]; }
   /// What it is of the whole parameter.
   const TensorPart& part(std::size_t parameter) const { return parts_[parameter]; }
+  /// Whether it is a part of a parameter of experts, which replicas divide.
+  bool is_of_experts(std::size_t parameter) const
+  {
+    return workload_.experts.divides() && !parts_[parameter].is_whole();
+  }
+  /// Whether this replica is the first one that has the parameter, or this part of it.
+  bool is_of_first_replica(std::size_t parameter) const
+  {
+    return options_.replica < (is_of_experts(parameter) ? workload_.experts.degree : 1);
+  }
   /// Whether it is the parameter of all shards.
   bool is_shared(std::size_t parameter) const { return shared_[parameter]; }
   /// This replica's part of the parameters.
@@ -61,6 +71,7 @@ class StageParameters {
   // As in StageModel:
   Tensors gradients();
   Tensors gradients(const UnitRange& units);
+  Tensors expert_gradients();
   Tensors shared_gradients();
   void keep_own_gradients();
   Tensors gather();
@@ -78,6 +89,7 @@ class StageParameters {
   const HeldParameter& held(std::size_t layer) const { return options_.operators.at(layer - options_.first_layer); }
   const LayerModule* module_tied_to(std::size_t layer);
   void take_parameter(const at::Tensor& parameter);
+  void take_divided(const at::Tensor& parameter, bool is_of_experts);
   void keep_on_machine();
   void change_on_machine(std::size_t begin, std::size_t end, const std::function<void()>& write);
   std::size_t parameters_of_layers() const;

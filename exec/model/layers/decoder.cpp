@@ -203,6 +203,16 @@ void require_divisible(const LayerSetup& setup, const DecoderSizes& sizes)
   if (sizes.has_embedding_norm) refuse_key("embedding_norm");
 }
 
+/// Refuses experts that devices divide in layers that they do not divide.
+void require_whole_blocks(const LayerSetup& setup, const DecoderSizes& sizes)
+{
+  if (setup.experts.is_whole()) return;
+  ensure(sizes.unit == Unit::Operator, "devices divide experts of layers that are operators");
+  if (!setup.units.is_whole()) {
+    refuse(setup, "isobar run divides layers among shards or experts among replicas, not both; plan without one");
+  }
+}
+
 /// A layer of a model whose blocks are alike.
 std::unique_ptr<LayerModule> make_layer_of(const LayerSetup& setup, const DecoderSizes& parts, std::uint64_t blocks)
 {
@@ -231,6 +241,7 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const DecoderSi
 {
   require_executable(setup, sizes);
   require_divisible(setup, sizes);
+  require_whole_blocks(setup, sizes);
   const DecoderLayer which = decoder_layer(setup.layer, sizes);
   return make_decoder_layer(setup, sizes, which, sizes.blocks.size(), decoder_block(sizes, which.block));
 }

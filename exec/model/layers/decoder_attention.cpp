@@ -79,7 +79,7 @@ class AttentionCore {
   std::optional<Rotation> rotation(const at::Tensor& query) const
   {
     if (rotated_ == 0) return std::nullopt;
-    return Rotation(base_, scaling_, query.size(2), rotated_, query.options());
+    return Rotation(base_, scaling_, query.size(2), rotated_, query);
   }
 
   /// By a fused kernel. Pads the narrower ones of keys and values, since such kernels have one width.
@@ -128,7 +128,7 @@ class AnyAttention : public Sublayer {
 
   /// [samples, heads, tokens, width] to [samples, tokens, heads · width]. Keys and values may have fewer heads.
   at::Tensor attended(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                      const at::Tensor& sinks, const RandomKey& key) const
+                      const at::Tensor* sinks, const RandomKey& key) const
   {
     if (core_.is_fused()) return join_heads(core_.attend_fused(query, keys, values));
     const auto heads = static_cast<std::uint64_t>(query.size(1));
@@ -198,7 +198,7 @@ class DecoderAttention final : public AnyAttention {
       query = rotation->apply(query);
       keys = rotation->apply(keys);
     }
-    auto context = attended(query, keys, values, sinks_ ? parameter(*sinks_) : at::Tensor(), key);
+    auto context = attended(query, keys, values, sinks_ ? &parameter(*sinks_) : nullptr, key);
     if (has_gate_) context = context * at::sigmoid(gate);
     return drop_out(apply(*output_, context), key, 1);
   }
@@ -307,7 +307,7 @@ class LatentAttention final : public AnyAttention {
       shared = rotation->apply(shared);
     }
     const auto keys = at::cat({expanded[0], shared.expand({-1, in_torch(heads_), -1, -1})}, -1);
-    return apply(*output_, attended(query, keys, expanded[1], {}, key));
+    return apply(*output_, attended(query, keys, expanded[1], nullptr, key));
   }
 
  private:

@@ -1,4 +1,5 @@
 #include "core/errors.hpp"
+#include "exec/model/divided_experts.hpp"
 #include "exec/model/layers/decoder_layer.hpp"
 
 #include <ATen/ATen.h>
@@ -6,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace isobar::exec {
 
@@ -85,11 +87,12 @@ class DenseFeedForward final : public AnyFeedForward {
 
 /// A router that sends each token to a few experts (Shazeer et al. 2017, arXiv 1701.06538), without a limit of tokens
 /// for each; and perhaps an expert for all tokens (DeepSeekMoE, arXiv 2401.06066).
-class ExpertsFeedForward final : public AnyFeedForward {
+class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
  public:
   ExpertsFeedForward(const LayerSetup& setup, const DecoderSizes& sizes)
       : AnyFeedForward(setup, sizes),
         experts_(sizes.experts),
+        own_(experts_of_device().part_of(experts_.count)),
         router_(sizes.biases.router ? add_linear("router", sizes.hidden, experts_.count)
                                     : add_linear_without_bias("router", sizes.hidden, experts_.count))
   {
@@ -108,16 +111,43 @@ class ExpertsFeedForward final : public AnyFeedForward {
     add_output_norm();
   }
 
+  const DividedExperts* experts() const override { return this; }
+
+  RoutedTokens route(const at::Tensor& residual) const override { return routed(input_of(residual).flatten(0, -2)); }
+
+  ComputedExperts compute(const at::Tensor& rows, const at::Tensor& counts, const at::Tensor& tokens) const override
+  {
+    // Those of each device by expert become those of each expert, by device.
+    const auto* const count = counts.const_data_ptr<std::int64_t>();
+    const std::int64_t devices = counts.size(0);
+    std::vector<std::int64_t> first(static_cast<std::size_t>(counts.numel()), 0);
+    for (std::size_t i = 1; i < first.size(); ++i) first[i] = first[i - 1] + count[i - 1];
+    Tensors places;
+    const auto own = static_cast<std::int64_t>(own_);
+    for (std::int64_t expert = 0; expert < own; ++expert) {
+      for (std::int64_t device = 0; device < devices; ++device) {
+        const std::int64_t which = device * own + expert;
+        const std::int64_t begin = first[static_cast<std::size_t>(which)];
+        places.push_back(at::arange(begin, begin + count[which], at::kLong));
+      }
+    }
+    const auto by_expert = at::cat(places).to(rows.device());
+    const auto computed = compute_experts(rows.index_select(0, by_expert), counts.sum(0));
+    return {{computed.index_select(0, by_expert.argsort()), of_shared(tokens)}};
+  }
+
+  at::Tensor combine(const ComputedExperts& computed, const RoutedTokens& routed,
+                     const at::Tensor& residual) const override
+  {
+    return output_of(residual, added_up(computed, routed).reshape_as(residual));
+  }
+
  protected:
   at::Tensor compute(const at::Tensor& input, const RandomKey& /*key*/) const override
   {
-    const auto tokens = input.flatten(0, -2);
-    auto output = routed(tokens);
-    if (shared_) {
-      const auto of_all = apply_network(*shared_, tokens);
-      output = output + (shared_gate_ ? of_all * at::sigmoid(apply(*shared_gate_, tokens)) : of_all);
-    }
-    return output.reshape_as(input);
+    const auto tokens = routed(input.flatten(0, -2));
+    const auto computed = compute_experts(tokens.tensors[RoutedTokens::Rows], tokens.tensors[RoutedTokens::Counts]);
+    return added_up({{computed, of_shared(tokens.tensors[RoutedTokens::Tokens])}}, tokens).reshape_as(input);
   }
 
  private:
@@ -132,39 +162,60 @@ class ExpertsFeedForward final : public AnyFeedForward {
     return sizes.biases.mlp ? add_linear(name, from, to) : add_linear_without_bias(name, from, to);
   }
 
-  Stack add_stack(const std::string& name, std::uint64_t from, std::uint64_t to, bool has_bias, Cut::Kind cut)
+  /// `of_shard`: how shards divide each matrix.
+  Stack add_stack(const std::string& name, std::uint64_t from, std::uint64_t to, bool has_bias, Cut::Kind of_shard)
   {
-    const Cut own = {cut, experts_.count};
-    const std::size_t weight = add_normal(name + ".weight", {experts_.count * to, from}, usual_deviation, own);
+    const bool has_all = experts_of_device().is_whole();
+    const Cut cut = has_all ? Cut{of_shard, experts_.count} : Cut{Cut::Kind::Experts};
+    const std::size_t weight = add_normal(name + ".weight", {experts_.count * to, from}, usual_deviation, cut);
     if (!has_bias) return {weight, std::nullopt};
-    return {weight, add_constant(name + ".bias", {experts_.count * to}, 0, cut == Cut::Kind::Rows ? own : Cut())};
+    const bool divides_bias = !has_all || of_shard == Cut::Kind::Rows;
+    return {weight, add_constant(name + ".bias", {experts_.count * to}, 0, divides_bias ? cut : Cut())};
   }
 
-  /// The matrix of each expert, in the workload's dtype.
+  /// The matrix of each of the device's experts, in the workload's dtype.
   Tensors of_each(std::size_t stack) const
   {
-    return in_dtype(parameter(stack)).unflatten(0, {static_cast<std::int64_t>(experts_.count), -1}).unbind(0);
+    return in_dtype(parameter(stack)).unflatten(0, {static_cast<std::int64_t>(own_), -1}).unbind(0);
   }
 
-  /// What the experts of each of [tokens, hidden] add up to.
-  at::Tensor routed(const at::Tensor& tokens) const
+  /// @param tokens [tokens, hidden]
+  RoutedTokens routed(const at::Tensor& tokens) const
   {
     const auto choices = static_cast<std::int64_t>(experts_.per_token);
-    const auto [weights, chosen] = route(tokens);
+    const auto [weights, chosen] = choose(tokens);
     const auto read = latent_down_ ? apply(*latent_down_, tokens) : tokens;
     // Each token once for each of its experts, in the order of the experts. Copies before the choice, so that the
     // backward pass adds up a token's gradients in a fixed order.
     const auto by_expert = chosen.flatten().argsort(/*stable=*/true, -1);
     const auto copies = read.unsqueeze(1).expand({-1, choices, -1}).flatten(0, 1).index_select(0, by_expert);
     const auto counts = at::bincount(chosen.flatten(), {}, static_cast<std::int64_t>(experts_.count)).cpu();
-    const auto computed = compute_experts(copies, counts);
-    const auto in_order = computed.index_select(0, by_expert.argsort()).unflatten(0, {-1, choices});
-    const auto sum = (in_order * in_dtype(weights).unsqueeze(-1)).sum(1);
-    return latent_up_ ? apply(*latent_up_, sum) : sum;
+    return {{copies, counts, by_expert, tokens, weights}};
+  }
+
+  /// What the shared expert gives, if there is one; otherwise undefined.
+  at::Tensor of_shared(const at::Tensor& tokens) const
+  {
+    if (!shared_) return {};
+    const auto of_all = apply_network(*shared_, tokens);
+    return shared_gate_ ? of_all * at::sigmoid(apply(*shared_gate_, tokens)) : of_all;
+  }
+
+  /// What all experts of each token add up to.
+  at::Tensor added_up(const ComputedExperts& computed, const RoutedTokens& routed) const
+  {
+    const auto choices = static_cast<std::int64_t>(experts_.per_token);
+    const auto in_order = routed.tensors[RoutedTokens::Order].argsort();
+    const auto of_tokens =
+        computed.tensors[ComputedExperts::Rows].index_select(0, in_order).unflatten(0, {-1, choices});
+    const auto sum = (of_tokens * in_dtype(routed.tensors[RoutedTokens::Weights]).unsqueeze(-1)).sum(1);
+    const auto output = latent_up_ ? apply(*latent_up_, sum) : sum;
+    const auto& shared = computed.tensors[ComputedExperts::Shared];
+    return shared.defined() ? output + shared : output;
   }
 
   /// The weights of each token's experts, float32 [tokens, experts of a token], and which they are.
-  std::pair<at::Tensor, at::Tensor> route(const at::Tensor& tokens) const
+  std::pair<at::Tensor, at::Tensor> choose(const at::Tensor& tokens) const
   {
     const auto logits = apply(router_, tokens).to(at::kFloat);
     const auto scores = experts_.scores == RouterScores::Softmax ? at::softmax(logits, -1) : at::sigmoid(logits);
@@ -175,7 +226,7 @@ class ExpertsFeedForward final : public AnyFeedForward {
     return {weights, chosen};
   }
 
-  /// @param rows [copies of tokens, width], by expert
+  /// @param rows [copies of tokens, width], by expert of this device
   /// @param counts of each expert's rows, on the CPU
   at::Tensor compute_experts(const at::Tensor& rows, const at::Tensor& counts) const
   {
@@ -183,25 +234,26 @@ class ExpertsFeedForward final : public AnyFeedForward {
     const auto ups = of_each(up_->weight);
     const auto downs = of_each(down_->weight);
     const auto biases_of = [&](const std::optional<Stack>& stack) {
-      return stack && stack->bias ? of_each(*stack->bias) : Tensors(experts_.count);
+      return stack && stack->bias ? of_each(*stack->bias) : Tensors(own_);
     };
     const auto gate_biases = biases_of(gate_);
     const auto up_biases = biases_of(up_);
-    const auto down_biases = is_first_shard() ? biases_of(down_) : Tensors(experts_.count);
+    const auto down_biases = is_first_shard() ? biases_of(down_) : Tensors(own_);
     const auto* const count = counts.const_data_ptr<std::int64_t>();
-    const auto parts = rows.split_with_sizes({count, experts_.count}, 0);
+    const auto parts = rows.split_with_sizes({count, own_}, 0);
     Tensors computed;
-    for (std::size_t expert = 0; expert < experts_.count; ++expert) {
+    for (std::size_t expert = 0; expert < own_; ++expert) {
       const auto& own = parts[expert];
       if (own.size(0) == 0) continue;
       auto inner = at::linear(own, ups[expert], up_biases[expert]);
       inner = gate_ ? activate(at::linear(own, gates[expert], gate_biases[expert])) * inner : activate(inner);
       computed.push_back(at::linear(inner, downs[expert], down_biases[expert]));
     }
-    return at::cat(computed);
+    return computed.empty() ? rows : at::cat(computed);
   }
 
   ExpertSizes experts_;
+  std::uint64_t own_;  // experts of this device
   Linear router_;
   std::optional<Linear> latent_down_, latent_up_;
   std::optional<Stack> gate_, up_, down_;

@@ -94,4 +94,9 @@ at::Tensor Sublayer::addend(const at::Tensor& input, const RandomKey& key) const
   return output_norm_ ? normalise(*output_norm_, output) : output;
 }
 
+at::Tensor Sublayer::output_of(const at::Tensor& residual, const at::Tensor& computed) const
+{
+  return in_dtype(add_residual(residual, output_norm_ ? normalise(*output_norm_, computed) : computed));
+}
+
 }  // namespace isobar::exec

@@ -50,6 +50,8 @@ class Sublayer : public DecoderLayerModule {
   at::Tensor input_of(const at::Tensor& residual) const;
   /// The addend, of such an input.
   at::Tensor addend(const at::Tensor& input, const RandomKey& key) const;
+  /// The output of the layer, of what `compute` gives.
+  at::Tensor output_of(const at::Tensor& residual, const at::Tensor& computed) const;
 
  protected:
   /// `name` is of the normalizations.

@@ -42,7 +42,7 @@ at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, cons
 TensorPart part_of(TensorPart whole, const Cut& cut, const UnitRange& units)
 {
   if (cut.kind == Cut::Kind::None || units.is_whole()) return whole;
-  whole.period /= cut.kind == Cut::Kind::Rows ? cut.blocks : whole.shape.front();
+  whole.period /= cut.kind == Cut::Kind::Columns ? whole.shape.front() : cut.blocks;
   whole.begin = whole.period / units.all * units.begin;
   whole.end = whole.period / units.all * units.end;
   return whole;
@@ -114,6 +114,7 @@ at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys
 
 ModelLayer::ModelLayer(const LayerSetup& setup)
     : units_(setup.units),
+      expert_range_(setup.experts),
       layer_(setup.layer),
       first_parameter_(setup.first_parameter),
       seed_(setup.seed),
@@ -127,12 +128,13 @@ ModelLayer::~ModelLayer() = default;
 
 std::size_t ModelLayer::add(const std::string& name, const at::Tensor& whole, Cut cut)
 {
-  TensorPart part = part_of(TensorPart::whole({whole.sizes().begin(), whole.sizes().end()}), cut, units_);
+  const UnitRange& range = cut.kind == Cut::Kind::Experts ? expert_range_ : units_;
+  TensorPart part = part_of(TensorPart::whole({whole.sizes().begin(), whole.sizes().end()}), cut, range);
   at::Tensor values = whole;
   if (!part.is_whole()) {
     auto shape = part.shape;
-    auto& extent = cut.kind == Cut::Kind::Rows ? shape.front() : shape.back();
-    extent = own_of(extent);
+    auto& extent = cut.kind == Cut::Kind::Columns ? shape.back() : shape.front();
+    extent = range.part_of(extent);
     values = values_of(part, whole).view(in_torch(shape)).clone();
   }
   parameters_.push_back(values.to(at::Device(device_)).requires_grad_());
@@ -146,7 +148,8 @@ std::vector<TensorPart> ModelLayer::parts_of(const UnitRange& units) const
 {
   std::vector<TensorPart> parts;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    parts.push_back(part_of(TensorPart::whole(parts_[i].shape), cuts_[i], units));
+    const bool is_of_experts = cuts_[i].kind == Cut::Kind::Experts;
+    parts.push_back(part_of(TensorPart::whole(parts_[i].shape), cuts_[i], is_of_experts ? expert_range_ : units));
   }
   return parts;
 }
@@ -288,8 +291,8 @@ at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, c
   if (rules.cap > 0) scores = at::tanh(scores / rules.cap) * rules.cap;
   scores = scores + mask;
   const auto tokens = scores.size(-1);
-  if (rules.sinks.defined()) {
-    const auto sinks = rules.sinks.to(scores.scalar_type()).view({1, -1, 1, 1});
+  if (rules.sinks != nullptr) {
+    const auto sinks = rules.sinks->to(scores.scalar_type()).view({1, -1, 1, 1});
     scores = at::cat({scores, sinks.expand({scores.size(0), -1, scores.size(2), 1})}, -1);
   }
   // With an explicit dtype autocast keeps it, so no second copy of the probabilities is kept in float32.

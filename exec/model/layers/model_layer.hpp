@@ -24,6 +24,7 @@ struct LayerSetup {
   UnitRange units = {};
   const LayerModule* tied = nullptr;  ///< whose first parameter the layer uses, too; null: of no module that is known
   std::size_t first_parameter = 0;    ///< its number in a layer that holds this one
+  UnitRange experts = {};             ///< the part of its experts
 };
 
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const BertSizes& sizes);
@@ -83,14 +84,15 @@ at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys
 
 /// What some models do with the scores of attention.
 struct ScoreRules {
-  std::optional<double> scale = {};  ///< none: one over the root of the width
-  double cap = 0;                    ///< scores are cap · tanh(score / cap); 0: as they are
-  at::Tensor sinks = {};             ///< of each head, a score that takes part in its softmax alone; undefined: none
+  std::optional<double> scale = {};   ///< none: one over the root of the width
+  double cap = 0;                     ///< scores are cap · tanh(score / cap); 0: as they are
+  const at::Tensor* sinks = nullptr;  ///< of each head, a score that takes part in its softmax alone; null: none
 };
 
-/// What a shard has of a parameter: all, the rows of its units, in each of several blocks of rows, or their columns.
+/// What a shard has of a parameter: all, the rows of its units, in each of several blocks of rows, or their columns;
+/// and a device that has some of the experts, of the matrices of all: theirs.
 struct Cut {
-  enum class Kind { None, Rows, Columns };
+  enum class Kind { None, Rows, Columns, Experts };
   Kind kind = Kind::None;
   std::uint64_t blocks = 1;
 };
@@ -140,6 +142,8 @@ class ModelLayer : public LayerModule {
   /// The sum of a residual connection and an addend. The first shard adds the former.
   at::Tensor add_residual(const at::Tensor& residual, const at::Tensor& addend) const;
   bool is_first_shard() const { return units_.begin == 0; }
+  /// The part of the experts.
+  const UnitRange& experts_of_device() const { return expert_range_; }
   /// Rows of an embedding table, by index; float32. Zeros for those of other shards.
   at::Tensor look_up(std::size_t table, const at::Tensor& indices) const;
   at::Tensor apply(const Linear& linear, const at::Tensor& input) const;
@@ -168,6 +172,7 @@ class ModelLayer : public LayerModule {
   std::vector<TensorPart> parts_;
   std::vector<Cut> cuts_;  // of the parameters
   UnitRange units_;
+  UnitRange expert_range_;
   std::size_t layer_;
   std::size_t first_parameter_;
   std::uint64_t seed_;

@@ -22,23 +22,24 @@ at::Tensor scaled(const at::Tensor& speeds, const RopeScaling& scaling)
 }  // namespace
 
 Rotation::Rotation(double base, const RopeScaling& scaling, std::int64_t length, std::int64_t width,
-                   const at::TensorOptions& like)
+                   const at::Tensor& like)
 {
-  const auto options = like.dtype(at::kFloat);
+  const auto options = like.options().dtype(at::kFloat);
   const auto speeds = at::pow(base, at::arange(0, width, 2, options) * (-1.0 / static_cast<double>(width)));
   const auto angles = at::outer(at::arange(length, options), scaled(speeds, scaling));
-  cosine_ = angles.cos();
-  sine_ = angles.sin();
+  turns_ = {angles.cos(), angles.sin()};
 }
 
 at::Tensor Rotation::apply(const at::Tensor& heads) const
 {
-  const std::int64_t width = 2 * cosine_.size(1);
+  const at::Tensor& cosine = turns_[0];
+  const at::Tensor& sine = turns_[1];
+  const std::int64_t width = 2 * cosine.size(1);
   if (heads.size(-1) > width) {
     return at::cat({apply(heads.narrow(-1, 0, width)), heads.narrow(-1, width, heads.size(-1) - width)}, -1);
   }
   const auto halves = heads.to(at::kFloat).chunk(2, -1);
-  const auto rotated = at::cat({halves[0] * cosine_ - halves[1] * sine_, halves[1] * cosine_ + halves[0] * sine_}, -1);
+  const auto rotated = at::cat({halves[0] * cosine - halves[1] * sine, halves[1] * cosine + halves[0] * sine}, -1);
   return rotated.to(heads.scalar_type());
 }
 

@@ -1,8 +1,7 @@
 #pragma once
 
 #include "core/model/decoder/decoder_sizes.hpp"
-
-#include <ATen/core/Tensor.h>
+#include "exec/device/tensors.hpp"
 
 #include <cstdint>
 
@@ -13,15 +12,14 @@ namespace isobar::exec {
 class Rotation {
  public:
   /// @param width how many numbers of a head turn, the first ones; even
-  /// @param like of tensors on the same device
-  Rotation(double base, const RopeScaling& scaling, std::int64_t length, std::int64_t width,
-           const at::TensorOptions& like);
+  /// @param like a tensor on the same device
+  Rotation(double base, const RopeScaling& scaling, std::int64_t length, std::int64_t width, const at::Tensor& like);
 
   /// Turns [..., length, width or more].
   at::Tensor apply(const at::Tensor& heads) const;
 
  private:
-  at::Tensor cosine_, sine_;  // [length, width/2]
+  Tensors turns_;  // cosines and sines, [length, width/2]
 };
 
 }  // namespace isobar::exec
