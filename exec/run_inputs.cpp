@@ -96,6 +96,22 @@ Workload read_run_workload(const Plan& plan, const std::string& workload_text, R
   return workload;
 }
 
+/// Refuses what of plans that divide experts is only simulated.
+void check_divided_experts(const Plan& plan, const std::string& plan_file)
+{
+  const auto refuse = [&](const std::string& what) {
+    throw InputError(plan_file, fmt::format("experts: {}; {}", text_of(plan.experts), what));
+  };
+  if (plan.experts.are_whole || has_shards(plan)) {
+    refuse("isobar run divides layers among shards or experts among replicas, not both; plan without one");
+  }
+  if (plan.sync.sharded != Sharding::None) {
+    refuse(fmt::format("isobar run divides {} among replicas that have all experts; leave out sync.sharded",
+                       name_of(plan.sync.sharded)));
+  }
+  if (!plan.recompute.empty()) refuse("isobar run recomputes no layer then; plan without --recompute");
+}
+
 Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
 {
   if (plan.context.divides()) {
@@ -103,11 +119,7 @@ Workload as_planned(Workload workload, const Plan& plan, const std::string& plan
                                             "--context, or simulate the plan",
                                             text_of(plan.context)));
   }
-  if (plan.experts.divides()) {
-    throw InputError(plan_file, fmt::format("experts: {}; isobar run gives each replica all experts; plan without "
-                                            "--experts, or simulate the plan",
-                                            text_of(plan.experts)));
-  }
+  if (plan.experts.divides()) check_divided_experts(plan, plan_file);
   constexpr auto only_per_sample = "isobar run gives the experts slots for each sample, and simulate plays all";
   if (plan.routing && *plan.routing != spmd::Routing{}) {
     throw InputError(plan_file, fmt::format("routing: {}; {}", text_of(*plan.routing, workload), only_per_sample));
@@ -129,6 +141,7 @@ Workload as_planned(Workload workload, const Plan& plan, const std::string& plan
     }
     workload = with_micro_batch(workload, *plan.micro_batch);
   }
+  if (plan.experts.divides()) return with_experts(workload, plan.experts);
   if (plan.recompute.empty()) return workload;
   if (workload.memory_model == MemoryModel::Sky) {
     throw InputError(plan_file, "recompute: memory_model sky does not model recomputation");

@@ -1,6 +1,7 @@
 #include "exec/rank/parameter_collectives.hpp"
 
 #include "exec/device/tensor_slices.hpp"
+#include "exec/stage/expert_passes.hpp"
 
 #include <ATen/ATen.h>
 
@@ -60,10 +61,12 @@ void ParameterCollectives::reduce_gradients(std::uint64_t step, Instruction inst
   std::optional<at::Tensor> loss;
   for (const auto& [stage, own] : stages_.own) {
     if (stage < instruction.stage || own.last_layer > instruction.last_layer) continue;
+    if (ExpertPasses* const experts = own.model->expert_passes()) experts->await_gradients();
     models.push_back(own.model.get());
     const Tensors of_stage = gradients_of(stage, channel);
     gradients.insert(gradients.end(), of_stage.begin(), of_stage.end());
     const bool is_of_all_shards = channel.ends.size() > stages_.patterns[stage].replicas();
+    if (is_of_experts(instruction.stage, channel)) continue;
     if (!stages_.is_last(stage) || (!own.sync_groups.empty() && !is_of_all_shards)) continue;
     const bool has_loss = !is_of_all_shards || own.placed.shard == 0;
     loss = has_loss ? own.model->take_loss().to(at::kFloat) : at::zeros({}, at::Device(device_));
@@ -102,10 +105,17 @@ bool ParameterCollectives::is_among_shards(std::uint32_t stage, const Channel& c
                      [&](const End& end) { return std::find(shards.begin(), shards.end(), end.rank) != shards.end(); });
 }
 
+/// Whether the ends of a channel are those of the replicas that have the same experts, where replicas divide them.
+bool ParameterCollectives::is_of_experts(std::uint32_t stage, const Channel& channel) const
+{
+  return divides_experts_ && channel.ends.size() < stages_.patterns[stage].replicas();
+}
+
 /// The gradients of a stage that the ranks of a channel, its replicas, have in common.
 Tensors ParameterCollectives::gradients_of(std::uint32_t stage, const Channel& channel) const
 {
   const RankStage& own = stages_.own.at(stage);
+  if (is_of_experts(stage, channel)) return own.model->expert_gradients();
   if (own.sync_groups.empty()) return own.model->gradients();
   if (channel.ends.size() > stages_.patterns[stage].replicas()) return own.model->shared_gradients();
   Tensors gradients;

@@ -18,8 +18,11 @@ namespace isobar::exec {
 /// which waits for them, the compute lane leaves the model alone.
 class ParameterCollectives {
  public:
-  /// `stages` must outlive this. `device`: of its models.
-  ParameterCollectives(const RankStages& stages, std::string device) : stages_(stages), device_(std::move(device)) {}
+  /// `stages` must outlive this. `device`: of its models. `divides_experts`: whether its replicas do.
+  ParameterCollectives(const RankStages& stages, std::string device, bool divides_experts)
+      : stages_(stages), device_(std::move(device)), divides_experts_(divides_experts)
+  {
+  }
 
   /// Makes a collective of tensors, which may be none, as an instruction says (Transport::collective).
   using Collective = std::function<void(const Instruction& instruction, const Tensors& tensors)>;
@@ -39,12 +42,14 @@ class ParameterCollectives {
                         const Collective& collective);
   void gather_parameters(const Instruction& instruction, const Collective& collective);
   bool is_among_shards(std::uint32_t stage, const Channel& channel) const;
+  bool is_of_experts(std::uint32_t stage, const Channel& channel) const;
   Tensors gradients_of(std::uint32_t stage, const Channel& channel) const;
   GradientFacts measured_facts(std::uint64_t step) const;
   void keep(std::uint64_t step, const GradientFacts& facts);
 
   const RankStages& stages_;
   std::string device_;
+  bool divides_experts_;
   std::mutex mutex_;
   std::map<std::uint64_t, GradientFacts> facts_;  // of the last steps
   Tensors loss_;

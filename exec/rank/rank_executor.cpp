@@ -9,6 +9,7 @@
 #include "exec/device/tensor_slices.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/model/batch.hpp"
+#include "exec/stage/expert_passes.hpp"
 #include "exec/transport/tcp_transport.hpp"
 #include "exec/watch/rank_failures.hpp"
 #include "schedules/lowering/replicas.hpp"
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <ATen/ATen.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <chrono>
@@ -89,7 +91,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       options_(options),
       rank_(rank),
       stages_(plan, rank),
-      parameters_(stages_, options.device),
+      parameters_(stages_, options.device, plan.experts.divides()),
       has_data_server_(plan.data_server.has_value()),
       is_alone_(devices_of(plan).size() == 1),
       divides_sequence_(plan.stages.front().grid.form == ShardGrid::Form::Sequence),
@@ -148,6 +150,10 @@ void RankExecutor::make_operators(const Plan& plan)
 
 void RankExecutor::make_models(const Plan& plan)
 {
+  if (plan.experts.divides() && is_gpu(options_.device)) {
+    throw InputError(fmt::format("device {}", options_.device),
+                     "isobar run divides experts among processors only; plan without --experts");
+  }
   const auto split = stages_that_split(*program_, rank_, stages_.own.size());
   const Stream::Scope scope(lanes_.front()->stream);
   bool uses_machine = false;
@@ -342,6 +348,7 @@ void RankExecutor::run_on_stream(const Job& job)
       const Payload payload = job.instruction.payload;
       if (operators_ && payload != Payload::GradientFacts) return reform(job);
       if (payload != Payload::Activation && payload != Payload::Gradient) return collective(job);
+      if (is_of_experts(role_of(job.instruction).value())) return exchange_tokens(job);
       is_before_pass(role_of(job.instruction).value()) ? gather_sequence(job) : make_whole(job);
       return;
     }
@@ -375,6 +382,9 @@ void RankExecutor::cancel() noexcept
 {
   board_->cancel();
   transport_->cancel();
+  for (auto& [stage, own] : stages_.own) {
+    if (ExpertPasses* const experts = own.model->expert_passes()) experts->cancel();
+  }
 }
 
 const Channel& RankExecutor::channel_at(const Instruction& instruction) const
@@ -491,6 +501,86 @@ void RankExecutor::gather_sequence(const Job& job)
   (is_again ? restored_ : gathered_).put(address, std::move(message));
 }
 
+/// Exchanges rows with the other devices of a group that divides experts: `leaving` to each, in its order, of which
+/// this device keeps its own.
+/// @returns those that come, from one after another
+at::Tensor RankExecutor::exchanged(const Job& job, const at::Tensor& rows, const std::vector<std::int64_t>& leaving,
+                                   const std::vector<std::int64_t>& coming)
+{
+  const at::NoGradGuard no_graph;
+  const auto& ends = channel_at(job.instruction).ends;
+  Tensors outgoing = rows.split_with_sizes(leaving, 0);
+  Tensors incoming;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    auto shape = rows.sizes().vec();
+    shape.front() = coming[i];
+    incoming.push_back(ends[i].rank == rank_ ? outgoing[i] : at::empty(shape, rows.options()));
+    outgoing[i] = outgoing[i].contiguous();
+  }
+  transport_->exchange(channel_of(job.instruction), job.instruction, outgoing, incoming);
+  return at::cat(incoming);
+}
+
+/// Brings tokens to the devices that have their experts, and what these make of them back; of a backward pass likewise
+/// the gradients. Routes before that, and adds up after it, what the layer computes without its experts.
+void RankExecutor::exchange_tokens(const Job& job)
+{
+  const Instruction& instruction = job.instruction;
+  const ShardRole role = role_of(instruction).value();
+  const auto address = address_of(instruction.payload, instruction.stage, instruction);
+  const auto of_forward = address_of(Payload::Activation, instruction.stage, instruction);
+  ExpertPasses& experts = *stages_.model(instruction.stage).expert_passes();
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  const std::uint64_t microbatch = instruction.microbatch;
+  const auto counts_of = [&]() -> TokenCounts& {
+    const std::lock_guard lock(exchanged_mutex_);
+    return exchanged_.at(of_forward);
+  };
+  Message made;
+  switch (role) {
+    case ShardRole::DispatchTokens: {
+      const auto [rows, rows_of_experts] =
+          experts.begin_forward(job.step, microbatch, arrived_.take(address), !evaluates_);
+      const auto devices = static_cast<std::int64_t>(channel_at(instruction).ends.size());
+      const std::int64_t own = rows_of_experts.numel() / devices;
+      TokenCounts counts;
+      const std::vector<std::int64_t> each(static_cast<std::size_t>(devices), own);
+      const at::Tensor come = exchanged(job, rows_of_experts, each, each).view({devices, own});
+      const auto values_in = [](const at::Tensor& tensor) {
+        const auto* const begin = tensor.const_data_ptr<std::int64_t>();
+        return std::vector<std::int64_t>(begin, begin + tensor.numel());
+      };
+      counts.by_expert = values_in(come);
+      counts.leaving = values_in(rows_of_experts.view({devices, own}).sum(1));
+      counts.coming = values_in(come.sum(1));
+      made.tensors = {exchanged(job, rows, counts.leaving, counts.coming)};
+      const std::lock_guard lock(exchanged_mutex_);
+      exchanged_[of_forward] = std::move(counts);
+      break;
+    }
+    case ShardRole::DispatchGradients: {
+      const at::Tensor rows = experts.begin_backward(microbatch, arrived_.take(address));
+      made.tensors = {exchanged(job, rows, counts_of().leaving, counts_of().coming)};
+      break;
+    }
+    default: {
+      const at::Tensor rows = made_.take(address).tensors.at(0);
+      const at::Tensor returned = exchanged(job, rows, counts_of().coming, counts_of().leaving);
+      const bool is_forward = role == ShardRole::CombineOutputs;
+      if (!is_forward || evaluates_) {
+        const std::lock_guard lock(exchanged_mutex_);
+        exchanged_.erase(of_forward);
+      }
+      made = is_forward ? experts.end_forward(microbatch, returned) : experts.end_backward(microbatch, returned);
+    }
+  }
+  made.ready = stream.record();
+  ran(job, begin, made.ready);
+  if (is_before_pass(role)) return gathered_.put(address, std::move(made));
+  pass_on(instruction.payload, instruction, std::move(made));
+}
+
 /// Makes whole what the shards of a replica have made of a task: adds up their addends, or gathers their parts. Where
 /// they divide the sequence, each gets its part of the sums.
 void RankExecutor::make_whole(const Job& job)
@@ -581,6 +671,12 @@ Message RankExecutor::inputs_of(const Job& job)
   const Instruction& instruction = job.instruction;
   const std::uint32_t stage = instruction.stage;
   if (operators_) return {};
+  if (stages_.model(stage).expert_passes() != nullptr && instruction.opcode == Opcode::Forward) {
+    return gathered_.take(address_of(Payload::Activation, stage, instruction));
+  }
+  if (stages_.model(stage).expert_passes() != nullptr && makes_gradients(instruction)) {
+    return gathered_.take(address_of(Payload::Gradient, stage, instruction));
+  }
   if (instruction.opcode == Opcode::Forward) {
     if (stage == 0 && !has_data_server_) return micro_batch_data(job.step, instruction.microbatch);
     return (divides_sequence_ && stage > 0 ? gathered_ : arrived_)
@@ -597,6 +693,9 @@ Message RankExecutor::computed(const Job& job, Message inputs)
 {
   const Instruction& instruction = job.instruction;
   StageModel& model = stages_.model(instruction.stage);
+  if (ExpertPasses* const experts = model.expert_passes(); experts != nullptr && instruction.opcode != Opcode::Update) {
+    return computed_by_experts(instruction, *experts, inputs);
+  }
   if (makes_gradients(instruction) && divides_sequence_ && instruction.stage > 0) {
     const Message whole = restored_.take(address_of(Payload::Activation, instruction.stage, instruction));
     job.lane.stream.await(whole);
@@ -629,6 +728,27 @@ Message RankExecutor::computed(const Job& job, Message inputs)
   }
 }
 
+/// What a device computes of a layer whose experts are divided. The gradients of its weights are part of the first of
+/// two halves of a backward pass.
+Message RankExecutor::computed_by_experts(const Instruction& instruction, ExpertPasses& experts, const Message& inputs)
+{
+  if (instruction.opcode == Opcode::BackwardWeight) return {};
+  const at::Tensor& rows = inputs.tensors.at(0);
+  Message message;
+  if (instruction.opcode == Opcode::Forward) {
+    at::Tensor counts;
+    {
+      const std::lock_guard lock(exchanged_mutex_);
+      const auto& arrived = exchanged_.at(address_of(Payload::Activation, instruction.stage, instruction));
+      counts = at::tensor(arrived.by_expert, at::kLong).view({static_cast<std::int64_t>(arrived.coming.size()), -1});
+    }
+    message.tensors = {experts.compute(instruction.microbatch, rows, counts)};
+  } else {
+    message.tensors = {experts.compute_backward(instruction.microbatch, rows)};
+  }
+  return message;
+}
+
 /// Leaves what a stage has computed to the neighbouring stage, or to the collective that makes it whole.
 void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
 {
@@ -639,7 +759,7 @@ void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
       goes_forward ? !stages_.is_last(stage) || stages_.is_divided(stage) : makes_gradients(instruction) && stage > 0;
   if (!has_result) return;
   const Payload payload = goes_forward ? Payload::Activation : Payload::Gradient;
-  if (stages_.is_divided(stage)) {
+  if (stages_.is_divided(stage) || stages_.model(stage).expert_passes() != nullptr) {
     made_.put(address_of(payload, stage, instruction), std::move(outputs));
   } else {
     pass_on(payload, instruction, std::move(outputs));

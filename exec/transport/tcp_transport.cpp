@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -137,8 +138,9 @@ bool is_of_transfers(const Program& program, const Channel& channel)
 
 bool carries_reforms(const Program& program, const Channel& channel)
 {
-  const auto [rank, lane] = channel.ends.front();
-  return program.lanes(rank).at(lane).name == spmd::reform_lane;
+  const auto [rank, number] = channel.ends.front();
+  const Lane& lane = program.lanes(rank).at(number);
+  return lane.name == spmd::reform_lane || (lane.role && is_of_experts(*lane.role));
 }
 
 }  // namespace
@@ -186,12 +188,13 @@ std::vector<RankGroup> groups_of(const Program& program)
 
 std::vector<std::size_t> same_channels(const Program& program, const Program& training)
 {
-  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::vector<std::size_t>>;
+  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::optional<ShardRole>, std::vector<std::size_t>>;
   const auto facts_of = [](const Program& of, const Channel& channel) {
     std::vector<std::size_t> ranks;
     for (const End& end : channel.ends) ranks.push_back(end.rank);
     const Instruction first = first_instruction_of(of, channel);
-    return Facts(first.opcode, first.payload, first.stage, std::move(ranks));
+    const auto& [rank, lane] = channel.ends.front();
+    return Facts(first.opcode, first.payload, first.stage, of.lanes(rank).at(lane).role, std::move(ranks));
   };
   std::map<Facts, std::size_t> index;  // of channels of the training
   for (std::size_t i = 0; i < training.channels().size(); ++i) {

@@ -1,8 +1,9 @@
 """Plans whose replicas divide experts: isobar plan --experts, verify, simulate."""
 
 import json
+import pathlib
 
-from tests.cli.support import CommandTest
+from tests.cli.support import ISOBAR, CommandTest
 
 NODES = 2
 GPUS = 4
@@ -57,6 +58,24 @@ optimizer: adam
 unit: operator
 compute: operators
 framework: megatron-core-0.8
+"""
+
+
+SMALL = """model: decoder
+layers: 3
+mlp_layer_types: [dense, experts*2]
+hidden: 32
+heads: 4
+vocabulary: 100
+intermediate: 64
+experts: 8
+top_k: 2
+expert_intermediate: 32
+sequence: 32
+micro_batch: 2
+optimizer: adamw
+clip_norm: 1
+unit: operator
 """
 
 
@@ -184,6 +203,44 @@ class Experts(CommandTest):
         self.assertIn("--experts", self.fault_of(*command, "--allocator", "chain-dp", "--experts", "2"))
         self.assertEqual(self.fault_of("plan", self.platform, dense, "--allocator", "grid", "--experts", "2"),
                          "--experts: no layer of dense has experts")
+
+    def test_runs_have_the_same_losses_for_every_degree(self):
+        if not pathlib.Path(ISOBAR).with_name("isobar-exec").exists():
+            self.skipTest("no isobar-exec beside isobar")
+        workload = self.write("small.yaml", SMALL)
+        losses = []
+        for degree in ("1", "2", "4"):
+            file = str(self.folder / f"{degree}.json")
+            shape = ["--replicas", "4", "--pipeline", "1", "--tensor", "1", "--microbatches", "4"]
+            self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape,
+                            *(["--experts", degree] if degree != "1" else []), "-o", file)
+            self.run_isobar("simulate", self.platform, workload, "--plan", file, "--stamp")
+            result = self.json_of("run", workload, "--plan", file, "--in-process", "--steps", "3")
+            losses.append(result["losses"])
+        for other in losses[1:]:
+            for mine, theirs in zip(other, losses[0], strict=True):
+                self.assertAlmostEqual(mine / theirs, 1, delta=1e-6)
+
+    def test_runs_refuse_what_of_divided_experts_is_only_simulated(self):
+        if not pathlib.Path(ISOBAR).with_name("isobar-exec").exists():
+            self.skipTest("no isobar-exec beside isobar")
+        workload = self.write("small.yaml", SMALL)
+        file = str(self.folder / "plan.json")
+        shape = ["--experts", "2", "--replicas", "4", "--pipeline", "1", "--microbatches", "4"]
+        for options, reason in (
+                (["--tensor", "2"], "isobar run divides layers among shards or experts among replicas, not both; plan without one"),
+                (["--tensor", "1", "--recompute", "all"], "isobar run recomputes no layer then; plan without --recompute")):
+            with self.subTest(options=options):
+                self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, *options, "-o", file)
+                self.assertEqual(self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"),
+                                 f"{file}: experts: groups of 2 replicas; {reason}")
+        self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, "--tensor", "1", "-o", file)
+        plan = json.loads(pathlib.Path(file).read_text())
+        plan["sync"] = {**plan.get("sync", {}), "sharded": "optimizer"}
+        pathlib.Path(file).write_text(json.dumps(plan))
+        self.assertEqual(self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"),
+                         f"{file}: experts: groups of 2 replicas; isobar run divides optimizer among replicas that have all "
+                         "experts; leave out sync.sharded")
 
     def test_a_grid_without_groups_is_infeasible(self):
         file = self.folder / "none.json"
