@@ -56,7 +56,8 @@ bool has_common_layers(const DecoderSizes& sizes)
   const DecoderBiases& biases = sizes.biases;
   return is_right && sizes.mtp_blocks.empty() && sizes.norm == Norm::Rms && sizes.is_gated && !sizes.is_parallel &&
          !sizes.has_embedding_norm && sizes.positions == 0 && !sizes.has_output_gate && !sizes.has_sinks &&
-         sizes.rotated == 0 && sizes.window_rope_theta == sizes.rope_theta && !biases.experts && !biases.router;
+         sizes.rotated == 0 && (sizes.window == 0 || sizes.window_rope_theta == sizes.rope_theta) && !biases.experts &&
+         !biases.router;
 }
 
 bool is_gemma2(const DecoderSizes& sizes)

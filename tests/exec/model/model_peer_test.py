@@ -28,7 +28,7 @@ WORKLOADS["llama_decoder"] = DECODER + ("intermediate: 40\nhead_dim: 8\nbiases: 
                                         "rope_type: llama3\nrope_factor: 8\noriginal_max_position_embeddings: 8\n")
 WORKLOADS["mistral_window"] = DECODER + "intermediate: 40\nlayer_types: [window]\nsliding_window: 5\n"
 WORKLOADS["qwen2"] = DECODER + "intermediate: 40\nbiases: [qkv]\nlayer_types: [full, window]\nsliding_window: 5\n"
-WORKLOADS["qwen3"] = DECODER + "intermediate: 40\nqk_norm: head\nhead_dim: 8\ntied: true\n"
+WORKLOADS["qwen3"] = DECODER + "intermediate: 40\nqk_norm: head\nhead_dim: 8\ntied: true\nrope_theta: 1000000\n"
 WORKLOADS["qwen3_moe"] = DECODER + ("intermediate: 40\nqk_norm: head\nhead_dim: 8\nexperts: 5\ntop_k: 3\n"
                                     "expert_intermediate: 12\nnorm_topk_prob: true\n"
                                     "mlp_layer_types: [dense, experts]\n")
@@ -73,7 +73,8 @@ models |= {
     "mistral_window": transformers.MistralForCausalLM(transformers.MistralConfig(**common, **sizes, sliding_window=5)),
     "qwen2": transformers.Qwen2ForCausalLM(transformers.Qwen2Config(
         **common, **sizes, use_sliding_window=True, sliding_window=5, max_window_layers=1)),
-    "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**common | tied, **sizes, head_dim=8)),
+    "qwen3": transformers.Qwen3ForCausalLM(transformers.Qwen3Config(
+        **common | tied, **sizes, head_dim=8, rope_theta=1e6)),
     "qwen3_moe": transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
         **common, **sizes, **experts, norm_topk_prob=True, mlp_only_layers=[0])),
     "qwen3_moe_unnormalized": transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
