@@ -423,7 +423,8 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
 std::vector<Plan> plans_of_degrees(const std::string& name, const Allocator* allocator, const Workload& workload,
                                    const Cluster& cluster, const Goal& goal, SearchLimits limits)
 {
-  const bool is_open = allocator != nullptr && allocator->takes_experts && !limits.grid.experts && goal.objective == Objective::Step;
+  const bool is_open =
+      allocator != nullptr && allocator->takes_experts && !limits.grid.experts && goal.objective == Objective::Step;
   const auto degrees = is_open ? expert_degrees(workload, cluster, goal) : std::vector<std::size_t>{1};
   if (limits.time_limit) *limits.time_limit = *limits.time_limit / static_cast<double>(degrees.size());
   std::vector<Plan> all;

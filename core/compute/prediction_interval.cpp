@@ -250,7 +250,7 @@ StepInterval interval_of(const StepBasis& basis, Seconds step)
   const std::string type = shown(basis.least_known_type);
   add(causes.device, fmt::format("{}: {}", type, source_text(basis.device)));
   add(causes.system, fmt::format("{} under {}: no known run of this pair", type, shown(basis.system)));
-  add(causes.experts, fmt::format("products of experts, {:.0f} % of the work, of which no training run is known",
+  add(causes.experts, fmt::format("products of experts, {:.0f} % of the work, to which no training run is fitted",
                                   100 * basis.experts_fraction));
   add(causes.network, fmt::format("communication {}, {:.0f} % of the step",
                                   basis.spans_nodes ? "between nodes" : "inside a node", 100 * basis.exposed_fraction));

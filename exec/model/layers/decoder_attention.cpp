@@ -126,15 +126,16 @@ class AnyAttention : public Sublayer {
 
   const AttentionCore& core() const { return core_; }
 
-  /// [samples, heads, tokens, width] to [samples, tokens, heads · width]. Keys and values may have fewer heads.
+  /// [samples, heads, tokens, width]. Keys and values may have fewer heads.
   at::Tensor attended(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                       const at::Tensor* sinks, const RandomKey& key) const
   {
-    if (core_.is_fused()) return join_heads(core_.attend_fused(query, keys, values));
-    const auto heads = static_cast<std::uint64_t>(query.size(1));
+    if (core_.is_fused()) return core_.attend_fused(query, keys, values);
     const ScoreRules rules = {core_.scale(), core_.cap(), sinks};
-    return join_heads(
-        attend(query, for_each_head(keys, heads), for_each_head(values, heads), core_.reach().mask(query), key, rules));
+    const auto mask = core_.reach().mask(query);
+    if (keys.size(1) == query.size(1)) return attend(query, keys, values, mask, key, rules);
+    const auto heads = static_cast<std::uint64_t>(query.size(1));
+    return attend(query, for_each_head(keys, heads), for_each_head(values, heads), mask, key, rules);
   }
 
  private:
@@ -198,8 +199,8 @@ class DecoderAttention final : public AnyAttention {
       query = rotation->apply(query);
       keys = rotation->apply(keys);
     }
-    auto context = attended(query, keys, values, sinks_ ? &parameter(*sinks_) : nullptr, key);
-    if (has_gate_) context = context * at::sigmoid(gate);
+    const auto heads = attended(query, keys, values, sinks_ ? &parameter(*sinks_) : nullptr, key);
+    const auto context = has_gate_ ? join_heads(heads) * at::sigmoid(gate) : join_heads(heads);
     return drop_out(apply(*output_, context), key, 1);
   }
 
@@ -307,7 +308,7 @@ class LatentAttention final : public AnyAttention {
       shared = rotation->apply(shared);
     }
     const auto keys = at::cat({expanded[0], shared.expand({-1, in_torch(heads_), -1, -1})}, -1);
-    return apply(*output_, attended(query, keys, expanded[1], nullptr, key));
+    return apply(*output_, join_heads(attended(query, keys, expanded[1], nullptr, key)));
   }
 
  private:

@@ -365,8 +365,9 @@ TEST_F(ChangedModel, IsRefusedWhenItsConfigurationNamesAnotherModelOfTheSameShap
   refuse("rms_norm_eps", 1e-6, "config.json: is for another model than the workload's: norm_epsilon 1e-06, not 1e-05");
   refuse("hidden_act", "gelu", R"(hidden_act: "gelu" is not supported (only silu, swish))");
   refuse("attention_bias", true, "attention_bias: true is not supported");
-  refuse("rope_scaling", {{"rope_type", "llama3"}}, R"(rope_scaling.rope_type: "llama3" is not supported)");
-  refuse("model_type", "qwen2", R"(model_type: "qwen2" is not supported (only bert, gpt2, llama, mistral))");
+  refuse("rope_scaling", {{"rope_type", "llama3"}},
+         "config.json: is for another model than the workload's: rope_factor 1, not none; rope_type llama3, not none");
+  refuse("model_type", "qwen2", "config.json: is for another kind of model than the workload's");
   refuse("max_position_embeddings", 1, "none");  // the sequence is the workload's
   const ExportedModel bert(small_model(shipped_workload("bert10")));
   EXPECT_THAT(fault(model, bert.export_to("hf")), "config.json: is for another kind of model than the workload's");

@@ -66,21 +66,27 @@ void expect_counted(const std::string& text, double more)
   }
 }
 
-void expect_counted(const std::vector<std::string>& texts)
+void expect_counted(const std::vector<std::string>& texts, double more_in_32_bits = 1.1)
 {
   // Products with casts have scratch memory that depends on the processor.
-  for (const auto& text : texts) expect_counted(text, text.find("bf16") == std::string::npos ? 1.1 : 1.45);
+  for (const auto& text : texts) {
+    expect_counted(text, text.find("bf16") == std::string::npos ? more_in_32_bits : 1.45);
+  }
 }
+
+/// Decoders let go of queries, keys and heads that no later pass needs, which are counted.
+constexpr double more_of_decoders = 1.25;
 
 TEST(Workspace, OfAGptIsWhatItsPassesHold)
 {
   expect_counted(
-      combinations({{"model: gpt\nlayers: 1\n"}, {"", "unit: operator\n"}, shapes, dtypes, attentions_and_dropout}));
+      combinations({{"model: gpt\nlayers: 1\n"}, {"", "unit: operator\n"}, shapes, dtypes, attentions_and_dropout}),
+      more_of_decoders);
 }
 
 TEST(Workspace, OfATiedGptIsWhatItsPassesHold)
 {
-  expect_counted(combinations({{"model: gpt\nlayers: 1\ntied: true\n"}, shapes, dtypes}));
+  expect_counted(combinations({{"model: gpt\nlayers: 1\ntied: true\n"}, shapes, dtypes}), more_of_decoders);
 }
 
 TEST(Workspace, OfALlamaIsWhatItsPassesHold)
@@ -90,7 +96,8 @@ TEST(Workspace, OfALlamaIsWhatItsPassesHold)
                                {"kv_heads: 1\n", "kv_heads: 2\n"},
                                shapes,
                                dtypes,
-                               attentions}));
+                               attentions}),
+                 more_of_decoders);
 }
 
 TEST(Workspace, OfABertIsWhatItsPassesHold)

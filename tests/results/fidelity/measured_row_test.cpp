@@ -187,7 +187,7 @@ TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
             "InputError f.csv:2: dp: \"x\" is wrong; write a whole number from 1 to 1048576");
   EXPECT_EQ(fault_with({{"layers", "8+-1+17"}}),
             "InputError f.csv:2: layers: \"-1\" is wrong; write a number from 0 to 1e15");
-  EXPECT_EQ(fault_with({{"layers", "8*0"}}),
+  EXPECT_EQ(fault_with({{"layers", "8+8*0+1"}}),
             "InputError f.csv:2: layers: \"0\" is wrong; write a whole number from 1 to 1048576");
   EXPECT_EQ(
       fault_with({{"ep", "8 etp 2"}}),
