@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -15,53 +16,36 @@ namespace isobar {
 
 namespace {
 
-/// A group of replicas with its shards, which are ends by replica and shard.
-struct ReplicaGroup {
-  std::size_t replicas = 0;
-  std::size_t shards = 0;
-
-  /// The rounds of a collective among the same shards of all replicas, or among the shards of each, beside each other;
-  /// or of one among all.
-  std::vector<Round> rounds_of_all(const std::vector<Round>& rounds, GridAxis axis) const
-  {
-    if (axis == GridAxis::WholeExperts) return rounds;
-    const bool is_among_replicas = isobar::is_among_replicas(axis);
-    std::vector<Round> all;
-    for (const Round& round : rounds) {
-      Round& of_all = all.emplace_back();
-      for (std::size_t i = 0; i < (is_among_replicas ? shards : replicas); ++i) {
-        for (Flow flow : round) {
-          flow.from = is_among_replicas ? flow.from * shards + i : i * shards + flow.from;
-          flow.to = is_among_replicas ? flow.to * shards + i : i * shards + flow.to;
-          of_all.push_back(flow);
-        }
-      }
-    }
-    return all;
-  }
-};
-
 using Ends = std::vector<std::size_t>;
+
+/// The ends that meet along an axis, of a group of replicas with `shards` shards each, which are ends by replica and
+/// shard: the same shards of all replicas, or the shards of each, or all.
+std::vector<Ends> ends_along(GridAxis axis, std::size_t replicas, std::size_t shards)
+{
+  std::vector<Ends> groups;
+  if (axis == GridAxis::WholeExperts) {
+    Ends& all = groups.emplace_back(replicas * shards);
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return groups;
+  }
+  const bool is_among_replicas = isobar::is_among_replicas(axis);
+  groups.resize(is_among_replicas ? shards : replicas);
+  for (std::size_t replica = 0; replica < replicas; ++replica) {
+    for (std::size_t shard = 0; shard < shards; ++shard) {
+      groups[is_among_replicas ? shard : replica].push_back(replica * shards + shard);
+    }
+  }
+  return groups;
+}
 
 /// The rounds of an AllToAll of each of equal groups, whose ends are by node, beside each other.
 std::vector<Round> exchanges_beside(const std::vector<Ends>& groups, Bytes size, std::size_t nodes)
 {
-  std::vector<Round> all;
-  for (const Ends& ends : groups) {
-    const Algorithm algorithm = nodes > 1 ? Algorithm::Hierarchical : Algorithm::Ring;
-    std::vector<std::string> sites;
-    for (std::size_t i = 0; i < ends.size(); ++i) sites.push_back(std::to_string(i * nodes / ends.size()));
-    const auto rounds = rounds_of(Opcode::AllToAll, std::vector<Bytes>(ends.size(), size), algorithm, sites);
-    all.resize(rounds.size());
-    for (std::size_t i = 0; i < rounds.size(); ++i) {
-      for (Flow flow : rounds[i]) {
-        flow.from = ends[flow.from];
-        flow.to = ends[flow.to];
-        all[i].push_back(flow);
-      }
-    }
-  }
-  return all;
+  const std::size_t ends = groups.front().size();
+  std::vector<std::string> nodes_of_ends;
+  for (std::size_t i = 0; i < ends; ++i) nodes_of_ends.push_back(std::to_string(i * nodes / ends));
+  const Algorithm algorithm = nodes > 1 ? Algorithm::Hierarchical : Algorithm::Ring;
+  return rounds_beside(rounds_of(Opcode::AllToAll, std::vector<Bytes>(ends, size), algorithm, nodes_of_ends), groups);
 }
 
 }  // namespace
@@ -71,23 +55,24 @@ ExchangeTimes exchange_times(const Plan& plan, std::size_t stage, std::size_t la
 {
   ExchangeTimes times;
   const auto& replicas = plan.stages.at(stage).replicas;
-  const ReplicaGroup group{replicas_along(axis, workload), replicas.front().shards.size()};
-  if (group.replicas == 1 && !workload.experts.are_whole) return times;
+  const std::size_t members = replicas_along(axis, workload);
+  const std::size_t shards = replicas.front().shards.size();
+  if (members == 1 && !workload.experts.are_whole) return times;
   std::vector<std::size_t> endpoints;  // by replica and shard
   std::vector<std::string> sites;      // of the first shards; the others lie alike
   std::vector<std::string> sites_of_a_replica;
   std::vector<std::string> sites_of_all;
-  for (std::size_t part = 0; part < group.replicas; ++part) {
-    for (const auto& shard : replicas.at(part).shards) {
+  for (std::size_t replica = 0; replica < members; ++replica) {
+    for (const auto& shard : replicas.at(replica).shards) {
       endpoints.push_back(cluster.device_index(shard.device).value());
       sites_of_all.push_back(shard.site.value_or(""));
-      if (part == 0) sites_of_a_replica.push_back(sites_of_all.back());
+      if (replica == 0) sites_of_a_replica.push_back(sites_of_all.back());
     }
-    sites.push_back(replicas[part].shards.front().site.value_or(""));
+    sites.push_back(replicas[replica].shards.front().site.value_or(""));
   }
   const EndNetwork whole = network_of(cluster);
   const EndNetwork network = network_between(endpoints, whole);
-  for (const auto& collective : replica_collectives(workload, layer, group.shards)) {
+  for (const auto& collective : replica_collectives(workload, layer, shards)) {
     if (is_of_experts(collective.role) != (axis == GridAxis::Experts)) continue;
     const auto& own_sites = collective.axis == GridAxis::WholeExperts ? sites_of_all
                             : is_among_replicas(collective.axis)      ? sites
@@ -96,8 +81,8 @@ ExchangeTimes exchange_times(const Plan& plan, std::size_t stage, std::size_t la
     const double own_part = collective.opcode == Opcode::AllToAll ? part : 1;
     const std::vector<Bytes> sizes(own_sites.size(), own_part * collective.size);
     Seconds& time = pass_of(collective.role) == ShardPass::Forward ? times.forward : times.backward;
-    time += collective_time(
-        group.rounds_of_all(rounds_of(collective.opcode, sizes, algorithm, own_sites), collective.axis), network);
+    const auto rounds = rounds_of(collective.opcode, sizes, algorithm, own_sites);
+    time += collective_time(rounds_beside(rounds, ends_along(collective.axis, members, shards)), network);
   }
   return times;
 }

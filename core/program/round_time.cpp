@@ -54,6 +54,21 @@ EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whol
   return network;
 }
 
+std::vector<Round> rounds_beside(const std::vector<Round>& rounds, const std::vector<std::vector<std::size_t>>& groups)
+{
+  std::vector<Round> all(rounds.size());
+  for (const auto& ends : groups) {
+    for (std::size_t i = 0; i < rounds.size(); ++i) {
+      for (Flow flow : rounds[i]) {
+        flow.from = ends.at(flow.from);
+        flow.to = ends.at(flow.to);
+        all[i].push_back(flow);
+      }
+    }
+  }
+  return all;
+}
+
 std::vector<Seconds> ends_of_flows(const Round& round, const EndNetwork& network)
 {
   if (!network.transfer) return std::vector<Seconds>(round.size());

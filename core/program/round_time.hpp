@@ -25,6 +25,9 @@ struct EndNetwork {
 /// What lies between some ends of a network. Refers to `whole`, which must outlive it.
 EndNetwork network_between(std::vector<std::size_t> ends, const EndNetwork& whole);
 
+/// The rounds of one group of ends, of several like it beside each other: `groups` has the ends of each, in its order.
+std::vector<Round> rounds_beside(const std::vector<Round>& rounds, const std::vector<std::vector<std::size_t>>& groups);
+
 /// When each flow of a round has ended, since the round began, as the simulator plays it if nothing else is under way.
 ///
 /// A flow first takes messages x latency, and then its data, which share links with those of the others (SharedFlows).

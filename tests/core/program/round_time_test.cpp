@@ -43,6 +43,19 @@ TEST(RoundTime, IsThatOfTheLongestFlowIfNoneShareALink)
   EXPECT_EQ(round_time(round, {}), Seconds(0)) << "transfers take no time";
 }
 
+TEST(RoundTime, PlaysRoundsOfEqualGroupsBesideEachOther)
+{
+  const std::vector<Round> of_one = {{{0, 1, Bytes(4), 1}}, {{1, 0, Bytes(2), 1}}};
+  const auto all = rounds_beside(of_one, {{3, 1}, {0, 2}});
+  ASSERT_EQ(all.size(), 2U);
+  ASSERT_EQ(all[0].size(), 2U);
+  EXPECT_EQ(std::pair(all[0][0].from, all[0][0].to), std::pair(std::size_t{3}, std::size_t{1}));
+  EXPECT_EQ(std::pair(all[0][1].from, all[0][1].to), std::pair(std::size_t{0}, std::size_t{2}));
+  EXPECT_EQ(std::pair(all[1][1].from, all[1][1].to), std::pair(std::size_t{2}, std::size_t{0}));
+  EXPECT_EQ(all[1][0].size(), of_one[1][0].size());
+  EXPECT_TRUE(rounds_beside({}, {{0, 1}}).empty());
+}
+
 TEST(RoundTime, SharesALinkAmongFlowsUntilTheShortOnesHaveEnded)
 {
   // Both get 50 B/s for 2 s; then the rest of the second has 100 B/s.
