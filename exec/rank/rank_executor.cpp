@@ -9,7 +9,6 @@
 #include "exec/device/tensor_slices.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/model/batch.hpp"
-#include "exec/stage/expert_passes.hpp"
 #include "exec/transport/tcp_transport.hpp"
 #include "exec/watch/rank_failures.hpp"
 #include "schedules/lowering/replicas.hpp"
@@ -92,6 +91,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       rank_(rank),
       stages_(plan, rank),
       parameters_(stages_, options.device, plan.experts.divides()),
+      tokens_(rank),
       has_data_server_(plan.data_server.has_value()),
       is_alone_(devices_of(plan).size() == 1),
       divides_sequence_(plan.stages.front().grid.form == ShardGrid::Form::Sequence),
@@ -501,83 +501,23 @@ void RankExecutor::gather_sequence(const Job& job)
   (is_again ? restored_ : gathered_).put(address, std::move(message));
 }
 
-/// Exchanges rows with the other devices of a group that divides experts: `leaving` to each, in its order, of which
-/// this device keeps its own.
-/// @returns those that come, from one after another
-at::Tensor RankExecutor::exchanged(const Job& job, const at::Tensor& rows, const std::vector<std::int64_t>& leaving,
-                                   const std::vector<std::int64_t>& coming)
-{
-  const at::NoGradGuard no_graph;
-  const auto& ends = channel_at(job.instruction).ends;
-  Tensors outgoing = rows.split_with_sizes(leaving, 0);
-  Tensors incoming;
-  for (std::size_t i = 0; i < ends.size(); ++i) {
-    auto shape = rows.sizes().vec();
-    shape.front() = coming[i];
-    incoming.push_back(ends[i].rank == rank_ ? outgoing[i] : at::empty(shape, rows.options()));
-    outgoing[i] = outgoing[i].contiguous();
-  }
-  transport_->exchange(channel_of(job.instruction), job.instruction, outgoing, incoming);
-  return at::cat(incoming);
-}
-
-/// Brings tokens to the devices that have their experts, and what these make of them back; of a backward pass likewise
-/// the gradients. Routes before that, and adds up after it, what the layer computes without its experts.
+/// Exchanges tokens of layers whose experts are divided, or gradients.
 void RankExecutor::exchange_tokens(const Job& job)
 {
   const Instruction& instruction = job.instruction;
   const ShardRole role = role_of(instruction).value();
+  const bool is_before = is_before_pass(role);
   const auto address = address_of(instruction.payload, instruction.stage, instruction);
-  const auto of_forward = address_of(Payload::Activation, instruction.stage, instruction);
-  ExpertPasses& experts = *stages_.model(instruction.stage).expert_passes();
-  Stream& stream = job.lane.stream;
-  const Event begin = stream.record();
-  const std::uint64_t microbatch = instruction.microbatch;
-  const auto counts_of = [&]() -> TokenCounts& {
-    const std::lock_guard lock(exchanged_mutex_);
-    return exchanged_.at(of_forward);
+  const Event begin = job.lane.stream.record();
+  const auto exchange = [&](const Tensors& outgoing, const Tensors& incoming) {
+    transport_->exchange(channel_of(instruction), instruction, outgoing, incoming);
   };
-  Message made;
-  switch (role) {
-    case ShardRole::DispatchTokens: {
-      const auto [rows, rows_of_experts] =
-          experts.begin_forward(job.step, microbatch, arrived_.take(address), !evaluates_);
-      const auto devices = static_cast<std::int64_t>(channel_at(instruction).ends.size());
-      const std::int64_t own = rows_of_experts.numel() / devices;
-      TokenCounts counts;
-      const std::vector<std::int64_t> each(static_cast<std::size_t>(devices), own);
-      const at::Tensor come = exchanged(job, rows_of_experts, each, each).view({devices, own});
-      const auto values_in = [](const at::Tensor& tensor) {
-        const auto* const begin = tensor.const_data_ptr<std::int64_t>();
-        return std::vector<std::int64_t>(begin, begin + tensor.numel());
-      };
-      counts.by_expert = values_in(come);
-      counts.leaving = values_in(rows_of_experts.view({devices, own}).sum(1));
-      counts.coming = values_in(come.sum(1));
-      made.tensors = {exchanged(job, rows, counts.leaving, counts.coming)};
-      const std::lock_guard lock(exchanged_mutex_);
-      exchanged_[of_forward] = std::move(counts);
-      break;
-    }
-    case ShardRole::DispatchGradients: {
-      const at::Tensor rows = experts.begin_backward(microbatch, arrived_.take(address));
-      made.tensors = {exchanged(job, rows, counts_of().leaving, counts_of().coming)};
-      break;
-    }
-    default: {
-      const at::Tensor rows = made_.take(address).tensors.at(0);
-      const at::Tensor returned = exchanged(job, rows, counts_of().coming, counts_of().leaving);
-      const bool is_forward = role == ShardRole::CombineOutputs;
-      if (!is_forward || evaluates_) {
-        const std::lock_guard lock(exchanged_mutex_);
-        exchanged_.erase(of_forward);
-      }
-      made = is_forward ? experts.end_forward(microbatch, returned) : experts.end_backward(microbatch, returned);
-    }
-  }
-  made.ready = stream.record();
+  Message made = tokens_.run(job.step, instruction, role, channel_at(instruction).ends,
+                             *stages_.model(instruction.stage).expert_passes(),
+                             (is_before ? arrived_ : made_).take(address), !evaluates_, exchange);
+  made.ready = job.lane.stream.record();
   ran(job, begin, made.ready);
-  if (is_before_pass(role)) return gathered_.put(address, std::move(made));
+  if (is_before) return gathered_.put(address, std::move(made));
   pass_on(instruction.payload, instruction, std::move(made));
 }
 
@@ -694,7 +634,7 @@ Message RankExecutor::computed(const Job& job, Message inputs)
   const Instruction& instruction = job.instruction;
   StageModel& model = stages_.model(instruction.stage);
   if (ExpertPasses* const experts = model.expert_passes(); experts != nullptr && instruction.opcode != Opcode::Update) {
-    return computed_by_experts(instruction, *experts, inputs);
+    return tokens_.computed(instruction, *experts, inputs);
   }
   if (makes_gradients(instruction) && divides_sequence_ && instruction.stage > 0) {
     const Message whole = restored_.take(address_of(Payload::Activation, instruction.stage, instruction));
@@ -726,27 +666,6 @@ Message RankExecutor::computed(const Job& job, Message inputs)
     default:
       throw std::logic_error("an instruction that computes nothing");
   }
-}
-
-/// What a device computes of a layer whose experts are divided. The gradients of its weights are part of the first of
-/// two halves of a backward pass.
-Message RankExecutor::computed_by_experts(const Instruction& instruction, ExpertPasses& experts, const Message& inputs)
-{
-  if (instruction.opcode == Opcode::BackwardWeight) return {};
-  const at::Tensor& rows = inputs.tensors.at(0);
-  Message message;
-  if (instruction.opcode == Opcode::Forward) {
-    at::Tensor counts;
-    {
-      const std::lock_guard lock(exchanged_mutex_);
-      const auto& arrived = exchanged_.at(address_of(Payload::Activation, instruction.stage, instruction));
-      counts = at::tensor(arrived.by_expert, at::kLong).view({static_cast<std::int64_t>(arrived.coming.size()), -1});
-    }
-    message.tensors = {experts.compute(instruction.microbatch, rows, counts)};
-  } else {
-    message.tensors = {experts.compute_backward(instruction.microbatch, rows)};
-  }
-  return message;
 }
 
 /// Leaves what a stage has computed to the neighbouring stage, or to the collective that makes it whole.

@@ -17,6 +17,7 @@
 #include "exec/rank/rank_machine.hpp"
 #include "exec/rank/rank_report.hpp"
 #include "exec/rank/rank_stages.hpp"
+#include "exec/rank/token_exchange.hpp"
 #include "exec/spmd/operator_passes.hpp"
 #include "exec/stage/stage_model.hpp"
 #include "exec/transport/transport.hpp"
@@ -29,9 +30,7 @@
 #include <deque>
 #include <functional>
 #include <limits>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -146,13 +145,6 @@ class RankExecutor : public RankWork {
     DeviceLane& lane;
   };
 
-  /// How many rows of a micro-batch go to and come from each device of a group that divides experts, in its order.
-  struct TokenCounts {
-    std::vector<std::int64_t> leaving;
-    std::vector<std::int64_t> coming;
-    std::vector<std::int64_t> by_expert;  // those that come: of each device and each own expert
-  };
-
   struct StepEnd {
     std::uint64_t step;
     Tensors loss;  // empty, or a scalar that is complete once `end` has passed
@@ -173,14 +165,11 @@ class RankExecutor : public RankWork {
   void make_whole(const Job& job);
   void gather_sequence(const Job& job);
   void exchange_tokens(const Job& job);
-  at::Tensor exchanged(const Job& job, const at::Tensor& rows, const std::vector<std::int64_t>& leaving,
-                       const std::vector<std::int64_t>& coming);
   void reform(const Job& job);
   void compute(const Job& job);
   void use_machine(const Job& job);
   Message inputs_of(const Job& job);
   Message computed(const Job& job, Message inputs);
-  Message computed_by_experts(const Instruction& instruction, ExpertPasses& experts, const Message& inputs);
   void hand_on(const Instruction& instruction, Message outputs);
   void pass_on(Payload payload, const Instruction& instruction, Message message);
   void ran(const Job& job, const Event& begin, const Event& end) const;
@@ -217,6 +206,7 @@ class RankExecutor : public RankWork {
   std::size_t rank_;
   RankStages stages_;
   ParameterCollectives parameters_;
+  TokenExchange tokens_;
   bool has_data_server_;
   bool is_alone_;  // no other rank has a stage
   bool divides_sequence_;
@@ -234,8 +224,6 @@ class RankExecutor : public RankWork {
   Mailbox restored_;  // those inputs, for the backward pass
   Mailbox arrived_;   // what stages of this rank read
   Mailbox leaving_;   // what they made for other ranks
-  std::mutex exchanged_mutex_;
-  std::map<Mailbox::Address, TokenCounts> exchanged_;  // of micro-batches whose tokens are at their experts
   std::deque<StepEnd> steps_in_flight_;
   std::optional<OperatorPlan> divided_;        // of a plan that divides operators
   std::unique_ptr<OperatorPasses> operators_;  // likewise; otherwise null
