@@ -4,6 +4,7 @@
 #include "core/compute/as_trained.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/compute/pricing.hpp"
+#include "core/compute/transformer.hpp"
 #include "core/errors.hpp"
 #include "core/model/model_sizes.hpp"
 #include "core/model/split_text.hpp"
@@ -33,37 +34,6 @@ namespace {
 using results::MeasuredRow;
 using results::Recomputation;
 using results::Unsupported;
-
-/// The last layer of each transformer block, without those of multi-token prediction.
-/// @throws Unsupported for other models.
-std::vector<std::size_t> ends_of_blocks(const Workload& workload)
-{
-  const auto uniform = [](std::uint64_t blocks) {
-    std::vector<std::size_t> ends(blocks);
-    for (std::size_t block = 0; block < ends.size(); ++block) ends[block] = 2 * (block + 1);
-    return ends;
-  };
-  if (const auto* sizes = std::get_if<GptSizes>(&workload.model)) return uniform(sizes->layers);
-  if (const auto* sizes = std::get_if<LlamaSizes>(&workload.model)) return uniform(sizes->layers);
-  const auto* sizes = std::get_if<DecoderSizes>(&workload.model);
-  if (sizes == nullptr) throw Unsupported(fmt::format("workload: {} is no gpt, llama or decoder", workload.name));
-  std::vector<std::size_t> ends(sizes->blocks.size());
-  for (std::size_t layer = 1; layer + 1 < workload.layers.size(); ++layer) {
-    const std::uint64_t block = decoder_layer(layer, *sizes).block;
-    if (block < ends.size()) ends[block] = layer;
-  }
-  return ends;
-}
-
-/// The last layer before a cut after `blocks` blocks. A cut inside of a block goes to the nearest of its parts.
-std::size_t layer_before(const std::vector<std::size_t>& ends, double blocks)
-{
-  const auto whole = std::min(static_cast<std::size_t>(blocks), ends.size());
-  const std::size_t before = whole == 0 ? 0 : ends[whole - 1];
-  if (whole == ends.size()) return before;
-  const double part = blocks - static_cast<double>(whole);
-  return before + static_cast<std::size_t>(std::llround(part * static_cast<double>(ends[whole] - before)));
-}
 
 /// Whether attention is fused, by the settings or else the text of a workload file.
 bool has_fused_attention(const std::string& text, const std::string& name, const WorkloadSettings& settings)
@@ -212,15 +182,6 @@ void require_supported(const MeasuredRow& row, const RowChoice& choice)
   }
 }
 
-/// Groups that divide experts as the row says: its degree counts devices where shards have whole experts.
-ExpertParallelism experts_of(const MeasuredRow& row, std::size_t shards)
-{
-  if (!row.has_whole_experts || shards == 1) return {row.expert_degree, false};
-  if (row.expert_degree % shards == 0) return {row.expert_degree / shards, true};
-  throw Unsupported(fmt::format("ep: {} parts of whole experts for groups of {} shards; plans have a multiple of them",
-                                row.expert_degree, shards));
-}
-
 bool has_isobar_plan(const MeasuredRow& row)
 {
   return !row.plan.empty() && read_file(row.plan).find("\"isobar-plan/") != std::string::npos;
@@ -315,7 +276,8 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   require_supported(row, choice);
   if (has_isobar_plan(row)) return of_isobar_plan(row, choice, cluster);
   RowWorkload made = workload_of(row, choice, 1);
-  const std::vector<std::size_t> ends = ends_of_blocks(made.workload);
+  const std::vector<std::size_t> ends = compute::ends_of_blocks(made.workload);
+  if (ends.empty()) throw Unsupported(fmt::format("workload: {} is no gpt, llama or decoder", made.workload.name));
   const auto blocks = static_cast<double>(ends.size());
   const results::RowDegrees degrees = results::degrees_of(row, blocks, choice.virtual_stages);
   const std::size_t most_shards = *std::ranges::max_element(degrees.tensor);
@@ -331,7 +293,7 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
     }
     made.workload = with_context(made.workload, plan.context);
   }
-  plan.experts = experts_of(row, most_shards);
+  plan.experts = results::experts_of(row, most_shards);
   if (const auto why_not = why_not_divided(made.workload, plan.experts, most_shards))
     throw Unsupported("ep: " + *why_not);
   if (plan.experts.divides()) made.workload = with_experts(made.workload, plan.experts);
@@ -366,7 +328,7 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   for (std::size_t chunk = 0; chunk < degrees.blocks.size(); ++chunk) {
     end += degrees.blocks[chunk];
     const bool is_last = chunk + 1 == degrees.blocks.size();
-    const std::size_t last = is_last ? layers - 1 : layer_before(ends, end);
+    const std::size_t last = is_last ? layers - 1 : results::layer_before(ends, end);
     if (last < begin_layer) throw Unsupported("layers: a stage of no layer");
     add_stages(plan, made.workload, places[chunk % places.size()], begin_layer, last, row);
     begin_layer = last + 1;

@@ -329,6 +329,20 @@ BlockOfLayers block_of(const Workload& workload, std::size_t layer)
   return {layer, layer};
 }
 
+std::vector<std::size_t> ends_of_blocks(const Workload& workload)
+{
+  std::vector<std::size_t> ends;
+  const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
+  const bool is_uniform =
+      std::holds_alternative<GptSizes>(workload.model) || std::holds_alternative<LlamaSizes>(workload.model);
+  if (decoder == nullptr && !is_uniform) return ends;
+  for (std::size_t layer = 1; layer + 1 < workload.layers.size(); layer = ends.back() + 1) {
+    ends.push_back(block_of(workload, layer).last);
+  }
+  if (decoder != nullptr) ends.resize(decoder->blocks.size());  // those of multi-token prediction follow
+  return ends;
+}
+
 namespace {
 
 /// Calls visit(sizes, DecoderLayer) for a layer of a gpt or llama.

@@ -66,6 +66,9 @@ struct BlockOfLayers {
 };
 BlockOfLayers block_of(const Workload& workload, std::size_t layer);
 
+/// The last layer of each block of a gpt, llama or decoder, without those of multi-token prediction; none of others.
+std::vector<std::size_t> ends_of_blocks(const Workload& workload);
+
 /// Whether a layer computes its activations again in the backward pass.
 bool is_recomputed(const Workload& workload, std::size_t layer);
 

@@ -552,7 +552,7 @@ struct FaultPlace {
   bool needs_framework = true;  ///< with compute: operators; otherwise an override gives it
 };
 
-/// In which numbers products are computed.
+/// In which numbers products are computed. Call when dtype and compute are known.
 void read_products(MappingReader& file, Workload& workload)
 {
   std::vector<std::string> names = {"tf32", "float32"};
@@ -569,6 +569,9 @@ void read_products(MappingReader& file, Workload& workload)
   if (workload.recipe != ProductRecipe::None && size_of(workload.dtype) != 2) {
     file.add_fault("matmul_dtype", fmt::format("{} is for models in 16 bits, not for {}; write dtype: bf16", *products,
                                                name_of(workload.dtype)));
+  } else if (workload.recipe != ProductRecipe::None && workload.compute != ComputeModel::Operators) {
+    file.add_fault("matmul_dtype",
+                   fmt::format("{} counts with compute: operators; write that, or leave it out", *products));
   }
 }
 
@@ -587,9 +590,9 @@ Workload workload_from_document(const DocumentNode& document, const std::string&
     workload.sequence = file.required_count("sequence", 1, longest_sequence);
   }
   if (const auto dtype = file.optional_choice("dtype", dtype_names())) workload.dtype = *dtype_from_name(*dtype);
-  read_products(file, workload);
   const auto compute = file.optional_choice("compute", compute_model_names());
   if (compute) workload.compute = *compute_model_from_name(*compute);
+  read_products(file, workload);
   const bool has_framework = file.optional("framework") != nullptr;
   if (workload.compute == ComputeModel::Operators && !kind.has_operators) {
     file.add_fault("compute",

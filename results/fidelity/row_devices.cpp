@@ -126,6 +126,23 @@ RowDegrees degrees_of(const MeasuredRow& row, double blocks, std::size_t virtual
   return degrees;
 }
 
+std::size_t layer_before(const std::vector<std::size_t>& ends, double blocks)
+{
+  const auto whole = std::min(static_cast<std::size_t>(blocks), ends.size());
+  const std::size_t before = whole == 0 ? 0 : ends[whole - 1];
+  if (whole == ends.size()) return before;
+  const double part = blocks - static_cast<double>(whole);
+  return before + static_cast<std::size_t>(std::llround(part * static_cast<double>(ends[whole] - before)));
+}
+
+ExpertParallelism experts_of(const MeasuredRow& row, std::size_t shards)
+{
+  if (!row.has_whole_experts || shards == 1) return {row.expert_degree, false};
+  if (row.expert_degree % shards == 0) return {row.expert_degree / shards, true};
+  throw Unsupported(fmt::format("ep: {} parts of whole experts for groups of {} shards; plans have a multiple of them",
+                                row.expert_degree, shards));
+}
+
 std::vector<DevicesOfStage> devices_of_row(const MeasuredRow& row, const RowDegrees& degrees,
                                            const std::vector<Device>& devices)
 {

@@ -28,7 +28,8 @@ Workload llama(const std::string& recipe, const std::string& more = "")
   const std::string products = recipe.empty() ? "" : "matmul_dtype: " + recipe + "\n";
   return workload_from_text(
       "model: llama\nlayers: 4\nhidden: 4096\nheads: 32\nkv_heads: 8\nintermediate: 14336\nvocabulary: 128256\n"
-      "sequence: 4096\nmicro_batch: 1\noptimizer: adam\ndtype: bf16\n" +
+      "sequence: 4096\nmicro_batch: 1\noptimizer: adam\ndtype: bf16\ncompute: operators\n"
+      "framework: megatron-core-0.8\n" +
           products + more,
       "llama.yaml");
 }
@@ -38,7 +39,8 @@ Workload mixture(const std::string& recipe)
   const std::string products = recipe.empty() ? "" : "matmul_dtype: " + recipe + "\n";
   return workload_from_text(
       "model: decoder\nlayers: 2\nhidden: 2048\nheads: 16\nvocabulary: 32000\nexperts: 16\ntop_k: 2\n"
-      "expert_intermediate: 1024\nshared_intermediate: 1024\nsequence: 4096\noptimizer: adam\ndtype: bf16\n" +
+      "expert_intermediate: 1024\nshared_intermediate: 1024\nsequence: 4096\noptimizer: adam\ndtype: bf16\n"
+      "compute: operators\nframework: megatron-core-0.8\n" +
           products,
       "mixture.yaml");
 }
@@ -204,16 +206,22 @@ TEST(ProductRecipe, IsRefusedOnDevicesWithoutItsProducts)
             "numbers; write fp8_delayed, fp8_cs or fp8_block");
 }
 
-TEST(ProductRecipe, IsOfModelsInSixteenBits)
+TEST(ProductRecipe, IsOfModelsInSixteenBitsAndOfOperators)
 {
   EXPECT_EQ(llama("mxfp8").recipe, ProductRecipe::Mxfp8);
-  EXPECT_EQ(message_of([] {
-              workload_from_text(
-                  "model: gpt\nlayers: 1\nhidden: 64\nheads: 1\nvocabulary: 10\nsequence: 8\n"
-                  "matmul_dtype: mxfp8\n",
-                  "x.yaml");
-            }),
+  const auto message_with = [](const std::string& dtype) {
+    return message_of([&] {
+      workload_from_text(
+          "model: gpt\nlayers: 1\nhidden: 64\nheads: 1\nvocabulary: 10\nsequence: 8\n"
+          "matmul_dtype: mxfp8\n" +
+              dtype,
+          "x.yaml");
+    });
+  };
+  EXPECT_EQ(message_with(""),
             "InputError x.yaml:7: matmul_dtype: mxfp8 is for models in 16 bits, not for float32; write dtype: bf16");
+  EXPECT_EQ(message_with("dtype: bf16\n"),
+            "InputError x.yaml:7: matmul_dtype: mxfp8 counts with compute: operators; write that, or leave it out");
 }
 
 }  // namespace
