@@ -27,6 +27,7 @@ struct GridShape {
   std::optional<std::uint64_t> tensor = {};        ///< devices that divide each layer
   ShardGrid::Form splits = ShardGrid::Form::OneD;  ///< how they divide it
   std::optional<std::uint64_t> experts = {};       ///< neighbouring replicas that divide experts; the workload's, then
+  bool any_context = false;                        ///< those that divide sequences, too, may be any number
 };
 
 /// Limits and options of a search. Work is counted in the allocator's own units (nodes, sweeps, iterations), so that
@@ -52,6 +53,9 @@ struct SearchLimits {
   std::optional<std::uint64_t> window = {};
   /// For allocators that take it: whether stages that do not fit on their devices may pass through them.
   bool offload = false;
+  /// Whether all layers may recompute their activations, of a workload that recomputes none. Not for allocators that
+  /// use machines.
+  bool chooses_recomputation = false;
   /// For allocators that take it: the shares of devices.
   ShareRule shares = ShareRule::Best;
 };
@@ -117,8 +121,8 @@ struct Allocator {
   bool takes_shards = false;       ///< honours its tensor
   bool takes_splits = false;       ///< honours its splits
   bool takes_context = false;      ///< places the parts of a workload whose sequences are divided (with_context)
-  bool takes_experts = false;      ///< places the parts of a workload whose experts are divided (with_experts), and is
-                                   ///< asked for each degree that GridShape::experts leaves open
+  bool takes_experts = false;      ///< likewise of one whose experts are divided (with_experts); is asked for each of
+                                   ///< both that SearchLimits::grid leaves open (variants.hpp)
   bool limits_degrees = false;     ///< honours SearchLimits::most_replicas and most_tensor
   bool uses_machines = false;      ///< places layers on one device and its machine, once a step and recomputed
   bool takes_window = false;       ///< honours SearchLimits::window

@@ -16,7 +16,6 @@
 #include "allocators/planners/dtfm.hpp"
 #include "allocators/planners/dtfm_costs.hpp"
 #include "allocators/planners/dtfm_exact.hpp"
-#include "allocators/planners/expert_degrees.hpp"
 #include "allocators/planners/grid.hpp"
 #include "allocators/planners/metis.hpp"
 #include "allocators/played_plan.hpp"
@@ -28,6 +27,7 @@
 #include "allocators/tiers/offload.hpp"
 #include "allocators/tiers/published.hpp"
 #include "allocators/tiers/window.hpp"
+#include "allocators/variants.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/compute/as_trained.hpp"
@@ -419,30 +419,34 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   return plans;
 }
 
-/// The same for each degree of experts that the limits leave open, best first.
-std::vector<Plan> plans_of_degrees(const std::string& name, const Allocator* allocator, const Workload& workload,
-                                   const Cluster& cluster, const Goal& goal, SearchLimits limits)
+/// The same for each variant of the workload that the limits leave open, best first.
+std::vector<Plan> plans_of_variants(const std::string& name, const Allocator* allocator, const Workload& workload,
+                                    const Cluster& cluster, const Goal& goal, SearchLimits limits)
 {
-  const bool is_open =
-      allocator != nullptr && allocator->takes_experts && !limits.grid.experts && goal.objective == Objective::Step;
-  const auto degrees = is_open ? expert_degrees(workload, cluster, goal) : std::vector<std::size_t>{1};
-  if (limits.time_limit) *limits.time_limit = *limits.time_limit / static_cast<double>(degrees.size());
+  const auto variants = variants_of(allocator, workload, cluster, goal, limits);
+  if (variants.size() == 1) return plans_of(name, allocator, workload, cluster, goal, limits);
+  if (limits.time_limit) *limits.time_limit = *limits.time_limit / static_cast<double>(variants.size());
   std::vector<Plan> all;
   Seconds search_time;
-  for (const std::size_t degree : degrees) {
-    const ExpertParallelism experts{degree};
-    auto plans = plans_of(name, allocator, experts.divides() ? with_experts(workload, experts) : workload, cluster,
-                          goal, limits);
+  Seconds bound(std::numeric_limits<double>::infinity());
+  for (const auto& variant : variants) {
+    Goal with_parts = goal;
+    with_parts.microbatches = variant.microbatches;
+    auto plans = plans_of(name, allocator, as_variant(workload, variant), cluster, with_parts, limits);
     search_time += plans.front().search_time;
+    if (plans.front().objective_bound) bound = std::min(bound, *plans.front().objective_bound);
     std::move(plans.begin(), plans.end(), std::back_inserter(all));
   }
-  if (degrees.size() == 1) return all;
   const auto objective = [](const Plan& plan) {
     return plan.objective.value_or(Seconds(std::numeric_limits<double>::infinity()));
   };
   std::stable_sort(all.begin(), all.end(), [&](const Plan& a, const Plan& b) { return objective(a) < objective(b); });
   while (all.size() > limits.candidates || (all.size() > 1 && all.back().stages.empty())) all.pop_back();
-  for (auto& plan : all) plan.search_time = search_time;
+  for (auto& plan : all) {
+    plan.search_time = search_time;
+    const bool is_proven = plan.objective && bound >= *plan.objective * (1 - tolerance);
+    if (plan.outcome == Outcome::Optimal && !is_proven) plan.outcome = Outcome::Feasible;  // among its variant only
+  }
   return all;
 }
 
@@ -591,7 +595,8 @@ Plan allocate(const Allocator& allocator, const Workload& workload, const Cluste
               const SearchLimits& limits)
 {
   return std::move(
-      plans_of_degrees(std::string(allocator.name), &allocator, workload, cluster, goal, for_one_plan(limits)).front());
+      plans_of_variants(std::string(allocator.name), &allocator, workload, cluster, goal, for_one_plan(limits))
+          .front());
 }
 
 std::vector<Plan> allocate_candidates(const std::string& name, const Workload& workload, const Cluster& cluster,
@@ -600,7 +605,7 @@ std::vector<Plan> allocate_candidates(const std::string& name, const Workload& w
   require_allocator(name);
   const Allocator* allocator = find_allocator(name);
   if (limits.offload && allocator != nullptr) return plans_with_offload(*allocator, workload, cluster, goal, limits);
-  return plans_of_degrees(name, allocator, workload, cluster, goal, limits);
+  return plans_of_variants(name, allocator, workload, cluster, goal, limits);
 }
 
 std::optional<Plan> carry_over(const Plan& plan, const Workload& workload, const Cluster& cluster, const Goal& goal)

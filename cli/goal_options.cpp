@@ -3,6 +3,7 @@
 #include "allocators/registry.hpp"
 #include "core/base/command_options.hpp"
 #include "core/text/quantity_text.hpp"
+#include "core/text/separated.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -167,10 +168,18 @@ void GoalOptions::add_global_batch_to(CLI::App& command)
 void GoalOptions::add_divisions_to(CLI::App& command)
 {
   using allocators::Allocator;
-  add_count(command, "--context", context,
-            fmt::format("replicas that divide each sequence, beside --replicas ({}; gpt and llama with unit: operator "
-                        "and compute: operators; default: 1)",
-                        allocators_with(&Allocator::takes_context)));
+  command
+      .add_option_function<std::string>(
+          "--context",
+          [this](const std::string& text) {
+            grid.any_context = text == chosen_by_allocator;
+            context = grid.any_context ? 1 : count_from_text(text);
+            if (!context) throw InputError("--context", in_quotes(text) + " is neither a number of parts nor auto");
+          },
+          fmt::format("replicas that divide each sequence, beside --replicas, or auto, which tries every number and "
+                      "exchange ({}; gpt, llama and decoder with unit: operator and compute: operators; default: 1)",
+                      allocators_with(&Allocator::takes_context)))
+      ->type_name("COUNT");
   command.add_option("--context-exchange", context_exchange,
                      fmt::format("how they exchange what attention needs: {} (default: ring)",
                                  fmt::join(context_exchange_names(), ", ")));
@@ -181,11 +190,16 @@ void GoalOptions::add_divisions_to(CLI::App& command)
                         allocators_with(&Allocator::takes_experts)));
   add_count(command, "--experts-tensor", experts_tensor,
             "1: each shard of these replicas has whole experts (default: a part of every expert, as of all else)");
+  CLI::Option& recomputing = *command.get_option("--recompute");
+  recomputing.description(recomputing.get_description() + "; auto: none or all, whichever is better");
 }
 
 ContextParallelism GoalOptions::context_parallelism() const
 {
   if (context == 0) throw InputError("--context", "0 is not a number of parts; write 1 or more");
+  if (context_exchange && grid.any_context) {
+    throw InputError("--context-exchange", "--context auto tries every exchange; leave out one of them");
+  }
   if (context_exchange && context.value_or(1) == 1) {
     throw InputError("--context-exchange", "is for divided sequences; add --context");
   }
@@ -293,6 +307,11 @@ RecomputedLayers GoalOptions::recompute_for(const std::string& allocator) const
                               is_of_allocator ? "allocator " + allocator : "--offload auto")};
 }
 
+bool GoalOptions::chooses_recomputation() const
+{
+  return recompute == chosen_by_allocator;
+}
+
 std::vector<Goal> GoalOptions::goals(const std::string& objective, const std::string& allocator) const
 {
   Goal goal = allocators::defaults_of(allocator, objective_of(objective), offloads()).goal;
@@ -343,6 +362,7 @@ allocators::SearchLimits GoalOptions::limits(const std::string& allocator) const
   }
   if (has(&allocators::Allocator::takes_shards)) limits.grid.tensor = grid.tensor;
   if (has(&allocators::Allocator::takes_experts)) limits.grid.experts = experts;
+  limits.grid.any_context = grid.any_context && has(&allocators::Allocator::takes_context);
   if (splits && has(&allocators::Allocator::takes_splits)) {
     limits.grid.splits = chosen<ShardGrid::Form>("--splits", *splits, shard_form_from_name, shard_form_names());
   }

@@ -48,7 +48,7 @@ struct GoalOptions {
   /// The same; --schedule takes several.
   void add_goals_to(CLI::App& command);
   void add_global_batch_to(CLI::App& command);
-  /// Adds what replicas may divide among them: sequences and experts.
+  /// Adds what replicas may divide among them, sequences and experts, and lets --recompute be auto.
   void add_divisions_to(CLI::App& command);
   /// Adds the options that limit the search.
   void add_search_to(CLI::App& command);
@@ -68,6 +68,8 @@ struct GoalOptions {
   ContextParallelism context_parallelism() const;
   /// The values of --experts and --experts-tensor. @throws InputError naming the option.
   ExpertParallelism expert_parallelism() const;
+  /// Whether --recompute is auto, which only `plan` takes.
+  bool chooses_recomputation() const;
   /// Whether --offload is auto. @throws InputError if it is neither that nor none.
   bool offloads() const;
   /// @throws InputError for an option of a search that none of the allocators takes.

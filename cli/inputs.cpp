@@ -224,7 +224,6 @@ LeftOut left_out_by(const Plan& plan, const std::string& plan_file)
 Inputs adapted_to(Inputs inputs, const Plan& plan, const std::string& plan_file)
 {
   inputs.workload = as_planned(inputs, plan, plan_file + ": ");
-  recompute(inputs.workload, plan.recompute, plan_file + ": recompute");
   inputs.platform.leave_out(plan.without, plan_file + ": without");
   return inputs;
 }

@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -24,21 +23,14 @@ void require_layer(const std::string& where, std::size_t layer, const Workload& 
       where, fmt::format("layer {}; workload {} has layers 0 to {}", layer, workload.name, workload.layers.size() - 1));
 }
 
-/// "none", "all", "inner", or layers and ranges of them in order, such as "3-10,12". Training software recomputes
-/// blocks, so there all are the inner ones.
+/// "none", "all", "inner", or layers and ranges of them in order, such as "3-10,12".
 std::vector<std::size_t> layers_from(const RecomputedLayers& recomputed, const Workload& workload)
 {
   const std::string& text = recomputed.layers;
   std::vector<std::size_t> layers;
   if (text == "none") return layers;
-  if (text == "all" || text == "inner") {
-    layers.resize(workload.layers.size());
-    std::iota(layers.begin(), layers.end(), std::size_t{0});
-    if (text == "all" && workload.compute == ComputeModel::Rate) return layers;
-    layers.pop_back();
-    if (!layers.empty()) layers.erase(layers.begin());
-    return layers;
-  }
+  if (text == "all") return all_recomputed(workload);
+  if (text == "inner") return inner_layers(workload);
   const auto ranges = ranges_from_text(text);
   if (!ranges) {
     throw InputError(
@@ -121,7 +113,9 @@ Workload at_planned_size(const Inputs& inputs, const Plan& plan, const std::stri
 Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place)
 {
   const std::size_t shards = plan.stages.empty() ? 1 : plan.stages.front().replicas.front().shards.size();
-  auto workload = in_parts(inputs, at_planned_size(inputs, plan, place), plan.context, shards, place + "context");
+  auto workload = at_planned_size(inputs, plan, place);
+  if (workload.recompute != plan.recompute) recompute(workload, plan.recompute, place + "recompute");
+  workload = in_parts(inputs, std::move(workload), plan.context, shards, place + "context");
   return with_divided_experts(inputs, std::move(workload), plan.experts, shards, place + "experts");
 }
 

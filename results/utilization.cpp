@@ -14,7 +14,7 @@ Flops model_work(const Workload& workload)
   for (const auto& layer : workload.layers) {
     sum += layer.forward + layer.backward;
     if (!layer.experts) continue;
-    const double uneven = workload.experts.divides() ? 1 - 1 / workload.expert_imbalance : 0;  // of others' tokens
+    const double uneven = 1 - 1 / layer.experts->imbalance;  // of others' tokens
     sum = sum - uneven * (layer.experts->forward + layer.experts->backward);
   }
   for (const auto layer : workload.recompute) sum = sum - workload.layers[layer].forward;

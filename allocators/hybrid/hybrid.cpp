@@ -16,6 +16,7 @@
 #include "allocators/schedule_numbers.hpp"
 #include "core/errors.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/replicas.hpp"
 
@@ -527,7 +528,7 @@ class Hybrids {
 namespace {
 
 /// Grids of both kinds, within the limits of degrees.
-Proposals propose_grids_of_experts(const HybridProblem& problem)
+Proposals propose_grids_of_groups(const HybridProblem& problem)
 {
   Proposals proposals = propose_grids(problem);
   if (proposals.plans.empty()) return proposals;
@@ -540,9 +541,11 @@ Proposals propose_grids_of_experts(const HybridProblem& problem)
     return replicas.size() > most_replicas || replicas.front().shards.size() > most_tensor;
   });
   if (proposals.plans.empty()) {
-    proposals.reason =
-        fmt::format("no grid with experts in {} has at most {} of at most {}", text_of(problem.workload.experts),
-                    counted(most_replicas, "replica"), counted(most_tensor, "shard"));
+    std::string groups;
+    if (problem.workload.context.divides()) groups += " of sequences in " + text_of(problem.workload.context);
+    if (problem.workload.experts.divides()) groups += " with experts in " + text_of(problem.workload.experts);
+    proposals.reason = fmt::format("no grid{} has at most {} of at most {}", groups, counted(most_replicas, "replica"),
+                                   counted(most_tensor, "shard"));
   }
   return proposals;
 }
@@ -552,7 +555,7 @@ Proposals propose_grids_of_experts(const HybridProblem& problem)
 Proposals propose_hybrids(const HybridProblem& problem)
 {
   if (problem.goal.objective == Objective::DtFm) return propose_by_dtfm(problem);
-  if (problem.workload.experts.divides()) return propose_grids_of_experts(problem);
+  if (has_exchanges(problem.workload)) return propose_grids_of_groups(problem);
   return Hybrids(problem).proposals();
 }
 

@@ -28,7 +28,7 @@ namespace isobar::allocators {
 /// If several candidates are asked for, to be simulated, they are the starts, with a chain of a short search by
 /// `exact`, and in equal parts the best with shared links and the best without contention.
 ///
-/// Of a workload whose experts are divided, each layer is a part of its stage, and it proposes grids, with equal and
+/// Of a workload whose sequences or experts are divided, each layer is a part of its stage, and it proposes grids, with equal and
 /// with balanced cuts (propose_balanced_grids): the shapes above know no groups of replicas.
 ///
 /// A budget counts moves of the annealing, plans that are improved and sets that are tried; the starts have limits of
@@ -47,6 +47,7 @@ inline constexpr Allocator hybrid_allocator = {
     .cost = "12,000 moves of a closed form in O(stages squared) a shape, then plays of the best plans",
     .source = "own",
     .propose = propose_hybrids,
+    .takes_context = true,
     .takes_experts = true,
     .limits_degrees = true,
     .takes_offload = true,

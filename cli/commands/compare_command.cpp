@@ -175,9 +175,7 @@ ExitCode compare(const CompareOptions& options)
     if (row.basis) row.interval = compute::interval_of(*row.basis, *row.step_time);
     const bool has_times_of_stages = answer.plan.goal.objective != Objective::DtFm;
     if (options.explain && has_times_of_stages) {
-      Workload workload = as_planned(inputs, answer.plan);
-      recompute(workload, answer.plan.recompute, "recompute");
-      row.explanation = explain(answer.plan, workload, inputs.platform.cluster());
+      row.explanation = explain(answer.plan, as_planned(inputs, answer.plan), inputs.platform.cluster());
     }
     if (options.keep.empty()) return;
     const auto files = kept_files_of(options, row);

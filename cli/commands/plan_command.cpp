@@ -261,13 +261,22 @@ ExitCode plan(const PlanOptions& options)
   auto limits = options.goal.limits(options.allocator);
   if (options.simulate) limits.candidates = candidates_from("--simulate", *options.simulate);
   options.goal.check_search({options.allocator});
-  if (options.simulate && options.goal.context_parallelism().divides()) {
+  limits.chooses_recomputation = options.goal.chooses_recomputation();
+  if (limits.chooses_recomputation &&
+      (limits.offload || allocators::has_property(options.allocator, &allocators::Allocator::uses_machines))) {
+    throw InputError("--recompute", "auto is for layers that stay on their devices; write inner, or leave it out");
+  }
+  const bool divides_sequences = options.goal.context_parallelism().divides() || limits.grid.any_context;
+  if (options.simulate && limits.chooses_recomputation) {
+    throw InputError("--simulate", "compares plans that recompute the same layers; write --recompute none or all");
+  }
+  if (options.simulate && divides_sequences) {
     throw InputError("--simulate", "also tries allocators that divide no sequences; leave out it or --context");
   }
   if (options.simulate && options.goal.expert_parallelism().divides()) {
     throw InputError("--simulate", "also tries allocators that divide no experts; leave out it or --experts");
   }
-  for (const auto& [option, divides] : {std::pair("--context", options.goal.context_parallelism().divides()),
+  for (const auto& [option, divides] : {std::pair("--context", divides_sequences),
                                         std::pair("--experts", options.goal.expert_parallelism().divides())}) {
     if (limits.grid.splits <= ShardGrid::Form::Sequence || !divides) continue;
     throw InputError(option, "goes with shards by --splits 1d or sequence; leave out one of them");
@@ -275,7 +284,9 @@ ExitCode plan(const PlanOptions& options)
   if (!options.start.empty()) {
     allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
   }
-  Inputs inputs = load(options.inputs, options.goal.recompute_for(options.allocator), {options.without});
+  const auto recomputed =
+      limits.chooses_recomputation ? RecomputedLayers() : options.goal.recompute_for(options.allocator);
+  Inputs inputs = load(options.inputs, recomputed, {options.without});
   inputs.workload = in_parts(inputs, inputs.workload, options.goal.context_parallelism(),
                              options.goal.grid.tensor.value_or(1), "--context");
   inputs.workload = with_divided_experts(inputs, inputs.workload, options.goal.expert_parallelism(),

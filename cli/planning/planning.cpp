@@ -55,8 +55,7 @@ void record_inputs(Plan& plan, const Inputs& inputs, std::uint64_t micro_batch)
 std::optional<compute::StepBasis> basis_of_step(const Inputs& inputs, const Plan& plan, Seconds step)
 {
   if (inputs.workload.compute == ComputeModel::Rate || plan.stages.empty()) return std::nullopt;
-  Workload workload = as_planned(inputs, plan);
-  if (workload.recompute != plan.recompute) recompute(workload, plan.recompute, "recompute");
+  const Workload workload = as_planned(inputs, plan);
   const Cluster& cluster = inputs.platform.cluster();
   return compute::basis_of(plan, compute::AsTrained(plan, workload, cluster), workload, cluster, step);
 }

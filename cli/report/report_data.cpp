@@ -120,7 +120,6 @@ void check_plan(Run& run, const Inputs& inputs)
 {
   const Plan& plan = run.result.plan;
   run.workload = as_planned(inputs, plan, run.file + ": plan.");
-  recompute(run.workload, plan.recompute, run.file + ": plan.recompute");
   auto faults = all_faults_of(plan, run.workload, cluster_of(run, inputs.platform));
   for (auto& fault : faults) fault = run.file + ": plan: " + fault;
   if (!faults.empty()) throw InputError(faults);

@@ -338,6 +338,7 @@ void apply_profile(const DeviceProfile& profile, const std::string& file, Worklo
     layer.backward_weight =
         counted > Flops(0) ? layer.backward_weight / counted * layer.backward : default_backward_weight(layer);
     layer.update = profile.layers[i].update * profile.speed;
+    layer.experts.reset();  // the times are of all of them
     if (const auto& workspace = profile.layers[i].workspace) {
       if (layer.split && layer.activations > Bytes(0))
         layer.split->activations *= profile.layers[i].activations / layer.activations;

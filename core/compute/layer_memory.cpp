@@ -23,7 +23,7 @@ Bytes activations_of_decoder(const DecoderSizes& sizes, std::size_t layer, const
   Bytes all((kept.repeated / (division.divides_sequence ? shards : 1) + kept.divided / shards) / parts);
   const auto& experts = workload.layers[layer].experts;
   if (experts && workload.experts.divides()) {  // of the tokens that come beyond its own
-    all += (1 - 1 / workload.expert_imbalance) * experts->activations / shards;
+    all += (1 - 1 / experts->imbalance) * experts->activations / shards;
   }
   return all;
 }

@@ -108,12 +108,12 @@ double padded(std::uint64_t vocabulary, std::size_t shards, const Framework& fra
 /// A layer of a decoder whose block has those parts.
 class DecoderOperators {
  public:
-  DecoderOperators(const Workload& workload, const DecoderSizes& sizes, std::size_t shards)
+  DecoderOperators(const Workload& workload, std::size_t layer, const DecoderSizes& sizes, std::size_t shards)
       : sizes_(sizes),
         sequence_(workload.sequence),
         groups_(workload.experts),
         shards_(shards),
-        imbalance_(groups_.divides() ? workload.expert_imbalance : 1),
+        imbalance_(workload.layers[layer].experts ? workload.layers[layer].experts->imbalance : 1),
         builder_(workload, number(sizes.hidden)),
         layer_(builder_.layer())
   {
@@ -230,11 +230,12 @@ class DecoderOperators {
   TransformerLayer& layer_;
 };
 
-TransformerLayer decoder_layer_of(const Workload& workload, const DecoderLayer& layer, const DecoderSizes& sizes,
-                                  const DecoderBlock& block, double vocabulary, std::size_t shards)
+TransformerLayer decoder_layer_of(const Workload& workload, std::size_t index, const DecoderLayer& layer,
+                                  const DecoderSizes& sizes, const DecoderBlock& block, double vocabulary,
+                                  std::size_t shards)
 {
   using Kind = DecoderLayer::Kind;
-  DecoderOperators operators(workload, sizes, shards);
+  DecoderOperators operators(workload, index, sizes, shards);
   switch (layer.kind) {
     case Kind::Embedding:
       return operators.embedding(vocabulary);
@@ -284,14 +285,14 @@ TransformerLayer transformer_layer(const Workload& workload, std::size_t layer, 
   }
   const auto uniform = [&](const auto& sizes) {
     const DecoderSizes parts = decoder_parts_of(sizes);
-    return decoder_layer_of(workload, decoder_layer(layer, sizes.layers, sizes.unit), parts, parts.blocks.front(),
-                            padded(sizes.vocabulary, shards, framework), shards);
+    return decoder_layer_of(workload, layer, decoder_layer(layer, sizes.layers, sizes.unit), parts,
+                            parts.blocks.front(), padded(sizes.vocabulary, shards, framework), shards);
   };
   if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return uniform(*gpt);
   if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return uniform(*llama);
   if (const auto* sizes = std::get_if<DecoderSizes>(&workload.model)) {
     const DecoderLayer which = decoder_layer(layer, *sizes);
-    return decoder_layer_of(workload, which, *sizes, decoder_block(*sizes, which.block),
+    return decoder_layer_of(workload, layer, which, *sizes, decoder_block(*sizes, which.block),
                             padded(sizes->vocabulary, shards, framework), shards);
   }
   throw InputError("workload " + workload.name,

@@ -1,5 +1,6 @@
 #include "core/model/sharding.hpp"
 
+#include "core/base/pcg64.hpp"
 #include "core/errors.hpp"
 #include "core/model/workload.hpp"
 #include "core/names.hpp"
@@ -7,6 +8,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <numbers>
 #include <variant>
 
 namespace isobar {
@@ -227,9 +230,14 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Exper
                              workload.name)
                : fmt::format("no layer of {} has experts", workload.name);
   }
-  if (workload.expert_imbalance <= static_cast<double>(parts)) return std::nullopt;
+  const ExpertImbalance& imbalance = workload.expert_imbalance;
+  if (imbalance.spread > 0 && experts.are_whole) {
+    return "expert_spread: is drawn for groups whose shards have a part of every expert; leave out whole experts, or "
+           "write expert_imbalance";
+  }
+  if (imbalance.most <= static_cast<double>(parts)) return std::nullopt;
   return fmt::format("expert_imbalance: {:g} times the mean are more than all tokens of {} parts; write at most {}",
-                     workload.expert_imbalance, parts, parts);
+                     imbalance.most, parts, parts);
 }
 
 namespace {
@@ -257,15 +265,33 @@ void add_activations(Workload& workload, std::size_t index, double more)
 
 }  // namespace
 
+double most_over_mean(const ExpertImbalance& imbalance, std::size_t layer, std::uint64_t experts, std::size_t parts)
+{
+  if (imbalance.spread <= 0) return imbalance.most;
+  constexpr std::uint64_t between_layers = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
+  Pcg64 stream(imbalance.seed + layer * between_layers);
+  const double deviation = std::sqrt(std::log1p(imbalance.spread * imbalance.spread));  // of the logarithms
+  std::vector<double> loads(parts);
+  double all = 0;
+  for (std::uint64_t expert = 0; expert < experts; ++expert) {
+    const double radius = std::sqrt(-2 * std::log1p(-stream.uniform()));  // of a normal number (Box and Muller, 1958)
+    const double load = std::exp(deviation * radius * std::cos(2 * std::numbers::pi * stream.uniform()));
+    loads[expert * parts / experts] += load;
+    all += load;
+  }
+  return *std::max_element(loads.begin(), loads.end()) * static_cast<double>(parts) / all;
+}
+
 void divide_experts(Workload& workload)
 {
   const std::uint64_t degree = workload.experts.degree;
   if (!workload.experts.divides()) return;
-  const double more = workload.expert_imbalance - 1;
   for (std::size_t index = 0; index < workload.layers.size(); ++index) {
     Layer& layer = workload.layers[index];
     if (!layer.experts) continue;
     Experts& experts = *layer.experts;
+    experts.imbalance = most_over_mean(workload.expert_imbalance, index, experts.count, degree);
+    const double more = experts.imbalance - 1;
     const std::uint64_t elsewhere = experts.parameters - experts.parameters / degree;
     ensure(elsewhere <= layer.parameters, "experts have parameters of their layer");
     const auto all = static_cast<double>(layer.parameters);
@@ -282,9 +308,9 @@ void divide_experts(Workload& workload)
     layer.backward_weight += more * experts.backward_weight;
     add_activations(workload, index, more);
     for (Flops* work : {&experts.forward, &experts.backward, &experts.backward_weight}) {
-      *work = workload.expert_imbalance * *work;
+      *work = experts.imbalance * *work;
     }
-    for (Bytes* size : {&experts.activations, &experts.workspace}) *size = workload.expert_imbalance * *size;
+    for (Bytes* size : {&experts.activations, &experts.workspace}) *size = experts.imbalance * *size;
   }
 }
 

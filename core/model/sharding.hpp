@@ -69,6 +69,13 @@ struct ExpertParallelism {
   bool operator==(const ExpertParallelism&) const = default;
 };
 
+/// How unevenly tokens come to experts that devices divide: as much as is given, or as drawn.
+struct ExpertImbalance {
+  double most = 1;         ///< the most that come to the experts of a device in a pass, over the mean
+  double spread = 0;       ///< if positive, `most` is drawn: standard deviation of an expert's tokens, over their mean
+  std::uint64_t seed = 1;  ///< of the drawn ones
+};
+
 /// "groups of 8 replicas", "groups of 8 replicas with whole experts on each shard".
 std::string text_of(const ExpertParallelism& experts);
 
@@ -94,9 +101,14 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Exper
                                            std::size_t shards);
 
 /// The workload of a device that has a part of the experts of each layer. Their work and activations are those of the
-/// tokens that come to it, `Workload::expert_imbalance` times those of its own. Requires experts that can be divided,
+/// tokens that come to it, as unevenly as `Workload::expert_imbalance` says. Requires experts that can be divided,
 /// and are not yet. Like with_micro_batch, it makes layers again, except listed ones.
 Workload with_experts(const Workload& workload, const ExpertParallelism& experts);
+
+/// The most tokens that come to one of `parts` devices in a pass of a layer, over the mean. Each has as many of the
+/// layer's `experts`, neighbours in their order. Drawn loads of experts are log-normal, apart for each layer, and the
+/// same for every number of devices and all micro-batches of a step. O(experts). Deterministic.
+double most_over_mean(const ExpertImbalance& imbalance, std::size_t layer, std::uint64_t experts, std::size_t parts);
 
 /// Does this to a workload whose layers have all experts still, as `Workload::experts` says.
 void divide_experts(Workload& workload);

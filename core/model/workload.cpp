@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cstddef>
+#include <numeric>
 #include <variant>
 
 namespace isobar {
@@ -121,6 +123,21 @@ Workload with_recomputation(const Workload& workload, const std::vector<std::siz
   }
   if (result.prices != nullptr) result.prices->apply(result);
   return result;
+}
+
+std::vector<std::size_t> inner_layers(const Workload& workload)
+{
+  std::vector<std::size_t> layers;
+  for (std::size_t layer = 1; layer + 1 < workload.layers.size(); ++layer) layers.push_back(layer);
+  return layers;
+}
+
+std::vector<std::size_t> all_recomputed(const Workload& workload)
+{
+  if (workload.compute == ComputeModel::Operators) return inner_layers(workload);
+  std::vector<std::size_t> layers(workload.layers.size());
+  std::iota(layers.begin(), layers.end(), std::size_t{0});
+  return layers;
 }
 
 namespace {

@@ -122,6 +122,7 @@ struct Experts {
   /// What comes to them if they are elsewhere: all tokens' hidden states, once for each expert of a token. As much
   /// comes back.
   Bytes dispatched;
+  double imbalance = 1;  ///< where they are divided: the most tokens that come to those of a device, over the mean
   /// The part of `dispatched` that takes as long as what is sent: less where software sends a token to each node once.
   double exchanged_fraction = 1;
 };
@@ -173,8 +174,7 @@ struct Workload {
   /// Into how many parts the experts of each layer are divided: layers are then those of a device that has a part
   /// (with_experts). No file names it.
   ExpertParallelism experts = {};
-  /// Where experts are divided: the most tokens that come to the experts of a device in a pass, over the mean.
-  double expert_imbalance = 1;
+  ExpertImbalance expert_imbalance = {};  ///< counts where experts are divided
   DType dtype = DType::Float32;
   bool has_tf32_products = false;              ///< matrix products of float32 numbers round them to TF32
   ProductRecipe recipe = ProductRecipe::None;  ///< of the products of linears; counts with ComputeModel::Operators
@@ -261,6 +261,11 @@ std::string workload_to_json(const Workload& workload);
 /// training and a workload without recomputation. O(layers + edges).
 /// Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016.
 Workload with_recomputation(const Workload& workload, const std::vector<std::size_t>& layers);
+/// The layers that recompute where all do, ascending: with ComputeModel::Operators all but the first and the last,
+/// since training software recomputes blocks.
+std::vector<std::size_t> all_recomputed(const Workload& workload);
+/// All but the first and the last, ascending.
+std::vector<std::size_t> inner_layers(const Workload& workload);
 
 /// The workload that the same generator makes with `micro_batch` samples (1 to largest_micro_batch) in a micro-batch,
 /// with the same recomputation. Not for listed layers, and not for measured layers, whose times would be lost.

@@ -198,15 +198,32 @@ Build read_llama_keys(MappingReader& model, const Workload& workload, const Faul
   };
 }
 
-/// How unevenly tokens come to experts that devices divide: the most over the mean.
-double read_expert_imbalance(MappingReader& model, bool has_experts)
+ExpertImbalance read_expert_imbalance(MappingReader& model, bool has_experts)
 {
-  const double imbalance = model.optional_number("expert_imbalance").value_or(1);
-  if (imbalance < 1) {
+  constexpr double largest_spread = 10;
+  constexpr std::uint64_t largest_seed = 1'000'000'000;
+  ExpertImbalance imbalance;
+  imbalance.most = model.optional_number("expert_imbalance").value_or(1);
+  imbalance.spread = model.optional_number("expert_spread").value_or(0);
+  imbalance.seed = model.optional_count("expert_seed", 0, largest_seed).value_or(1);
+  for (const char* key : {"expert_imbalance", "expert_spread", "expert_seed"}) {
+    if (!model.has(key) || has_experts) continue;
+    model.add_fault(key, "no layer has experts; leave it out");
+    return imbalance;
+  }
+  if (imbalance.most < 1) {
     model.add_fault("expert_imbalance",
-                    fmt::format("{:g}; the most tokens over the mean are 1 (even) or more", imbalance));
-  } else if (model.has("expert_imbalance") && !has_experts) {
-    model.add_fault("expert_imbalance", "no layer has experts; leave it out");
+                    fmt::format("{:g}; the most tokens over the mean are 1 (even) or more", imbalance.most));
+  }
+  if (imbalance.spread > largest_spread) {
+    model.add_fault("expert_spread",
+                    fmt::format("{:g}; the standard deviation of an expert's tokens over their mean is "
+                                "0 (even) to {:g}",
+                                imbalance.spread, largest_spread));
+  } else if (model.has("expert_spread") && model.has("expert_imbalance")) {
+    model.add_fault("expert_spread", "is drawn, and expert_imbalance says the most; leave out one of them");
+  } else if (model.has("expert_seed") && imbalance.spread == 0) {
+    model.add_fault("expert_seed", "nothing is drawn; write expert_spread, or leave it out");
   }
   return imbalance;
 }
@@ -221,7 +238,7 @@ Build read_decoder_keys(MappingReader& model, const Workload& workload, const Fa
   sizes.unit = read_unit(model, 1);
   const Tie tie = read_tie(model, {"true", "false", "apart"});
   sizes.tied = tie == Tie::Yes;
-  const double imbalance = read_expert_imbalance(model, sizes.experts.count > 0);
+  const ExpertImbalance imbalance = read_expert_imbalance(model, sizes.experts.count > 0);
   return [sizes = std::move(sizes), tie, imbalance](Workload& built) {
     built.model = sizes;
     built.ties_apart = tie == Tie::Apart;

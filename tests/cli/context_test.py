@@ -112,6 +112,62 @@ class Context(CommandTest):
                 self.assertEqual(self.fault_of(*command, *options), message)
         self.assertIn("--context", self.fault_of(*command, "--allocator", "chain-dp", "--context", "2"))
 
+    def test_auto_takes_the_best_of_all_degrees_and_exchanges(self):
+        shape = ["--pipeline", "1", "--tensor", "1", "--microbatches", "1"]
+        chosen, _ = self.planned("--context", "auto", *shape)
+        steps = {}
+        for degree in (1, 2, 4, 8):
+            for exchange in EXCHANGES if degree > 1 else (None,):
+                options = ["--context-exchange", exchange] if exchange else []
+                plan, _ = self.planned("--context", str(degree), *options, *shape)
+                steps[degree, exchange] = plan["predicted"]["step_time_s"]
+        self.assertEqual(chosen["predicted"]["step_time_s"], min(steps.values()))
+        self.assertGreater(chosen["context"]["degree"], 1)
+
+    def test_hybrid_balances_stages_of_divided_sequences(self):
+        file = str(self.folder / "hybrid.json")
+        self.run_isobar("plan", self.platform, self.workload, "--allocator", "hybrid", "--context", "2",
+                        "--microbatches", "2", "-o", file)
+        self.run_isobar("verify", self.platform, self.workload, file)
+        grid, _ = self.planned("--context", "2", "--microbatches", "2")
+        with open(file, encoding="utf-8") as text:
+            plan = json.load(text)
+        self.assertLessEqual(plan["predicted"]["step_time_s"], grid["predicted"]["step_time_s"])
+
+    def test_recomputation_is_chosen_only_where_plans_need_it(self):
+        options = ["--pipeline", "1", "--tensor", "1", "--replicas", "1", "--microbatches", "1", "--recompute", "auto"]
+        plan, _ = self.planned(*options)
+        self.assertNotIn("recompute", plan)
+        self.run_isobar("plan", self.platform, self.workload, "--allocator", "grid", *options[:-2], "--set",
+                        "micro_batch=10", expect=4)
+        file = str(self.folder / "recomputed.json")
+        self.run_isobar("plan", self.platform, self.workload, "--allocator", "grid", *options, "--set", "micro_batch=10",
+                        "-o", file)
+        self.run_isobar("verify", self.platform, self.workload, file)
+        with open(file, encoding="utf-8") as text:
+            self.assertEqual(json.load(text)["recompute"], list(range(1, 9)))
+
+    def test_what_is_chosen_is_not_given(self):
+        command = ["plan", self.platform, self.workload]
+        for options, message in (
+                (["--allocator", "grid", "--context", "auto", "--context-exchange", "ring"],
+                 "--context-exchange: --context auto tries every exchange; leave out one of them"),
+                (["--allocator", "grid", "--context", "some"], '--context: "some" is neither a number of parts nor auto'),
+                (["--allocator", "grid", "--context", "auto", "--splits", "2d"],
+                 "--context: goes with shards by --splits 1d or sequence; leave out one of them"),
+                (["--allocator", "grid", "--context", "auto", "--simulate", "2"],
+                 "--simulate: also tries allocators that divide no sequences; leave out it or --context"),
+                (["--allocator", "grid", "--recompute", "auto", "--simulate", "2"],
+                 "--simulate: compares plans that recompute the same layers; write --recompute none or all"),
+                (["--allocator", "window", "--recompute", "auto"],
+                 "--recompute: auto is for layers that stay on their devices; write inner, or leave it out"),
+                (["--allocator", "hybrid", "--offload", "auto", "--recompute", "auto"],
+                 "--recompute: auto is for layers that stay on their devices; write inner, or leave it out")):
+            with self.subTest(options=options):
+                self.assertEqual(self.fault_of(*command, *options), message)
+        self.assertEqual(self.fault_of("compare", self.platform, self.workload, "--allocators", "grid", "--recompute", "auto"),
+                         '--recompute: "auto" is neither none, all, inner, nor layers in order, such as 3-10,12')
+
     def test_a_plan_without_a_placement_divides_nothing(self):
         file = self.folder / "none.json"
         self.run_isobar("plan", self.platform, self.workload, "--allocator", "grid", "--context", "4", "--replicas", "8", "-o",

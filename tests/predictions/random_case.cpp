@@ -262,7 +262,9 @@ class Maker {
       add_experts(layer, experts.parts(shards) * (1 + below(3)), units * below(1'000'000),
                   Flops(1e6 * static_cast<double>(below(2000))), Bytes(static_cast<double>(below(20'000'000))));
     }
-    if (coin()) workload.expert_imbalance = 1 + static_cast<double>(below(100)) / 100;
+    if (coin()) workload.expert_imbalance.most = 1 + static_cast<double>(below(100)) / 100;
+    if (coin() && !experts.are_whole)
+      workload.expert_imbalance = {1, static_cast<double>(1 + below(100)) / 100, below(9)};
     if (coin()) workload = with_random_recomputation(random_, workload);
     return with_experts(workload, experts);
   }

@@ -60,7 +60,7 @@ TEST(WithExperts, OfOnePartIsTheWhole)
 TEST(WithExperts, CountsTheTokensOfTheMostLoadedDevice)
 {
   Workload whole = with_eight_experts();
-  whole.expert_imbalance = 1.5;
+  whole.expert_imbalance.most = 1.5;
   EXPECT_EQ(with_experts(whole, {}).layers[with_some].forward, whole.layers[with_some].forward);
   const Layer& all = whole.layers[with_some];
   const Layer own = with_experts(whole, {4}).layers[with_some];
@@ -79,7 +79,7 @@ TEST(WithExperts, IsTheSameBeforeAndAfterRecomputation)
     for (const double imbalance : {1.0, 1.25, 4.0}) {
       Workload whole = with_eight_experts();
       whole.layers[0].output = Bytes(read);
-      whole.expert_imbalance = imbalance;
+      whole.expert_imbalance.most = imbalance;
       const Workload first = with_experts(with_recomputation(whole, {1, 2}), {4});
       const Workload last = with_recomputation(with_experts(whole, {4}), {1, 2});
       for (std::size_t i = 0; i < whole.layers.size(); ++i) {
@@ -109,7 +109,7 @@ TEST(WhyNotDivided, NamesWhatKeepsExpertsFromBeingDivided)
   EXPECT_EQ(why_not_divided(workload, {4, true}, 2), std::nullopt);
   EXPECT_EQ(why_not_divided(workload, {8, true}, 2).value_or(""),
             "the 8 experts of layer b are not 16 equal parts; use a degree that divides them");
-  workload.expert_imbalance = 2.5;
+  workload.expert_imbalance.most = 2.5;
   EXPECT_EQ(why(workload, 4), "");
   EXPECT_EQ(why(workload, 2),
             "expert_imbalance: 2.5 times the mean are more than all tokens of 2 parts; write at most 2");
@@ -146,7 +146,7 @@ TEST(WorkloadFile, HasExpertsOfListedLayers)
   EXPECT_EQ(experts.backward_weight, Flops(1e9));
   EXPECT_EQ(experts.activations, Bytes(4e6));
   EXPECT_EQ(experts.dispatched, Bytes(2e6));
-  EXPECT_EQ(workload.expert_imbalance, 1.25);
+  EXPECT_EQ(workload.expert_imbalance.most, 1.25);
 }
 
 TEST(WorkloadFile, RefusesExpertsThatALayerCannotHave)
