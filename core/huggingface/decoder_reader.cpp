@@ -323,7 +323,7 @@ void DecoderReader::read_latent(std::uint64_t q_rank, std::uint64_t kv_rank, std
   LatentSizes& latent = sizes().latent;
   set_all(Mixer::Latent);
   const bool compresses = config_.has_value("q_lora_rank") || !config_.has("q_lora_rank");
-  latent.q_rank = compresses ? config_.count("q_lora_rank", widest, q_rank) : 0;
+  sizes().q_rank = compresses ? config_.count("q_lora_rank", widest, q_rank) : 0;
   latent.kv_rank = config_.size("kv_lora_rank", widest, kv_rank);
   latent.nope = config_.size("qk_nope_head_dim", widest, nope);
   latent.rope = config_.size("qk_rope_head_dim", widest, rope);
@@ -372,6 +372,20 @@ bool DecoderReader::has_length(const std::string& key, std::size_t length)
     config_.add_fault(key, fmt::format("lists {} layers; {} is {}", length, named(keys_.layers), layers));
   }
   return false;
+}
+
+std::vector<std::string> DecoderReader::names_of_layers(const std::string& key, const std::vector<std::string>& known)
+{
+  auto names = config_.texts(key);
+  const std::size_t layers = sizes().blocks.size();
+  if (names.size() < layers && !has_length(key, names.size())) return {};
+  names.resize(layers);
+  for (const auto& name : names) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    config_.add_fault(key, fmt::format("{} is not supported (only {})", in_quotes(name), fmt::join(known, ", ")));
+    return {};
+  }
+  return names;
 }
 
 void DecoderReader::demand_parts(const std::string& key, std::uint64_t parts, const std::string& of,

@@ -132,13 +132,16 @@ class DecoderReader {
   /// The numbers of an optional list.
   std::set<std::uint64_t> numbers(const std::string& key);
   bool has_length(const std::string& key, std::size_t length);
+  /// The names of a list, one for each layer; those that follow are of multi-token prediction. Empty, with a
+  /// fault, for a shorter one or a name that is not known.
+  std::vector<std::string> names_of_layers(const std::string& key, const std::vector<std::string>& known);
+  /// The base of one kind of layers; `rotated` changes too.
+  static double read_rope(ConfigReader& rope, double theta, double& rotated);
   void demand_parts(const std::string& key, std::uint64_t parts, const std::string& of, std::uint64_t whole);
 
  private:
   std::uint64_t read_kv_heads(std::optional<std::uint64_t> default_value);
 
-  /// The base of one kind of layers; `rotated` changes too.
-  double read_rope(ConfigReader& rope, double theta, double& rotated);
   /// A positive number that may be null; 0 for absent.
   double number_or_none(const std::string& key, std::optional<double> default_value);
 

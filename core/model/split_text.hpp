@@ -16,4 +16,12 @@ inline std::string units_in_words(const Workload& workload, const Split& split)
   return shares_keys && split.name == "heads" ? "key/value heads" : split.name;
 }
 
+/// What keeps shards from dividing a layer without a split, or what the workload needs for them.
+inline std::string why_whole(const Workload& workload)
+{
+  const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
+  if (decoder != nullptr && decoder->streams > 1) return "hyper-connections (hc_mult) read all streams";
+  return "a gpt or llama needs unit: operator";
+}
+
 }  // namespace isobar

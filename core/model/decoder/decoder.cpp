@@ -71,6 +71,7 @@ class Builder {
     for (std::size_t i = 0; i < sizes_.mtp_blocks.size(); ++i) append_mtp_block(i);
     append_layer(workload_, head_sizes());
     if (sizes_.tied) tie();
+    if (sizes_.streams > 1) keep_whole();
     count_in_each_pass(workload_, embedding);
   }
 
@@ -126,16 +127,19 @@ class Builder {
 
   /// A block that predicts one token further ahead than the one before it: of that one's states and the next token's
   /// embedding, both normalized, a product makes its input. What it gives has its own last norm. The states of all
-  /// blocks before it pass to the head, too.
+  /// blocks before it pass to the head, too. Of several streams, each has a product of the same matrix, and one of the
+  /// embedding is added to all.
   void append_mtp_block(std::size_t index)
   {
     auto [mixer, feed_forward] = parts_of(sizes_.mtp_blocks[index]);
     const std::uint64_t hidden = sizes_.hidden;
-    const double passed = z_ * static_cast<double>(index + 1) * states_;
+    const auto streams = static_cast<double>(sizes_.streams);
+    const double passed = z_ * static_cast<double>(index + 1) * streams * states_;
     LayerSizes& first = mixer ? *mixer : *feed_forward;
     first.parameters += 2 * hidden * hidden + 3 * parameters_of(sizes_.norm) * hidden;
-    first.multiply_adds += 2 * states_ * static_cast<double>(hidden);
-    first.activations += z_ * kept_states_of_mtp * states_;
+    if (sizes_.streams > 1) first.parameters += connection_of_head(sizes_).parameters();  // whose work the head does
+    first.multiply_adds += (1 + streams) * states_ * static_cast<double>(hidden);
+    first.activations += z_ * kept_states_of_mtp(sizes_) * states_;
     for (auto* part : {&mixer, &feed_forward}) {
       if (*part) (*part)->output += passed;
     }
@@ -160,6 +164,7 @@ class Builder {
       head.parameters = parameters_of(sizes_.norm) * hidden;
       head.score_multiply_adds = head.multiply_adds;  // of no parameters of its own
     }
+    if (sizes_.streams > 1) add_collapse(head, predictions);
     return head;
   }
 
@@ -167,7 +172,26 @@ class Builder {
   void tie()
   {
     workload_.layers.back().tied_to = 0;
+    keep_whole();
+  }
+
+  /// Shards would exchange one stream, and layers exchange all of them (why_whole).
+  void keep_whole()
+  {
     for (auto& layer : workload_.layers) layer.split.reset();
+  }
+
+  /// The head adds up the streams of each prediction.
+  void add_collapse(LayerSizes& head, double predictions) const
+  {
+    const HyperConnection connection = connection_of_head(sizes_);
+    LayerSizes collapse;
+    add_connection(collapse, connection, workload_);
+    head.parameters += collapse.parameters;
+    head.multiply_adds += predictions * collapse.multiply_adds;
+    head.activations += predictions * collapse.activations;
+    head.kept += predictions * collapse.kept;
+    head.passing = std::max(head.passing, collapse.passing);
   }
 
   const DecoderSizes& sizes_;

@@ -17,6 +17,13 @@ namespace isobar::decoder {
 namespace {
 
 constexpr std::uint64_t most_experts = std::uint64_t{1} << 16;
+constexpr std::uint64_t most_streams = 16;
+constexpr std::uint64_t most_compressed = std::uint64_t{1} << 16;  // tokens in an entry
+
+constexpr std::string_view kinds_with_heads =
+    "layer types full, window, chunk, compressed_sparse and heavily_compressed";
+constexpr std::string_view all_attention =
+    "layer types full, window, chunk, compressed_sparse, heavily_compressed and latent";
 
 /// A bias of DecoderBiases, by its name.
 struct BiasName {
@@ -63,6 +70,7 @@ class Reader {
     if (!faults_.empty()) sizes_.blocks.clear();
     if (faults_.empty()) read_mtp_blocks();
     read_attention();
+    read_compression();
     read_latent();
     read_recurrences();
     read_feed_forward();
@@ -171,7 +179,8 @@ class Reader {
   {
     return has_any([network](const DecoderBlock& block) { return block.feed_forward == network; });
   }
-  bool has_attention() const { return has(Mixer::Full) || has(Mixer::Window) || has(Mixer::Chunk); }
+  bool has_entries() const { return has(Mixer::CompressedSparse) || has(Mixer::HeavilyCompressed); }
+  bool has_attention() const { return has(Mixer::Full) || has(Mixer::Window) || has(Mixer::Chunk) || has_entries(); }
 
   /// Refuses a key of a kind that no block has. False if the kind is used.
   bool is_refused(bool is_used, const std::string& key, std::string_view kind)
@@ -210,11 +219,10 @@ class Reader {
 
   void read_attention()
   {
-    constexpr std::string_view kind = "layer types full, window and chunk";
+    constexpr std::string_view kind = kinds_with_heads;
     const bool is_used = has_attention();
-    constexpr std::string_view heads_of = "layer types full, window, chunk and latent";
     const bool has_heads = is_used || has(Mixer::Latent);
-    sizes_.heads = count_of(has_heads, "heads", widest, heads_of);
+    sizes_.heads = count_of(has_heads, "heads", widest, all_attention);
     sizes_.kv_heads = count_of(is_used, "kv_heads", widest, kind, sizes_.heads);
     if (is_used && !model_.has("head_dim") && faults_.empty() && sizes_.hidden % sizes_.heads != 0) {
       model_.add_fault("head_dim",
@@ -222,13 +230,37 @@ class Reader {
     }
     sizes_.head_width =
         count_of(is_used, "head_dim", widest, kind, sizes_.hidden / std::max<std::uint64_t>(sizes_.heads, 1));
-    sizes_.window = count_of(has(Mixer::Window), "sliding_window", longest_sequence, "layer type window");
+    sizes_.window = count_of(has(Mixer::Window) || has_entries(), "sliding_window", longest_sequence,
+                             "layer types window, compressed_sparse and heavily_compressed");
     sizes_.chunk = count_of(has(Mixer::Chunk), "attention_chunk", longest_sequence, "layer type chunk");
     sizes_.head_norm = choice_of(is_used, "qk_norm", kind, head_norm_names(), head_norm_from_name, HeadNorm::None);
     sizes_.has_output_gate = flag_of(is_used, "attention_output_gate", kind);
     sizes_.has_sinks = flag_of(is_used, "attention_sinks", kind);
+    sizes_.has_shared_kv = flag_of(is_used, "shared_kv", kind);
+    sizes_.q_rank = count_of(has_heads, "q_lora_rank", widest, all_attention, 0);
+    sizes_.output_groups.count = count_of(is_used, "o_groups", widest, kind, 0);
+    sizes_.output_groups.rank = count_of(sizes_.output_groups.count > 0, "o_lora_rank", widest, "o_groups");
+    if (faults_.empty() && sizes_.has_shared_kv && sizes_.kv_heads != 1) {
+      model_.add_fault("kv_heads",
+                       fmt::format("{}; shared_kv: true is of one head of keys, so write 1", sizes_.kv_heads));
+    }
+    if (const std::uint64_t groups = sizes_.output_groups.count; faults_.empty() && groups > 0) {
+      if (sizes_.heads % groups != 0) refuse_parts("o_groups", groups, "heads", sizes_.heads);
+    }
     if (faults_.empty() && is_used && sizes_.heads % sizes_.kv_heads != 0) {
       refuse_parts("kv_heads", sizes_.kv_heads, "heads", sizes_.heads);
+    }
+  }
+
+  void read_compression()
+  {
+    CompressionSizes& compression = sizes_.compression;
+    compression.sparse =
+        count_of(has(Mixer::CompressedSparse), "compress_rate_csa", most_compressed, "layer type compressed_sparse");
+    compression.heavy =
+        count_of(has(Mixer::HeavilyCompressed), "compress_rate_hca", most_compressed, "layer type heavily_compressed");
+    if (faults_.empty() && has_entries() && !sizes_.has_shared_kv) {
+      model_.add_fault("shared_kv", "entries of compressed layers are keys and values at once; write true");
     }
   }
 
@@ -237,17 +269,24 @@ class Reader {
     constexpr std::string_view kind = "layer type latent";
     const bool is_used = has(Mixer::Latent);
     LatentSizes& latent = sizes_.latent;
-    latent.q_rank = count_of(is_used, "q_lora_rank", widest, kind, 0);
     latent.kv_rank = count_of(is_used, "kv_lora_rank", widest, kind);
     latent.nope = count_of(is_used, "qk_nope_head_dim", widest, kind);
     latent.rope = count_of(is_used, "qk_rope_head_dim", widest, kind);
     latent.value = count_of(is_used, "v_head_dim", widest, kind);
+    read_indexer();
+  }
+
+  /// Compressed sparse attention has one, and latent attention may.
+  void read_indexer()
+  {
     constexpr std::string_view of_indexer = "index_n_heads";
+    constexpr std::string_view kind = "layer types latent and compressed_sparse";
     IndexerSizes& indexer = sizes_.indexer;
-    indexer.heads = count_of(is_used, "index_n_heads", widest, kind, 0);
+    indexer.heads = has(Mixer::CompressedSparse) ? count_of(true, "index_n_heads", widest, kind)
+                                                 : count_of(has(Mixer::Latent), "index_n_heads", widest, kind, 0);
     indexer.width = count_of(indexer.heads > 0, "index_head_dim", widest, of_indexer);
     indexer.kept = count_of(indexer.heads > 0, "index_topk", longest_sequence, of_indexer);
-    if (faults_.empty() && indexer.heads > 0 && latent.q_rank == 0) {
+    if (faults_.empty() && indexer.heads > 0 && sizes_.q_rank == 0) {
       model_.add_fault("index_n_heads", "an indexer reads compressed queries; write q_lora_rank");
     }
   }
@@ -325,6 +364,7 @@ class Reader {
     sizes_.norm = choice_of(true, "norm", "", norm_names(), norm_from_name, Norm::Rms);
     sizes_.norm_place = choice_of(true, "norm_place", "", norm_place_names(), norm_place_from_name, NormPlace::Before);
     sizes_.is_parallel = model_.optional_boolean("parallel").value_or(false);
+    sizes_.streams = model_.optional_count("hc_mult", 1, most_streams).value_or(1);
     sizes_.has_embedding_norm = model_.optional_boolean("embedding_norm").value_or(false);
     sizes_.norm_epsilon = read_positive(model_, "norm_epsilon", sizes_.norm_epsilon);
     sizes_.has_zero_centered_gamma = model_.optional_boolean("zero_centered_gamma").value_or(false);
@@ -333,6 +373,9 @@ class Reader {
     }
     if (faults_.empty() && sizes_.norm_place == NormPlace::Shared && !sizes_.is_parallel) {
       model_.add_fault("norm_place", "shared goes with parallel: true; write that, or before");
+    }
+    if (faults_.empty() && sizes_.streams > 1 && (sizes_.is_parallel || sizes_.norm_place != NormPlace::Before)) {
+      model_.add_fault("hc_mult", "several streams go with norm_place: before and parallel: false; write these");
     }
   }
 
@@ -359,7 +402,7 @@ class Reader {
     if (!is_refused(has(Mixer::Window), "window_rope_theta", "layer type window")) {
       sizes_.window_rope_theta = read_positive(model_, "window_rope_theta", sizes_.rope_theta);
     }
-    sizes_.rotated = count_of(has_attention(), "rotary_dim", widest, "layer types full, window and chunk", 0);
+    sizes_.rotated = count_of(has_attention(), "rotary_dim", widest, kinds_with_heads, 0);
     if (faults_.empty() && sizes_.rotated > sizes_.head_width) {
       model_.add_fault("rotary_dim", fmt::format("{} is more than head_dim, {}; write at most as many", sizes_.rotated,
                                                  sizes_.head_width));
@@ -368,7 +411,7 @@ class Reader {
 
   void read_scales()
   {
-    constexpr std::string_view kind = "layer types full, window and chunk";
+    constexpr std::string_view kind = kinds_with_heads;
     const bool is_used = has_attention();
     sizes_.embedding_scale = read_positive(model_, "embedding_multiplier", 1);
     if (!is_refused(is_used, "query_pre_attn_scalar", kind) && model_.has("query_pre_attn_scalar")) {
@@ -406,6 +449,7 @@ class Reader {
       const DecoderBlock& block = decoder_block(sizes_, i);
       add(products_of(sizes_, block.mixer));
       add(products_of(sizes_, block.feed_forward));
+      if (sizes_.streams > 1) parameters += 2 * static_cast<double>(connection_of_part(sizes_).parameters());
     }
     if (parameters > static_cast<double>(most_parameters)) {
       model_.add_fault("layers", fmt::format("have about {:.3g} parameters; write sizes with at most {:.0e}",
@@ -537,7 +581,12 @@ std::vector<std::pair<std::string, std::string>> keys_of(const DecoderSizes& siz
   if (sizes.head_norm != HeadNorm::None) add("qk_norm", std::string(name_of(sizes.head_norm)));
   flag("attention_output_gate", sizes.has_output_gate);
   flag("attention_sinks", sizes.has_sinks);
-  count("q_lora_rank", sizes.latent.q_rank);
+  flag("shared_kv", sizes.has_shared_kv);
+  count("q_lora_rank", sizes.q_rank);
+  count("o_groups", sizes.output_groups.count);
+  count("o_lora_rank", sizes.output_groups.rank);
+  count("compress_rate_csa", sizes.compression.sparse);
+  count("compress_rate_hca", sizes.compression.heavy);
   count("kv_lora_rank", sizes.latent.kv_rank);
   count("qk_nope_head_dim", sizes.latent.nope);
   count("qk_rope_head_dim", sizes.latent.rope);
@@ -572,6 +621,7 @@ std::vector<std::pair<std::string, std::string>> keys_of(const DecoderSizes& siz
   if (sizes.norm != Norm::Rms) add("norm", std::string(name_of(sizes.norm)));
   if (sizes.norm_place != NormPlace::Before) add("norm_place", std::string(name_of(sizes.norm_place)));
   flag("parallel", sizes.is_parallel);
+  if (sizes.streams > 1) count("hc_mult", sizes.streams);
   flag("embedding_norm", sizes.has_embedding_norm);
   std::vector<std::string_view> biases;
   for (const auto& bias : bias_names) {

@@ -12,18 +12,91 @@ namespace {
 
 using Division = DecoderProduct::Division;
 
-std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes)
+bool is_attention(Mixer mixer)
 {
-  const std::uint64_t queries = sizes.heads * sizes.head_width;
-  const std::uint64_t keys = sizes.kv_heads * sizes.head_width;
-  const std::uint64_t all = (sizes.has_output_gate ? 2 : 1) * queries + 2 * keys;
-  return {{.inputs = sizes.hidden, .outputs = all, .has_bias = sizes.biases.qkv},
-          {.inputs = queries, .outputs = sizes.hidden, .division = Division::Inputs, .has_bias = sizes.biases.output}};
+  return mixer == Mixer::Full || mixer == Mixer::Window || mixer == Mixer::Chunk || mixer == Mixer::CompressedSparse ||
+         mixer == Mixer::HeavilyCompressed;
+}
+
+/// Attention with two products: queries, keys and values, and the output.
+bool has_two_products(const DecoderSizes& sizes, Mixer mixer)
+{
+  return is_attention(mixer) && compression_of(sizes, mixer) == 0 && sizes.q_rank == 0 && !sizes.has_shared_kv &&
+         sizes.output_groups.count == 0;
+}
+
+/// Numbers of a token in the keys and values of all heads.
+std::uint64_t keys_and_values(const DecoderSizes& sizes)
+{
+  return (sizes.has_shared_kv ? 1 : 2) * sizes.kv_heads * sizes.head_width;
+}
+
+/// Numbers of a token of which an entry takes its mean, and as many weights: of each entry that the token is in.
+std::uint64_t compressed_numbers(const DecoderSizes& sizes, Mixer mixer)
+{
+  if (compression_of(sizes, mixer) == 0) return 0;
+  return (mixer == Mixer::CompressedSparse ? 2 : 1) * sizes.head_width;
+}
+/// Likewise of the indexer's entries.
+std::uint64_t indexed_numbers(const DecoderSizes& sizes, Mixer mixer)
+{
+  return mixer == Mixer::CompressedSparse ? 2 * sizes.indexer.width : 0;
+}
+
+/// The products that make entries of tokens, and scores of the entries. The published weights in 8 bits have these in
+/// 16 (transformers, modeling_deepseek_v4.py, _keep_in_fp32_modules).
+void add_products_of_entries(const DecoderSizes& sizes, Mixer mixer, std::vector<DecoderProduct>& products)
+{
+  const auto in_16_bits = [&](std::uint64_t outputs) {
+    products.push_back({.inputs = sizes.hidden, .outputs = outputs, .is_quantized = false, .division = Division::None});
+  };
+  if (compression_of(sizes, mixer) == 0) return;
+  in_16_bits(2 * compressed_numbers(sizes, mixer));
+  if (mixer != Mixer::CompressedSparse) return;
+  const auto& indexer = sizes.indexer;
+  in_16_bits(2 * indexed_numbers(sizes, mixer));
+  products.push_back({.inputs = sizes.q_rank, .outputs = indexer.heads * indexer.width, .division = Division::None});
+  in_16_bits(indexer.heads);
+}
+
+std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes, Mixer mixer)
+{
+  const std::uint64_t hidden = sizes.hidden;
+  const std::uint64_t heads = sizes.heads * sizes.head_width;
+  const std::uint64_t queries = (sizes.has_output_gate ? 2 : 1) * heads;
+  const std::uint64_t keys = keys_and_values(sizes);
+  const bool has_bias = sizes.biases.qkv;
+  std::vector<DecoderProduct> products;
+  if (sizes.q_rank == 0 && !sizes.has_shared_kv) {
+    products.push_back({.inputs = hidden, .outputs = queries + keys, .has_bias = has_bias});
+  } else {
+    if (sizes.q_rank > 0) {
+      products.push_back({.inputs = hidden, .outputs = sizes.q_rank, .division = Division::None, .has_bias = has_bias});
+      products.push_back({.inputs = sizes.q_rank, .outputs = queries});
+    } else {
+      products.push_back({.inputs = hidden, .outputs = queries, .has_bias = has_bias});
+    }
+    products.push_back({.inputs = hidden,
+                        .outputs = keys,
+                        .division = sizes.has_shared_kv ? Division::None : Division::Outputs,
+                        .has_bias = has_bias});
+  }
+  add_products_of_entries(sizes, mixer, products);
+  const auto& [groups, rank] = sizes.output_groups;
+  if (groups > 0) {
+    products.push_back({.inputs = heads / groups, .outputs = rank, .matrices = groups, .per_token = groups});
+  }
+  products.push_back({.inputs = groups > 0 ? groups * rank : heads,
+                      .outputs = hidden,
+                      .division = Division::Inputs,
+                      .has_bias = sizes.biases.output});
+  return products;
 }
 
 std::vector<DecoderProduct> products_of_latent(const DecoderSizes& sizes)
 {
-  const auto& [q_rank, kv_rank, nope, rope, value] = sizes.latent;
+  const auto& [kv_rank, nope, rope, value] = sizes.latent;
+  const std::uint64_t q_rank = sizes.q_rank;
   const std::uint64_t hidden = sizes.hidden;
   const std::uint64_t queries = sizes.heads * (nope + rope);
   const bool has_bias = sizes.biases.qkv;
@@ -91,10 +164,17 @@ struct OtherParameters {
   std::uint64_t repeated = 0;  ///< each shard has them
 };
 
-OtherParameters others_of_attention(const DecoderSizes& sizes)
+OtherParameters others_of_attention(const DecoderSizes& sizes, Mixer mixer)
 {
   OtherParameters others;
+  others.repeated += sizes.q_rank;  // the norm of compressed queries
+  if (const std::uint64_t rate = compression_of(sizes, mixer); rate > 0) {
+    // A bias of each weight by the place of its token, and the norm of entries.
+    others.repeated += rate * compressed_numbers(sizes, mixer) + sizes.head_width;
+    if (mixer == Mixer::CompressedSparse) others.repeated += rate * indexed_numbers(sizes, mixer) + sizes.indexer.width;
+  }
   if (sizes.head_norm == HeadNorm::Head) others.repeated += 2 * sizes.head_width;
+  if (sizes.head_norm == HeadNorm::WeightedKeys) others.repeated += sizes.head_width;
   if (sizes.head_norm == HeadNorm::EachHead || sizes.head_norm == HeadNorm::AllHeads) {
     others.divided += (sizes.heads + sizes.kv_heads) * sizes.head_width;
   }
@@ -106,7 +186,7 @@ OtherParameters others_of(const DecoderSizes& sizes, Mixer mixer)
 {
   switch (mixer) {
     case Mixer::Latent:  // norms of the compressed vectors, and of the indexer's keys
-      return {.repeated = sizes.latent.q_rank + sizes.latent.kv_rank + 2 * sizes.indexer.width};
+      return {.repeated = sizes.q_rank + sizes.latent.kv_rank + 2 * sizes.indexer.width};
     case Mixer::DeltaNet: {
       const auto& net = sizes.delta_net;
       const std::uint64_t decays = 2 * net.value_heads;
@@ -118,7 +198,7 @@ OtherParameters others_of(const DecoderSizes& sizes, Mixer mixer)
       return {.divided = convolution + 3 * mamba.heads + mamba.inner()};
     }
     default:
-      return others_of_attention(sizes);
+      return others_of_attention(sizes, mixer);
   }
 }
 
@@ -175,32 +255,56 @@ double kept_of_recurrence(const DecoderSizes& sizes, Mixer mixer)
   return number(2 * (2 * net.keys() + net.values()) + net.values() + 2 * net.value_heads + 2 * net.values());
 }
 
-/// Numbers of a token that latent attention keeps: of all shards alike, and of heads. docs/costs.md#activations
-struct KeptOfLatent {
+/// Numbers of a token that a mixer keeps: of all shards alike, and of heads. docs/costs.md#activations-of-decoders
+struct KeptOfMixer {
   double repeated = 0;
   double divided = 0;
 };
 
-KeptOfLatent kept_of_latent(const DecoderSizes& sizes)
+KeptOfMixer kept_of_latent(const DecoderSizes& sizes)
 {
-  const auto& [q_rank, kv_rank, nope, rope, value] = sizes.latent;
+  const auto& [kv_rank, nope, rope, value] = sizes.latent;
+  const std::uint64_t q_rank = sizes.q_rank;
   const std::uint64_t rotated = 2 * (nope + rope) + value;  // queries, keys and values
   const std::uint64_t expanded = nope + value;              // keys and values before the rotary part joins them
-  KeptOfLatent kept;
+  KeptOfMixer kept;
   kept.repeated = number(2 * (q_rank + kv_rank + rope) + sizes.indexer.width);
   kept.repeated += number(sizes.indexer.heads * sizes.indexer.width);
   kept.divided = number(sizes.heads * (rotated + expanded + value));
   return kept;
 }
 
-double kept_of_attention(const DecoderSizes& sizes)
+KeptOfMixer kept_of_attention(const DecoderSizes& sizes, Mixer mixer)
 {
   const std::uint64_t queries = sizes.heads * sizes.head_width;
-  const std::uint64_t keys = sizes.kv_heads * sizes.head_width;
-  std::uint64_t kept = 2 * queries + 2 * keys;
-  if (sizes.has_output_gate) kept += 2 * queries;  // the gate, and what it gives
-  if (sizes.head_norm != HeadNorm::None) kept += queries + keys;
-  return number(kept);
+  std::uint64_t keys = keys_and_values(sizes);
+  std::uint64_t of_queries = 2 * queries;                // and their sums
+  if (sizes.has_output_gate) of_queries += 2 * queries;  // the gate, and what it gives
+  if (sizes.head_norm != HeadNorm::None) {
+    of_queries += queries;
+    keys += sizes.kv_heads * sizes.head_width;
+  }
+  KeptOfMixer kept;
+  kept.divided =
+      number(of_queries + (sizes.has_shared_kv ? 0 : keys) + sizes.output_groups.count * sizes.output_groups.rank);
+  kept.repeated = number(2 * sizes.q_rank + (sizes.has_shared_kv ? keys : 0));  // before and after the norm
+  if (const std::uint64_t rate = compression_of(sizes, mixer); rate > 0) {
+    // Numbers and their weights, and entries before and after their norms.
+    kept.repeated += number(2 * compressed_numbers(sizes, mixer)) + 2 * number(sizes.head_width) / number(rate);
+    const auto& indexer = sizes.indexer;
+    if (mixer == Mixer::CompressedSparse) {
+      kept.repeated += number(2 * indexed_numbers(sizes, mixer) + indexer.heads * indexer.width) +
+                       2 * number(indexer.width) / number(rate);
+    }
+  }
+  return kept;
+}
+
+KeptOfMixer kept_of(const DecoderSizes& sizes, Mixer mixer)
+{
+  if (mixer == Mixer::Latent) return kept_of_latent(sizes);
+  if (is_attention(mixer)) return kept_of_attention(sizes, mixer);
+  return {.divided = kept_of_recurrence(sizes, mixer)};
 }
 
 /// Numbers of a token, in units of `hidden`, that norms and the first product of a part read.
@@ -219,13 +323,11 @@ std::uint64_t units_of(const DecoderSizes& sizes, Mixer mixer)
     case Mixer::Mamba2:
       return sizes.mamba2.groups;
     default:
-      return sizes.kv_heads;
+      break;
   }
-}
-
-bool is_attention(Mixer mixer)
-{
-  return mixer == Mixer::Full || mixer == Mixer::Window || mixer == Mixer::Chunk;
+  const std::uint64_t groups = sizes.output_groups.count;
+  if (sizes.has_shared_kv) return groups > 0 ? groups : sizes.heads;  // each shard computes the keys
+  return groups > 0 ? std::gcd(sizes.kv_heads, groups) : sizes.kv_heads;
 }
 
 std::uint64_t norm_sums_of(const DecoderSizes& sizes)
@@ -287,7 +389,7 @@ std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, Mixer mixer)
               {.inputs = mamba.inner(), .outputs = hidden, .division = Division::Inputs, .has_bias = has_bias}};
     }
     default:
-      return products_of_attention(sizes);
+      return products_of_attention(sizes, mixer);
   }
 }
 
@@ -339,20 +441,68 @@ MixerCore core_of(const DecoderSizes& sizes, const DecoderBlock& block, std::uin
       core.query_width = sizes.latent.nope + sizes.latent.rope;
       core.value_width = sizes.latent.value;
       core.rotated = (sizes.heads + 1) * sizes.latent.rope;
-      core.normed = sizes.latent.q_rank + sizes.latent.kv_rank;
-      core.recurrence = seen_pairs(sizes, Mixer::Full, sequence) * number(sizes.indexer.heads * sizes.indexer.width);
+      core.normed = sizes.q_rank + sizes.latent.kv_rank;
       break;
-    default:
+    default: {
+      // Values that are keys, too, are turned back in the sums.
+      const std::uint64_t turned = (sizes.has_shared_kv ? 2 : 1) * sizes.heads + sizes.kv_heads;
       core.query_width = core.value_width = sizes.head_width;
-      core.rotated = (sizes.heads + sizes.kv_heads) * (sizes.rotated > 0 ? sizes.rotated : sizes.head_width);
-      if (sizes.head_norm != HeadNorm::None) core.normed = (sizes.heads + sizes.kv_heads) * sizes.head_width;
+      core.rotated = turned * (sizes.rotated > 0 ? sizes.rotated : sizes.head_width);
+      core.normed = sizes.q_rank + compressed_numbers(sizes, block.mixer) + indexed_numbers(sizes, block.mixer);
+      if (sizes.head_norm != HeadNorm::None) core.normed += (sizes.heads + sizes.kv_heads) * sizes.head_width;
       break;
+    }
   }
+  core.recurrence = scored_pairs(sizes, block.mixer, sequence) * number(sizes.indexer.heads * sizes.indexer.width);
   if (!block.rotates) core.rotated = 0;
   core.attention =
       seen_pairs(sizes, block.mixer, sequence) * number(sizes.heads * (core.query_width + core.value_width));
   return core;
 }
+
+HyperConnection connection_of_part(const DecoderSizes& sizes)
+{
+  const std::uint64_t streams = sizes.streams;
+  const std::uint64_t numbers = streams * sizes.hidden;
+  return {.inputs = numbers,
+          .outputs = streams * (streams + 2),  // of its input, of its output, and from each stream to each
+          .scales = 3,
+          .mixing = number(streams * numbers),
+          .kept_numbers = number(numbers + sizes.hidden)};  // the streams, and the output of the part
+}
+
+HyperConnection connection_of_head(const DecoderSizes& sizes)
+{
+  const std::uint64_t numbers = sizes.streams * sizes.hidden;
+  return {.inputs = numbers, .outputs = sizes.streams, .scales = 1, .kept_numbers = number(numbers)};
+}
+
+void add_connection(LayerSizes& layer, const HyperConnection& connection, const Workload& workload)
+{
+  constexpr double float32 = 4;
+  const double tokens = number(workload.micro_batch) * number(workload.sequence);
+  layer.parameters += connection.parameters();
+  layer.multiply_adds += tokens * (number(connection.inputs * connection.outputs) + connection.mixing);
+  layer.score_multiply_adds += tokens * connection.mixing;
+  // Weights before and after the function that makes them positive.
+  const double weights = 2 * float32 * number(connection.outputs);
+  const double kept = tokens * (size_of(workload.dtype) * connection.kept_numbers + weights);
+  layer.activations += kept;
+  layer.kept += kept;
+  // The product reads the streams in float32, and so is their gradient.
+  layer.passing = std::max(layer.passing, 2 * float32 * tokens * number(connection.inputs));
+}
+
+namespace {
+
+/// Adds its connection to a part of a block, which then reads and gives all streams.
+void connect(LayerSizes& part, const DecoderSizes& sizes, const Workload& workload)
+{
+  add_connection(part, connection_of_part(sizes), workload);
+  part.output *= number(sizes.streams);
+}
+
+}  // namespace
 
 LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload)
 {
@@ -383,19 +533,15 @@ LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const 
     constexpr double sum_of_exponentials = 4;
     scores = sum_of_exponentials * samples * number(sizes.heads) * sequence;
   } else if (has_scores && !is_recomputed) {
-    scores = (is_gpt ? 2 * z + 1 : z) * samples * number(sizes.heads) * sequence * sequence;
+    const double keys = number(keys_of_sample(sizes, mixer, workload.sequence));
+    scores = (is_gpt ? 2 * z + 1 : z) * samples * number(sizes.heads) * sequence * keys;
   }
-  KeptOfLatent kept;
-  if (mixer == Mixer::Latent) {
-    kept = kept_of_latent(sizes);
-  } else {
-    kept.divided = is_attention(mixer) ? kept_of_attention(sizes) : kept_of_recurrence(sizes, mixer);
-  }
+  const KeptOfMixer kept = kept_of(sizes, mixer);
   const double masks = is_gpt ? states : 0;
   const double divided = z * tokens * kept.divided + scores;
   part.activations = z * tokens * (kept_of_norms(sizes, norms) + kept.repeated) + divided + masks;
   part.output = z * states;
-  const KernelNeeds needs = is_attention(mixer)
+  const KernelNeeds needs = has_two_products(sizes, mixer)
                                 ? needs_of_attention(sizes, workload, part.activations, scores)
                                 : needs_of_products(sizes, workload, part.activations, number(weights_of(products)),
                                                     largest_of(products, tokens));
@@ -405,8 +551,9 @@ LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const 
                      .units = units_of(sizes, mixer),
                      .parameters = divided_parameters_of(products) + others.divided,
                      .activations = Bytes(divided),
-                     .products = is_attention(mixer) ? plain(products) : std::vector<MatrixProduct>{},
+                     .products = has_two_products(sizes, mixer) ? plain(products) : std::vector<MatrixProduct>{},
                      .norm_sums = norms * norm_sums_of(sizes)};
+  if (sizes.streams > 1) connect(part, sizes, workload);
   return part;
 }
 
@@ -455,6 +602,7 @@ LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block,
                      .activations = divided,
                      .products = network == FeedForward::Dense ? plain(products) : std::vector<MatrixProduct>{},
                      .norm_sums = norms * norm_sums_of(sizes)};
+  if (sizes.streams > 1) connect(part, sizes, workload);
   return part;
 }
 
@@ -462,6 +610,7 @@ std::uint64_t parameters_of_token(const DecoderSizes& sizes)
 {
   const Workload workload;
   std::uint64_t sum = sizes.vocabulary * sizes.hidden + isobar::parameters_of(sizes.norm) * sizes.hidden;
+  if (sizes.streams > 1) sum += connection_of_head(sizes).parameters();
   for (const auto& block : sizes.blocks) {
     if (block.mixer != Mixer::None) sum += mixer_of(sizes, block, workload).parameters;
     if (block.feed_forward == FeedForward::None) continue;
@@ -472,6 +621,11 @@ std::uint64_t parameters_of_token(const DecoderSizes& sizes)
     sum -= network.experts->parameters / network.experts->count * idle;
   }
   return sum;
+}
+
+double kept_states_of_mtp(const DecoderSizes& sizes)
+{
+  return 2 + 2 * number(sizes.streams);
 }
 
 KeptBytes kept_bytes(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload)
@@ -490,7 +644,7 @@ KeptBytes kept_bytes(const DecoderSizes& sizes, const DecoderLayer& layer, const
   const bool begins_block = layer.kind != Kind::FeedForward || block.mixer == Mixer::None;
   if (layer.block >= sizes.blocks.size() && begins_block) {
     const double tokens = number(workload.micro_batch) * number(workload.sequence);
-    kept.repeated += size_of(workload.dtype) * kept_states_of_mtp * tokens * number(sizes.hidden);
+    kept.repeated += size_of(workload.dtype) * kept_states_of_mtp(sizes) * tokens * number(sizes.hidden);
   }
   return kept;
 }

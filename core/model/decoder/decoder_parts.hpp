@@ -49,6 +49,28 @@ struct MixerCore {
 };
 MixerCore core_of(const DecoderSizes& sizes, const DecoderBlock& block, std::uint64_t sequence);
 
+/// What joins a part of a block to a residual of several streams: a manifold-constrained hyper-connection (Xie et al.
+/// 2025, arXiv 2512.24880) as DeepSeek-V4 has it (transformers 5.24.0, models/deepseek_v4/modeling_deepseek_v4.py).
+/// It is a product of all streams of a token, whose outputs are the weights with which the streams are added up and
+/// mixed. Adding up is no work, as in norms; it is bound by memory.
+struct HyperConnection {
+  std::uint64_t inputs = 0;   ///< numbers of all streams
+  std::uint64_t outputs = 0;  ///< weights of a token, each with a bias
+  std::uint64_t scales = 0;   ///< one of each kind of weights
+  double mixing = 0;          ///< multiply-adds of a token: streams with streams
+  double kept_numbers = 0;    ///< of a token, in the workload's dtype; weights in float32 come in addition
+
+  std::uint64_t parameters() const { return inputs * outputs + outputs + scales; }
+};
+
+/// Gives a part of a block its input and takes its output. Sizes have several streams.
+HyperConnection connection_of_part(const DecoderSizes& sizes);
+/// Adds streams up before the norm of the head, or of a block of multi-token prediction.
+HyperConnection connection_of_head(const DecoderSizes& sizes);
+
+/// Adds a connection to what computes its input or reads what it gives.
+void add_connection(LayerSizes& layer, const HyperConnection& connection, const Workload& workload);
+
 /// The mixer of a block as a layer of its own, "attention", and its feed-forward network, "mlp". The block has one.
 LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload);
 LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block, const Workload& workload);
@@ -57,9 +79,9 @@ LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block,
 /// Blocks of multi-token prediction do not count.
 std::uint64_t parameters_of_token(const DecoderSizes& sizes);
 
-/// States of tokens that a block of multi-token prediction keeps beyond those of its parts: both inputs of its first
-/// product, before and after their norms.
-inline constexpr double kept_states_of_mtp = 4;
+/// States of tokens that a block of multi-token prediction keeps beyond those of its parts: the embedding and each
+/// stream of the residual, before and after their norms.
+double kept_states_of_mtp(const DecoderSizes& sizes);
 
 /// Bytes of a block, or of its part, that are kept from forward until backward: on each of equal shards `repeated`, and
 /// a part of `divided`.

@@ -17,11 +17,13 @@ constexpr NameTable<Attention, 4> attentions = {{{Attention::Unfused, "unfused"}
 
 constexpr NameTable<Unit, 2> units = {{{Unit::Block, "block"}, {Unit::Operator, "operator"}}};
 
-constexpr NameTable<Mixer, 7> mixers = {{{Mixer::None, "none"},
+constexpr NameTable<Mixer, 9> mixers = {{{Mixer::None, "none"},
                                          {Mixer::Full, "full"},
                                          {Mixer::Window, "window"},
                                          {Mixer::Chunk, "chunk"},
                                          {Mixer::Latent, "latent"},
+                                         {Mixer::CompressedSparse, "compressed_sparse"},
+                                         {Mixer::HeavilyCompressed, "heavily_compressed"},
                                          {Mixer::DeltaNet, "delta_net"},
                                          {Mixer::Mamba2, "mamba2"}}};
 
@@ -38,11 +40,12 @@ constexpr NameTable<NormPlace, 4> norm_places = {{{NormPlace::Before, "before"},
                                                   {NormPlace::Both, "both"},
                                                   {NormPlace::Shared, "shared"}}};
 
-constexpr NameTable<HeadNorm, 5> head_norms = {{{HeadNorm::None, "none"},
+constexpr NameTable<HeadNorm, 6> head_norms = {{{HeadNorm::None, "none"},
                                                 {HeadNorm::Head, "head"},
                                                 {HeadNorm::EachHead, "each_head"},
                                                 {HeadNorm::AllHeads, "all_heads"},
-                                                {HeadNorm::Unweighted, "unweighted"}}};
+                                                {HeadNorm::Unweighted, "unweighted"},
+                                                {HeadNorm::WeightedKeys, "weighted_keys"}}};
 
 constexpr NameTable<Activation, 5> activations = {{{Activation::Silu, "silu"},
                                                    {Activation::Gelu, "gelu"},
@@ -67,6 +70,16 @@ double pairs_within(std::uint64_t reach, std::uint64_t sequence)
 {
   const auto most = static_cast<double>(std::min(reach, sequence));
   return static_cast<double>(sequence) * most - most * (most - 1) / 2;
+}
+
+/// The pairs of a token and one of the last `most` entries of `rate` tokens each that end with it or before it.
+double pairs_of_entries(std::uint64_t rate, std::uint64_t most, std::uint64_t sequence)
+{
+  // Tokens up to number q * rate - 1 see fewer than q entries, and those that follow see q.
+  const std::uint64_t entries = std::min(most, sequence / rate);
+  const auto q = static_cast<double>(entries);
+  const auto tokens = static_cast<double>(sequence + 1 - entries * rate);
+  return static_cast<double>(rate) * q * (q - 1) / 2 + q * tokens;
 }
 
 }  // namespace
@@ -276,6 +289,18 @@ std::size_t layers_of(const DecoderSizes& sizes)
   return layers;
 }
 
+std::uint64_t compression_of(const DecoderSizes& sizes, Mixer mixer)
+{
+  switch (mixer) {
+    case Mixer::CompressedSparse:
+      return sizes.compression.sparse;
+    case Mixer::HeavilyCompressed:
+      return sizes.compression.heavy;
+    default:
+      return 0;
+  }
+}
+
 double seen_pairs(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence)
 {
   switch (mixer) {
@@ -291,9 +316,26 @@ double seen_pairs(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence
     }
     case Mixer::Latent:
       return pairs_within(sizes.indexer.heads > 0 ? sizes.indexer.kept : sequence, sequence);
+    case Mixer::CompressedSparse:
+      return pairs_within(sizes.window, sequence) +
+             pairs_of_entries(sizes.compression.sparse, sizes.indexer.kept, sequence);
+    case Mixer::HeavilyCompressed:
+      return pairs_within(sizes.window, sequence) + pairs_of_entries(sizes.compression.heavy, sequence, sequence);
     default:
       return 0;
   }
+}
+
+double scored_pairs(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence)
+{
+  if (mixer == Mixer::CompressedSparse) return pairs_of_entries(sizes.compression.sparse, sequence, sequence);
+  return mixer == Mixer::Latent && sizes.indexer.heads > 0 ? pairs_within(sequence, sequence) : 0;
+}
+
+std::uint64_t keys_of_sample(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence)
+{
+  const std::uint64_t rate = compression_of(sizes, mixer);
+  return sequence + (rate > 0 ? sequence / rate : 0);
 }
 
 }  // namespace isobar

@@ -33,10 +33,16 @@ std::vector<std::string> unit_names();
 /// The part of a block in which tokens see those before them.
 enum class Mixer : std::uint8_t {
   None,
-  Full,      ///< attention to all tokens up to the own one, grouped-query
-  Window,    ///< likewise, to the last `window` of them
-  Chunk,     ///< likewise, to those of the own chunk of `chunk` tokens
-  Latent,    ///< multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); with an Indexer to some tokens only
+  Full,    ///< attention to all tokens up to the own one, grouped-query
+  Window,  ///< likewise, to the last `window` of them
+  Chunk,   ///< likewise, to those of the own chunk of `chunk` tokens
+  Latent,  ///< multi-head latent attention (DeepSeek-V2, arXiv 2405.04434); with an Indexer to some tokens only
+  /// Attention to the last `window` tokens, and to those entries that an indexer chooses. An entry is a weighted mean
+  /// of neighbouring tokens, whose weights a product makes: of twice CompressionSizes::sparse tokens, half of which are
+  /// in the next entry, too (DeepSeek-V4 report, section 2.3.1).
+  CompressedSparse,
+  /// Likewise, to all entries, each of CompressionSizes::heavy tokens of its own (section 2.3.2).
+  HeavilyCompressed,
   DeltaNet,  ///< gated delta rule after a short convolution (Yang et al. 2024, arXiv 2412.06464)
   Mamba2     ///< state-space duality (Dao and Gu 2024, arXiv 2405.21060)
 };
@@ -90,10 +96,11 @@ std::vector<std::string> norm_place_names();
 /// The normalization of queries and keys.
 enum class HeadNorm : std::uint8_t {
   None,
-  Head,       ///< of each head; all heads of queries, and all of keys, have the same weights
-  EachHead,   ///< of each head, by weights of its own
-  AllHeads,   ///< of all heads together
-  Unweighted  ///< of each head, without weights
+  Head,         ///< of each head; all heads of queries, and all of keys, have the same weights
+  EachHead,     ///< of each head, by weights of its own
+  AllHeads,     ///< of all heads together
+  Unweighted,   ///< of each head, without weights
+  WeightedKeys  ///< of each head; those of keys have the same weights, those of queries none
 };
 std::string_view name_of(HeadNorm norm);
 std::optional<HeadNorm> head_norm_from_name(std::string_view name);
@@ -137,7 +144,7 @@ std::vector<std::string> rope_scaling_names();
 
 /// Which products and convolutions add a bias.
 struct DecoderBiases {
-  bool qkv = false;      ///< of queries, keys and values; of latent attention, of the products that compress them
+  bool qkv = false;      ///< of queries, keys and values; where a product compresses them, of that one
   bool output = false;   ///< of attention
   bool mlp = false;      ///< of dense feed-forward networks and shared experts
   bool experts = false;  ///< of routed ones
@@ -148,20 +155,32 @@ struct DecoderBiases {
   bool operator==(const DecoderBiases&) const = default;
 };
 
-/// Keys and values, and perhaps queries, are compressed to vectors that all heads share.
+/// Keys and values are compressed to vectors that all heads share.
 struct LatentSizes {
-  std::uint64_t q_rank = 0;   ///< of queries; 0: they are not compressed
   std::uint64_t kv_rank = 0;  ///< of keys and values
   std::uint64_t nope = 0;     ///< numbers of a head's query and key without positions
   std::uint64_t rope = 0;     ///< with rotary positions; all heads share those of a key
   std::uint64_t value = 0;    ///< numbers of a head's value
 };
 
-/// Chooses the tokens that latent attention sees (DeepSeek sparse attention): it scores all of them.
+/// Chooses the tokens that latent attention sees (DeepSeek sparse attention), or the entries of compressed sparse
+/// attention: it scores all of them.
 struct IndexerSizes {
   std::uint64_t heads = 0;  ///< 0: none, and attention sees all tokens
   std::uint64_t width = 0;
-  std::uint64_t kept = 0;  ///< tokens that each token sees, at most
+  std::uint64_t kept = 0;  ///< tokens or entries that each token sees, at most
+};
+
+/// How many tokens give an entry of compressed attention.
+struct CompressionSizes {
+  std::uint64_t sparse = 0;  ///< of Mixer::CompressedSparse
+  std::uint64_t heavy = 0;   ///< of Mixer::HeavilyCompressed
+};
+
+/// The heads' outputs are compressed in equal groups, each by a product of its own, before the output's product.
+struct OutputGroups {
+  std::uint64_t count = 0;  ///< divides the heads; 0: outputs are not compressed
+  std::uint64_t rank = 0;   ///< numbers of a group then
 };
 
 struct DeltaNetSizes {
@@ -223,6 +242,10 @@ struct DecoderSizes {
   HeadNorm head_norm = HeadNorm::None;
   bool has_output_gate = false;  ///< as many numbers as queries scale what heads give
   bool has_sinks = false;        ///< a learned logit of each head that takes part in its softmax
+  bool has_shared_kv = false;    ///< the keys of the only head of keys are its values, too; latent attention aside
+  std::uint64_t q_rank = 0;      ///< width of compressed queries, of latent attention too; 0: they are not compressed
+  OutputGroups output_groups = {};
+  CompressionSizes compression = {};
   LatentSizes latent = {};
   IndexerSizes indexer = {};
   DeltaNetSizes delta_net = {};
@@ -236,6 +259,10 @@ struct DecoderSizes {
   Norm norm = Norm::Rms;
   NormPlace norm_place = NormPlace::Before;
   bool is_parallel = false;  ///< mixer and feed-forward network read the same residual
+  /// Of `hidden` numbers each, of which the residual consists. With several, a hyper-connection makes the input of each
+  /// part of a block of them, and mixes them with its output (Zhu et al. 2024, arXiv 2409.19606; Xie et al. 2025, arXiv
+  /// 2512.24880); another one makes the input of the head's norm.
+  std::uint64_t streams = 1;
   DecoderBiases biases = {};
   // Blocks after the last one that predict tokens further ahead (DeepSeek-V3, arXiv 2412.19437, section 2.2)
   std::vector<DecoderBlock> mtp_blocks = {};
@@ -273,7 +300,15 @@ const DecoderBlock& decoder_block(const DecoderSizes& sizes, std::uint64_t block
 /// How many layers it has.
 std::size_t layers_of(const DecoderSizes& sizes);
 
-/// The pairs of a token and one that it sees in a sample of `sequence` tokens: a mixer without attention has none.
+/// How many tokens give an entry of the mixer; 0: it has no entries.
+std::uint64_t compression_of(const DecoderSizes& sizes, Mixer mixer);
+
+/// The pairs of a token and a token or entry that it sees in a sample of `sequence` tokens: a mixer without attention
+/// has none. An entry is seen from its last token on.
 double seen_pairs(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence);
+/// Likewise, the pairs of a token and a token or entry that an indexer scores for it; 0 without one.
+double scored_pairs(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence);
+/// The tokens and entries of a sample, seen or not.
+std::uint64_t keys_of_sample(const DecoderSizes& sizes, Mixer mixer, std::uint64_t sequence);
 
 }  // namespace isobar

@@ -272,7 +272,8 @@ class LatentAttention final : public AnyAttention {
   LatentAttention(const LayerSetup& setup, const DecoderSizes& sizes, const DecoderBlock& block)
       : AnyAttention(setup, sizes, block), heads_(own_of(sizes.heads)), sizes_(sizes.latent)
   {
-    const auto& [q_rank, kv_rank, nope, rope, value] = sizes.latent;
+    const auto& [kv_rank, nope, rope, value] = sizes.latent;
+    const std::uint64_t q_rank = sizes.q_rank;
     const std::uint64_t queries = sizes.heads * (nope + rope);
     const auto compressing = [&](const std::string& name, std::uint64_t to) {
       return sizes.biases.qkv ? add_linear(name, sizes.hidden, to) : add_linear_without_bias(name, sizes.hidden, to);
@@ -351,7 +352,7 @@ std::size_t parameters_of_mixer(const DecoderSizes& sizes, const DecoderBlock& b
   const std::size_t of_output = sizes.biases.output ? 2 : 1;
   const std::size_t of_product = sizes.biases.qkv ? 2 : 1;
   if (block.mixer == Mixer::Latent) {
-    const std::size_t of_queries = sizes.latent.q_rank > 0 ? of_product + 2 : 1;
+    const std::size_t of_queries = sizes.q_rank > 0 ? of_product + 2 : 1;
     return norms + of_queries + of_product + 2 + of_output;
   }
   const std::size_t products = has_joint_product(sizes, block) ? 1 : 3;

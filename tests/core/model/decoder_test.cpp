@@ -3,6 +3,7 @@
 #include "core/model/decoder/decoder_parts.hpp"
 #include "core/model/differences.hpp"
 #include "core/model/models.hpp"
+#include "core/model/split_text.hpp"
 #include "core/model/workload.hpp"
 
 #include <fmt/format.h>
@@ -48,6 +49,33 @@ const std::string latent =
     "v_head_dim: 12\n"
     "intermediate: 96\n"
     "sequence: 32\n";
+
+/// Two layers of each kind of attention that DeepSeek-V4 has, in samples that no rate divides.
+const std::string compressed =
+    "model: decoder\n"
+    "layers: 6\n"
+    "hidden: 64\n"
+    "vocabulary: 1000\n"
+    "layer_types: [window, compressed_sparse, heavily_compressed]\n"
+    "heads: 8\n"
+    "kv_heads: 1\n"
+    "head_dim: 16\n"
+    "sliding_window: 6\n"
+    "qk_norm: weighted_keys\n"
+    "attention_sinks: true\n"
+    "shared_kv: true\n"
+    "q_lora_rank: 24\n"
+    "o_groups: 4\n"
+    "o_lora_rank: 12\n"
+    "compress_rate_csa: 4\n"
+    "compress_rate_hca: 8\n"
+    "index_n_heads: 2\n"
+    "index_head_dim: 10\n"
+    "index_topk: 3\n"
+    "intermediate: 96\n"
+    "sequence: 35\n"
+    "micro_batch: 2\n"
+    "dtype: bf16\n";
 
 const std::string mixture =
     "model: decoder\n"
@@ -196,6 +224,130 @@ TEST(Decoder, ScoresAllTokensInItsIndexer)
   EXPECT_EQ(sparse.forward - sparse.backward_weight, Flops(2 * seen * 8 * 24 + 2.0 * 32 * 33 / 2 * 2 * 8));
 }
 
+TEST(Decoder, CompressesQueriesAndOutputsOfHeadsThatShareKeys)
+{
+  const auto workload = workload_of(compressed, {{"unit", "operator"}});
+  const Layer& window = layer_of(workload, "block0.attention");
+  const std::uint64_t undivided = 64 * 24 + 64 * 16;                     // queries, and keys that are values
+  const std::uint64_t divided = 24 * 128 + 4 * 32 * 12 + 48 * 64;        // queries, groups of outputs, and the output
+  EXPECT_EQ(window.parameters, undivided + divided + 24 + 16 + 8 + 64);  // norms of queries and keys, sinks
+  const double tokens = 2 * 35;
+  double seen = 0;
+  for (int token = 1; token <= 35; ++token) seen += std::min(token, 6);
+  EXPECT_EQ(window.backward_weight, Flops(2 * tokens * static_cast<double>(undivided + divided)));
+  EXPECT_EQ(window.forward - window.backward_weight, Flops(2 * 2 * seen * 8 * 32));
+  ASSERT_TRUE(window.split);
+  EXPECT_EQ(window.split->units, 4U);  // groups of outputs
+  EXPECT_EQ(window.split->parameters, divided + 8);
+  EXPECT_TRUE(window.split->products.empty());
+  // Queries before and after their norm and their sums, groups of outputs; a number of each head.
+  const double of_heads = 2 * tokens * (3 * 128 + 4 * 12) + 4 * tokens * 8;
+  EXPECT_EQ(window.split->activations, Bytes(of_heads));
+  // The layer's input, its norm; compressed queries and keys, before and after their norms.
+  EXPECT_EQ(window.activations, Bytes(2 * tokens * (2 * 64 + 2 * 24 + 2 * 16) + of_heads));
+  const Layer& whole = layer_of(
+      workload_of(without(without(compressed, "o_lora_rank"), "o_groups"), {{"unit", "operator"}}), "block0.attention");
+  EXPECT_EQ(whole.parameters, window.parameters - 4 * 32 * 12 - 48 * 64 + 128 * 64);
+  EXPECT_EQ(whole.split->units, 8U);
+}
+
+TEST(Decoder, SeesEntriesOfSeveralTokens)
+{
+  const auto workload = workload_of(compressed, {{"unit", "operator"}});
+  const Layer& window = layer_of(workload, "block0.attention");
+  const Layer& sparse = layer_of(workload, "block1.attention");
+  const Layer& heavy = layer_of(workload, "block2.attention");
+  EXPECT_EQ(heavy.parameters - window.parameters, 64U * 32 + 8 * 16 + 16);
+  EXPECT_EQ(sparse.parameters - window.parameters, 64U * 64 + 4 * 32 + 16 + (64 * 40 + 4 * 20 + 10) + 24 * 20 + 64 * 2);
+  double of_heavy = 0, of_sparse = 0, scored = 0;
+  for (int token = 1; token <= 35; ++token) {
+    of_heavy += token / 8;
+    of_sparse += std::min(token / 4, 3);
+    scored += token / 4;
+  }
+  const auto of_pairs = [](const Layer& layer) { return layer.forward - layer.backward_weight; };
+  EXPECT_EQ(of_pairs(heavy) - of_pairs(window), Flops(2 * 2 * of_heavy * 8 * 32));
+  EXPECT_EQ(of_pairs(sparse) - of_pairs(window), Flops(2 * 2 * (of_sparse * 8 * 32 + scored * 2 * 10)));
+  // Numbers and weights of entries, and entries before and after their norms.
+  const double tokens = 2 * 35;
+  EXPECT_DOUBLE_EQ((heavy.activations - window.activations).value, 2 * tokens * (2 * 16 + 2 * 16 / 8.0));
+  EXPECT_DOUBLE_EQ((sparse.activations - window.activations).value,
+                   2 * tokens * (4 * 16 + 2 * 16 / 4.0 + 4 * 10 + 2 * 10 + 2 * 10 / 4.0));
+  EXPECT_EQ(sparse.split->parameters, window.split->parameters);
+  // Unfused attention keeps a score of each token and entry.
+  const auto unfused = workload_of(compressed, {{"unit", "operator"}, {"attention", "unfused"}});
+  const double scores = (layer_of(unfused, "block2.attention").activations - heavy.activations).value;
+  EXPECT_DOUBLE_EQ(scores, 2 * tokens * 8 * (35 + 4) - 4 * tokens * 8);
+}
+
+RC_GTEST_PROP(Decoder, CountsEveryPairOfATokenAndAnEntry, ())
+{
+  DecoderSizes sizes;
+  sizes.window = *rc::gen::inRange<std::uint64_t>(1, 50);
+  sizes.compression = {*rc::gen::inRange<std::uint64_t>(1, 20), *rc::gen::inRange<std::uint64_t>(1, 20)};
+  sizes.indexer.kept = *rc::gen::inRange<std::uint64_t>(1, 30);
+  const auto sequence = *rc::gen::inRange<std::uint64_t>(1, 200);
+  std::uint64_t sparse = 0, heavy = 0, scored = 0;
+  for (std::uint64_t token = 1; token <= sequence; ++token) {
+    const std::uint64_t entries = token / sizes.compression.sparse;
+    sparse += std::min(token, sizes.window) + std::min(entries, sizes.indexer.kept);
+    heavy += std::min(token, sizes.window) + token / sizes.compression.heavy;
+    scored += entries;
+  }
+  RC_ASSERT(seen_pairs(sizes, Mixer::CompressedSparse, sequence) == static_cast<double>(sparse));
+  RC_ASSERT(seen_pairs(sizes, Mixer::HeavilyCompressed, sequence) == static_cast<double>(heavy));
+  RC_ASSERT(scored_pairs(sizes, Mixer::CompressedSparse, sequence) == static_cast<double>(scored));
+  RC_ASSERT(scored_pairs(sizes, Mixer::HeavilyCompressed, sequence) == 0);
+}
+
+TEST(Decoder, HasResidualsOfSeveralStreams)
+{
+  const auto one = workload_of(dense, {{"unit", "operator"}});
+  const auto four = workload_of(dense, {{"unit", "operator"}, {"hc_mult", "4"}});
+  ASSERT_EQ(four.layers.size(), one.layers.size());
+  const double tokens = 3 * 32;
+  for (std::size_t i = 1; i + 1 < one.layers.size(); ++i) {
+    const Layer& plain = one.layers[i];
+    const Layer& mixed = four.layers[i];
+    EXPECT_EQ(mixed.parameters - plain.parameters, 24U * 4 * 64 + 24 + 3) << plain.name;
+    EXPECT_EQ(mixed.output, 4 * plain.output);  // what crosses a cut
+    EXPECT_EQ(mixed.gradient, 4 * plain.gradient);
+    EXPECT_EQ(mixed.backward_weight - plain.backward_weight, Flops(2 * tokens * 24 * 4 * 64));
+    EXPECT_EQ(mixed.forward - plain.forward, Flops(2 * tokens * (24 * 4 * 64 + 4 * 4 * 64)));
+    // Streams and the part's output in 16 bits, and weights before and after their function in float32.
+    EXPECT_EQ(mixed.activations - plain.activations, Bytes(tokens * (2 * 5 * 64 + 8 * 24)));
+    EXPECT_GT(mixed.workspace + mixed.activations, plain.workspace + plain.activations);
+  }
+  EXPECT_EQ(four.layers.front().output, one.layers.front().output);  // all streams are the embedding
+  const Layer& plain = one.layers.back();
+  const Layer& head = four.layers.back();
+  EXPECT_EQ(head.parameters - plain.parameters, 4U * 4 * 64 + 4 + 1);
+  EXPECT_EQ(head.forward - plain.forward, Flops(2 * tokens * 4 * 4 * 64));
+  EXPECT_EQ(head.activations - plain.activations, Bytes(tokens * (2 * 4 * 64 + 8 * 4)));
+  for (const auto& layer : four.layers) EXPECT_FALSE(layer.split) << layer.name;
+  EXPECT_EQ(why_whole(four), "hyper-connections (hc_mult) read all streams");
+  EXPECT_EQ(why_whole(one), "a gpt or llama needs unit: operator");
+  const auto blocks = workload_of(dense, {{"hc_mult", "4"}});
+  EXPECT_EQ(all_parameters(blocks), all_parameters(four));
+  EXPECT_EQ(layer_of(blocks, "block0").output, layer_of(four, "block0.mlp").output);
+}
+
+// DeepSeek-V4's own code has a product of each stream, one of the embedding, and a collapse of its own.
+TEST(Decoder, PredictsFurtherFromAllStreams)
+{
+  const WorkloadSettings further = {{"unit", "operator"}, {"hc_mult", "4"}, {"mtp_layers", "1"}};
+  const auto workload = workload_of(dense, further);
+  const auto without_mtp = workload_of(dense, {{"unit", "operator"}, {"hc_mult", "4"}});
+  const Layer& last = layer_of(workload, "block3.attention");
+  const Layer& first = layer_of(workload, "mtp0.attention");
+  const double tokens = 3 * 32;
+  EXPECT_EQ(first.parameters - last.parameters, 2U * 64 * 64 + 3 * 64 + 4 * 4 * 64 + 4 + 1);
+  EXPECT_EQ(first.forward - last.forward, Flops(2 * tokens * 5 * 64 * 64));
+  EXPECT_EQ(first.activations - last.activations, Bytes(2 * tokens * (2 + 2 * 4) * 64));
+  EXPECT_EQ(first.output, 2 * last.output);
+  EXPECT_EQ(workload.layers.back().forward, 2 * without_mtp.layers.back().forward);
+}
+
 TEST(Decoder, HasRecurrentLayers)
 {
   const std::string text =
@@ -302,7 +454,7 @@ TEST(Decoder, CountsTheBiasesThatAFileNames)
 
 TEST(Decoder, KeepsAnotherMicroBatch)
 {
-  for (const auto& text : {dense, latent, mixture}) {
+  for (const auto& text : {dense, latent, mixture, compressed + "hc_mult: 2\n"}) {
     const auto workload = workload_of(text);
     const auto other = with_micro_batch(workload, 6);
     EXPECT_EQ(workload_to_json(other), workload_to_json(workload_of(text, {{"micro_batch", "6"}})));
@@ -340,15 +492,19 @@ TEST(Decoder, NamesTheLineAndTheKeyOfEachFault)
     return what.substr(std::min(what.size(), place.size()));
   };
   EXPECT_EQ(fault(dense, "layer_types: [full, windows]"),
-            "layer_types: \"windows\" is no entry; write none, full, window, chunk, latent, delta_net, mamba2, or "
+            "layer_types: \"windows\" is no entry; write none, full, window, chunk, latent, compressed_sparse, "
+            "heavily_compressed, delta_net, mamba2, or "
             "several at once as mamba2*3");
   EXPECT_EQ(fault(dense, "layer_types: [full*5]"), "layer_types: lists more than the 4 layers; write at most as many");
   EXPECT_EQ(fault(dense, "layer_types: [full*0]"),
-            "layer_types: \"full*0\" is no entry; write none, full, window, chunk, latent, delta_net, mamba2, or "
+            "layer_types: \"full*0\" is no entry; write none, full, window, chunk, latent, compressed_sparse, "
+            "heavily_compressed, delta_net, mamba2, or "
             "several at once as mamba2*3");
   EXPECT_EQ(fault(dense, "layer_types: []"),
-            "layer_types: is empty; write a list of none, full, window, chunk, latent, delta_net, mamba2");
-  EXPECT_EQ(fault(dense, "sliding_window: 8"), "sliding_window: goes with layer type window; leave it out");
+            "layer_types: is empty; write a list of none, full, window, chunk, latent, compressed_sparse, "
+            "heavily_compressed, delta_net, mamba2");
+  EXPECT_EQ(fault(dense, "sliding_window: 8"),
+            "sliding_window: goes with layer types window, compressed_sparse and heavily_compressed; leave it out");
   EXPECT_EQ(fault(dense, "v_head_dim: 8"), "v_head_dim: goes with layer type latent; leave it out");
   EXPECT_EQ(fault(dense, "experts: 8\nmlp_layer_types: [dense]").substr(0, 60),
             "experts: goes with mlp layer type experts; leave it out");
@@ -364,8 +520,10 @@ TEST(Decoder, NamesTheLineAndTheKeyOfEachFault)
   EXPECT_EQ(fault(dense, "zero_centered_gamma: true\nnorm: layer"),
             "zero_centered_gamma: goes with norm: rms; leave it out");
   EXPECT_EQ(fault(dense, "attn_logit_softcapping: 0"), "attn_logit_softcapping: is 0; write a positive number");
-  EXPECT_EQ(fault(latent, "query_pre_attn_scalar: 4"),
-            "query_pre_attn_scalar: goes with layer types full, window and chunk; leave it out");
+  EXPECT_EQ(
+      fault(latent, "query_pre_attn_scalar: 4"),
+      "query_pre_attn_scalar: goes with layer types full, window, chunk, compressed_sparse and heavily_compressed; "
+      "leave it out");
   EXPECT_EQ(fault(dense, "norm_place: shared"), "norm_place: shared goes with parallel: true; write that, or before");
   EXPECT_EQ(fault(dense, "biases: [qkv, all]"),
             "biases: \"all\" is none; write a list of qkv, output, mlp, experts, router, convolution, mamba");
@@ -381,6 +539,25 @@ TEST(Decoder, NamesTheLineAndTheKeyOfEachFault)
             "top_k: 17 is more than the 16 experts; write at most as many");
   EXPECT_EQ(fault(without(latent, "q_lora_rank"), "index_n_heads: 2\nindex_head_dim: 8\nindex_topk: 4"),
             "index_n_heads: an indexer reads compressed queries; write q_lora_rank");
+  EXPECT_EQ(fault_of(dense + "o_groups: 4\n"),
+            "decoder.yaml:1: o_lora_rank: missing; write a whole number from 1 to 1048576");
+  EXPECT_EQ(fault(dense, "o_lora_rank: 4"), "o_lora_rank: goes with o_groups; leave it out");
+  EXPECT_EQ(fault(dense, "o_groups: 3\no_lora_rank: 4"), "o_groups: 3 does not divide heads, 8; write a divisor of it");
+  EXPECT_EQ(fault(dense, "compress_rate_csa: 4"),
+            "compress_rate_csa: goes with layer type compressed_sparse; leave it out");
+  EXPECT_EQ(fault(dense, "index_n_heads: 4"),
+            "index_n_heads: goes with layer types latent and compressed_sparse; leave it out");
+  EXPECT_EQ(fault(without(compressed, "kv_heads"), "kv_heads: 2"),
+            "kv_heads: 2; shared_kv: true is of one head of keys, so write 1");
+  EXPECT_EQ(fault(without(compressed, "shared_kv"), "shared_kv: false"),
+            "shared_kv: entries of compressed layers are keys and values at once; write true");
+  EXPECT_EQ(fault_of(without(compressed, "q_lora_rank")),
+            "decoder.yaml:17: index_n_heads: an indexer reads compressed queries; write q_lora_rank");
+  EXPECT_EQ(fault_of(without(compressed, "index_n_heads")),
+            "decoder.yaml:1: index_n_heads: missing; write a whole number from 1 to 1048576");
+  EXPECT_EQ(fault(dense, "hc_mult: 2\nparallel: true"),
+            "hc_mult: several streams go with norm_place: before and parallel: false; write these");
+  EXPECT_EQ(fault(dense, "hc_mult: 17"), "hc_mult: \"17\" is out of range; write a whole number from 1 to 16");
   EXPECT_EQ(fault(without(dense, "kv_heads"), "kv_heads: 3"),
             "kv_heads: 3 does not divide heads, 8; write a divisor of it");
   EXPECT_EQ(fault(without(dense, "layers"), "layers: 10001").substr(0, 40),
