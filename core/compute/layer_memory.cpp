@@ -38,6 +38,7 @@ Bytes all_activations(const TransformerLayer& layer, const Workload& workload, c
   // Of each norm its input and its output, and masks of dropouts.
   double repeated = numbers * (2 * z * layer.norms + mask * layer.residuals);
   if (layer.looked_up > 0) repeated += numbers * mask;
+  if (layer.connections > 0) repeated += numbers * z * layer.streams;
   double divided = layer.tokens * (layer.kept_heads + (layer.is_gated ? 3 : 2) * layer.inner) * z;
   if (layer.attention == Attention::Unfused) divided += layer.scores * (z + mask * (1 + z));
   if (layer.attention == Attention::Fused && layer.scores > 0) {
@@ -217,7 +218,7 @@ LayerMemory layer_memory(const Workload& workload, std::size_t layer, const Fram
     const auto [first, last] = block_of(workload, layer);
     bool repeats_block = true;
     for (std::size_t each = first; each <= last; ++each) repeats_block = repeats_block && is_recomputed(workload, each);
-    const double input = of_layer.tokens * of_layer.hidden * size_of(workload.dtype);
+    const double input = of_layer.tokens * of_layer.hidden * of_layer.streams * size_of(workload.dtype);
     const bool has_input = !repeats_block || layer == first || begins_stage;
     const Bytes all = all_of(layer, of_layer);
     if (has_input) memory.kept = std::min(all, Bytes(input / (division.divides_sequence ? shards : 1)));

@@ -135,6 +135,8 @@ class Pricing {
     const double repeated = numbers / repeats_;
     Seconds total = layer_.norms * bound(norm_cost, repeated, pass);
     total += layer_.residuals * bound(residual(), repeated, pass);
+    const double streams = repeated * layer_.streams * layer_.connections;  // normed, added up and mixed
+    total += bound(norm_cost, streams, pass) + bound(residual(), streams, pass);
     total += bound(activation(), layer_.tokens * layer_.inner / shards_, pass);
     total += bound(rotation_cost, layer_.tokens * layer_.rotated / shards_, pass);
     total += bound(norm_cost, layer_.tokens * layer_.normed_heads / shards_, pass);
@@ -586,11 +588,16 @@ double parameters_of_shard(const Workload& workload, std::size_t layer, std::siz
 {
   const auto of_layer = transformer_layer(workload, layer, shards, framework);
   const auto t = static_cast<double>(shards);
-  const bool has_table = of_layer.looked_up > 0 || of_layer.vocabulary > 0;  // which a framework may pad
-  if (std::holds_alternative<DecoderSizes>(workload.model) && !has_table) {
+  if (const auto* decoder = std::get_if<DecoderSizes>(&workload.model)) {
     const Layer& own = workload.layers[layer];
-    const auto divided = static_cast<double>(own.split ? own.split->parameters : 0);
-    return static_cast<double>(own.parameters) - divided * (1 - 1 / t);
+    auto divided = static_cast<double>(own.split ? own.split->parameters : 0);
+    const double table = std::max(of_layer.divided_table, of_layer.vocabulary * of_layer.hidden);
+    double padding = 0;
+    if (table > 0 && !of_layer.has_tied_head) {
+      padding = table - static_cast<double>(decoder->vocabulary * decoder->hidden);
+      divided = table;
+    }
+    return static_cast<double>(own.parameters) + padding - divided * (1 - 1 / t);
   }
   double count = of_layer.looked_up - of_layer.divided_table * (1 - 1 / t);
   for (const auto& linear : of_layer.linears) {

@@ -53,11 +53,13 @@ class Builder {
     add_part(1);
     layer_.host_share += attention_share;
   }
-  void scores(Attention how, double heads, double width)
+  void scores(Attention how, double heads, double width) { scores(how, heads, width, sequence_); }
+  /// Of each token with `keys` ones.
+  void scores(Attention how, double heads, double width, double keys)
   {
     layer_.attention = how;
     layer_.heads = heads;
-    layer_.scores = samples_ * heads * sequence_ * sequence_;
+    layer_.scores = samples_ * heads * sequence_ * keys;
     layer_.width = width;
   }
   /// Adds what surrounds a part of a block.
@@ -131,10 +133,7 @@ class DecoderOperators {
     if (has_mixer) add_mixer(block);
     if (has_feed_forward) add_feed_forward(block);
     const bool begins_block = has_mixer || block.mixer == Mixer::None;
-    if (predicts_further && begins_block) {  // the product of a state and an embedding, and their norms
-      layer_.linears.push_back({layer_.tokens, 2 * layer_.hidden, layer_.hidden, false, false, false});
-      layer_.norms += 3;
-    }
+    if (predicts_further && begins_block) add_product_of_mtp();
     return layer_;
   }
 
@@ -151,11 +150,43 @@ class DecoderOperators {
     layer_.vocabulary = vocabulary;
     layer_.has_tied_head = sizes_.tied;
     layer_.host_share = 1;
+    if (sizes_.streams > 1) add_connection(decoder::connection_of_head(sizes_));
     return layer_;
   }
 
  private:
-  void add(const std::vector<decoder::DecoderProduct>& products, bool keeps_last_input)
+  /// The product of a state and an embedding, and their norms. Of several streams, each has a product, and the
+  /// embedding one for all.
+  void add_product_of_mtp()
+  {
+    const double hidden = layer_.hidden;
+    const auto streams = number(sizes_.streams);
+    if (sizes_.streams == 1) {
+      layer_.linears.push_back({layer_.tokens, 2 * hidden, hidden, false, false, false});
+    } else {
+      layer_.linears.push_back({layer_.tokens, hidden, hidden, false, false, false});
+      layer_.linears.push_back({streams * layer_.tokens, hidden, hidden, false, false, false});
+    }
+    layer_.norms += 2 + streams;
+  }
+
+  /// A product in float32 of all streams, which others keep, and what reads and writes them.
+  void add_connection(const decoder::HyperConnection& connection)
+  {
+    layer_.linears.push_back({.rows = layer_.tokens,
+                              .inputs = number(connection.inputs),
+                              .outputs = number(connection.outputs),
+                              .is_divided = false,
+                              .is_quantized = false,
+                              .shares_input = true});
+    layer_.recurrence += Flops(2 * layer_.tokens * connection.mixing);
+    layer_.streams = number(sizes_.streams);
+    layer_.connections += 1;
+    layer_.host_share += small_share;
+  }
+
+  /// `kept`: the product of those whose input others keep; as many as there are for none.
+  void add(const std::vector<decoder::DecoderProduct>& products, std::size_t kept)
   {
     using Division = decoder::DecoderProduct::Division;
     bool reads_state = false;
@@ -164,10 +195,11 @@ class DecoderOperators {
       auto& linear = layer_.linears.emplace_back(TransformerLayer::Linear{
           rows, number(product.inputs), number(product.outputs), product.division == Division::Inputs, product.has_bias,
           product.division != Division::None, number(product.matrices)});
-      linear.is_grouped = product.matrices > 1;
+      linear.is_grouped = product.is_routed && product.matrices > 1;
       linear.is_quantized = product.is_quantized;
-      const bool is_of_state = !linear.divides_inputs && !product.is_routed && product.inputs == sizes_.hidden;
-      linear.shares_input = (is_of_state && reads_state) || (keeps_last_input && &product == &products.back());
+      const bool is_of_state =
+          !linear.divides_inputs && !product.is_routed && product.matrices == 1 && product.inputs == sizes_.hidden;
+      linear.shares_input = (is_of_state && reads_state) || &product == products.data() + kept;
       reads_state = reads_state || is_of_state;
       if (linear.is_grouped) divide(linear);
     }
@@ -183,29 +215,34 @@ class DecoderOperators {
 
   void add_mixer(const DecoderBlock& block)
   {
-    const bool has_scores = block.mixer != Mixer::DeltaNet && block.mixer != Mixer::Mamba2;
-    add(decoder::products_of(sizes_, block.mixer), has_scores);
     const auto core = decoder::core_of(sizes_, block, sequence_);
-    const double pairs = builder_.sequence() * builder_.sequence();
+    const auto products = decoder::products_of(sizes_, block.mixer);
+    const bool has_groups = block.mixer != Mixer::Latent && sizes_.output_groups.count > 0;
+    // Attention keeps its sums, which the products of the output read.
+    add(products, core.query_width > 0 ? products.size() - (has_groups ? 2 : 1) : products.size());
+    const auto keys_of_all = number(keys_of_sample(sizes_, block.mixer, sequence_));
     layer_.rotated = number(core.rotated);
     if (core.query_width > 0) {
       const std::uint64_t widths = core.query_width + core.value_width;
-      builder_.scores(sizes_.attention, number(sizes_.heads), number(widths) / 2);
+      builder_.scores(sizes_.attention, number(sizes_.heads), number(widths) / 2, keys_of_all);
       layer_.is_causal = true;
-      layer_.seen =
-          sizes_.model == DecoderModel::Decoder ? seen_pairs(sizes_, block.mixer, sequence_) / pairs : causal_part;
+      layer_.seen = sizes_.model == DecoderModel::Decoder
+                        ? seen_pairs(sizes_, block.mixer, sequence_) / (builder_.sequence() * keys_of_all)
+                        : causal_part;
       const std::uint64_t keys = block.mixer == Mixer::Latent ? sizes_.heads : sizes_.kv_heads;
       layer_.kept_heads = number((sizes_.heads + keys) * widths);
     }
-    layer_.recurrence = Flops(2 * builder_.samples() * core.recurrence);
+    layer_.recurrence += Flops(2 * builder_.samples() * core.recurrence);
     layer_.normed_heads = number(core.normed);
     builder_.add_part(number(decoder::norms_of_mixer(sizes_)));
     layer_.host_share += attention_share;
+    if (sizes_.streams > 1) add_connection(decoder::connection_of_part(sizes_));
   }
 
   void add_feed_forward(const DecoderBlock& block)
   {
-    add(decoder::products_of(sizes_, block.feed_forward), false);
+    const auto products = decoder::products_of(sizes_, block.feed_forward);
+    add(products, products.size());
     layer_.is_gated = sizes_.is_gated;
     if (block.feed_forward == FeedForward::Experts) {
       const ExpertSizes& experts = sizes_.experts;
@@ -218,6 +255,7 @@ class DecoderOperators {
       layer_.host_share += feed_forward_share;
     }
     builder_.add_part(number(decoder::norms_of_feed_forward(sizes_)));
+    if (sizes_.streams > 1) add_connection(decoder::connection_of_part(sizes_));
   }
 
   static constexpr double causal_part = 0.5;

@@ -39,12 +39,15 @@ struct TransformerLayer {
   bool is_causal = false;
   double rotated = 0;  ///< numbers of a token that rotary positions turn
   /// Work beside attention on scores and products with parameters, which shards divide: a delta net's and Mamba-2's
-  /// recurrence and convolution, an indexer's scores. It runs at the rate of fused attention.
+  /// recurrence and convolution, an indexer's scores, streams mixed with
+  /// streams. It runs at the rate of fused attention.
   Flops recurrence = {};
   // Memory-bound
   double norms = 0;         ///< of `hidden` numbers of each token
   double normed_heads = 0;  ///< numbers of a token in norms that shards divide
   double residuals = 0;
+  double streams = 1;        ///< of `hidden` numbers, of which the residual consists
+  double connections = 0;    ///< hyper-connections, which read and write all streams
   double inner = 0;          ///< numbers of a token between the products of a feed-forward network
   bool is_gated = false;     ///< of two such vectors, one gates the other
   double routed = 0;         ///< numbers of a token that are copied to its experts, and back

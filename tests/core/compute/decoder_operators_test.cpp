@@ -107,9 +107,60 @@ TEST(DecoderOperators, OfRecurrentLayersHaveNoScores)
   EXPECT_EQ(mamba.recurrence, Flops(2 * 32.0 * (4 * (128 + 128) + 3.5 * 128 * 32)));
 }
 
+/// Attention with entries of several tokens, whose work and memory shards divide.
+const std::string compressed =
+    "model: decoder\nlayers: 2\nhidden: 64\nheads: 8\nkv_heads: 1\nintermediate: 96\n"
+    "vocabulary: 1000\nsequence: 32\nmicro_batch: 2\ndtype: bf16\nunit: operator\n"
+    "layer_types: [compressed_sparse, heavily_compressed]\nhead_dim: 16\n"
+    "sliding_window: 6\nqk_norm: weighted_keys\nshared_kv: true\nq_lora_rank: 24\n"
+    "o_groups: 2\no_lora_rank: 12\ncompress_rate_csa: 4\ncompress_rate_hca: 8\n"
+    "index_n_heads: 2\nindex_head_dim: 10\nindex_topk: 3\n";
+
+double work_of(const TransformerLayer& layer)
+{
+  double work = layer.recurrence.value + 4 * layer.scores * layer.seen * layer.width;
+  for (const auto& linear : layer.linears) work += 2 * linear.rows * linear.inputs * linear.outputs * linear.products;
+  return work;
+}
+
+TEST(DecoderOperators, ComputeAllWorkOfLayersWithEntriesAndStreams)
+{
+  for (const auto& text : {compressed, compressed + "hc_mult: 4\n", compressed + "hc_mult: 4\nmtp_layers: 1\n",
+                           compressed + "attention: unfused\n"}) {
+    const auto workload = workload_from_text(text, "decoder.yaml");
+    for (std::size_t layer = 1; layer < workload.layers.size(); ++layer) {
+      const auto operators = compute::transformer_layer(workload, layer, 1, plain());
+      EXPECT_DOUBLE_EQ(work_of(operators), workload.layers[layer].forward.value) << workload.layers[layer].name;
+    }
+  }
+}
+
+TEST(DecoderOperators, KeepOneStreamOrAllOfThem)
+{
+  const auto workload = workload_from_text(compressed + "hc_mult: 4\n", "decoder.yaml");
+  for (std::size_t layer = 1; layer + 1 < workload.layers.size(); ++layer) {
+    EXPECT_EQ(compute::layer_memory(workload, layer, plain()).kept, workload.layers[layer].activations);
+    const auto recomputed = with_recomputation(workload, {layer});
+    const Bytes input(2 * 64.0 * 4 * 64);  // all streams of 64 tokens in 16 bits, as those that cross a cut
+    EXPECT_EQ(compute::layer_memory(recomputed, layer, plain()).kept, input);
+    EXPECT_EQ(workload.layers[layer].output, input);
+  }
+  const auto attention = operators_of(workload, "block0.attention");
+  EXPECT_EQ(attention.streams, 4);
+  EXPECT_EQ(attention.connections, 1);
+  EXPECT_EQ(attention.linears.back().inputs, 4 * 64);
+  EXPECT_FALSE(attention.linears.back().is_divided);
+  const auto without = workload_from_text(compressed, "decoder.yaml");
+  EXPECT_EQ(operators_of(without, "block0.attention").connections, 0);
+  for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
+    EXPECT_EQ(compute::parameters_of_shard(workload, layer, 1, plain()),
+              static_cast<double>(workload.layers[layer].parameters));
+  }
+}
+
 TEST(DecoderOperators, KeepTheActivationsOfTheirLayers)
 {
-  for (const auto& text : {"model: decoder\n" + sizes, mixture, mixture + "mtp_layers: 2\n"}) {
+  for (const auto& text : {"model: decoder\n" + sizes, mixture, mixture + "mtp_layers: 2\n", compressed}) {
     const auto workload = workload_from_text(text, "decoder.yaml");
     for (std::size_t layer = 1; layer + 1 < workload.layers.size(); ++layer) {
       const auto whole = compute::layer_memory(workload, layer, plain());
@@ -125,7 +176,7 @@ TEST(DecoderOperators, KeepTheActivationsOfTheirLayers)
 
 TEST(DecoderOperators, HaveTheParametersOfTheirShards)
 {
-  for (const auto& text : {"model: decoder\n" + sizes, mixture}) {
+  for (const auto& text : {"model: decoder\n" + sizes, mixture, compressed}) {
     const auto workload = workload_from_text(text, "decoder.yaml");
     for (std::size_t layer = 0; layer < workload.layers.size(); ++layer) {
       const Layer& own = workload.layers[layer];
