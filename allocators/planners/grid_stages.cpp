@@ -62,7 +62,7 @@ std::optional<std::string> why_no_shards(const Workload& workload, const schedul
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& layer = workload.layers[i];
     if (!layer.split && !grid.is_grid()) {
-      return fmt::format("layer {} cannot be divided; a gpt or llama needs unit: operator", shown(layer.name));
+      return fmt::format("layer {} cannot be divided; {}", shown(layer.name), why_whole(workload));
     }
     if (!grid.is_grid() && layer.split->units < shards) {
       return fmt::format("layer {} has {} to divide ({})", shown(layer.name), layer.split->units,

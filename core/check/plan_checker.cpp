@@ -341,10 +341,8 @@ class Checker {
           is_split_wrong = true;
           fault("stages[{}].splits: {}", number_[i], *wrong_split);
         } else if (!split) {
-          fault(
-              "stages[{}]: {} shards of layer {}, which one device computes; give it one shard, or write unit: "
-              "operator in the workload of a gpt or llama",
-              i, shards, shown(name));
+          fault("stages[{}]: {} shards of layer {}, which one device computes; give it one shard ({})", i, shards,
+                shown(name), why_whole(workload_));
         } else if (!stage.grid.is_grid() && split->units < shards) {
           fault("stages[{}]: {} shards of layer {}, which has {} to divide ({}); give it fewer shards", number_[i],
                 shards, shown(name), split->units, units_in_words(workload_, *split));

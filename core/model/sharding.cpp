@@ -104,7 +104,8 @@ std::optional<AttentionWidths> widths_of(const DecoderSizes& sizes, Mixer mixer)
     return AttentionWidths{heads * mean, heads * mean};
   }
   const auto width = static_cast<double>(sizes.head_width);
-  return AttentionWidths{heads * width, static_cast<double>(sizes.kv_heads) * width};
+  const double keys = static_cast<double>(sizes.kv_heads) * width;
+  return AttentionWidths{heads * width, sizes.has_shared_kv ? keys / 2 : keys};
 }
 
 }  // namespace
@@ -141,6 +142,9 @@ std::optional<std::string> why_not_in_parts(const DecoderSizes& sizes)
     for (const auto& block : *blocks) {
       if (block.mixer == Mixer::DeltaNet || block.mixer == Mixer::Mamba2) {
         return fmt::format("layer type {} passes a state along the sequence", name_of(block.mixer));
+      }
+      if (compression_of(sizes, block.mixer) > 0) {
+        return fmt::format("layer type {} sees entries of several tokens", name_of(block.mixer));
       }
     }
   }

@@ -283,7 +283,7 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
     return "which recomputes its activations, and a grid keeps them; leave it out of recompute";
   }
   if (!layer.split || (layer.split->products.empty() && !layer.inputs.empty())) {
-    return "which has no products to divide; a gpt or llama needs unit: operator";
+    return fmt::format("which has no products to divide; {}", why_whole(workload));
   }
   const bool is_3d = grid.form == GridForm::ThreeD;
   const std::size_t samples = is_3d ? grid.side * grid.side : grid.side * grid.depth;

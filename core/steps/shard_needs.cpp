@@ -242,8 +242,9 @@ TokenNumbers numbers_of_token(const DecoderSizes& sizes, std::size_t layer)
     const double all = heads * static_cast<double>(sizes.latent.nope + sizes.latent.rope + sizes.latent.value);
     return {all / 2, all / 2};
   }
-  return {heads * static_cast<double>(sizes.head_width),
-          static_cast<double>(sizes.kv_heads) * static_cast<double>(sizes.head_width)};
+  const auto width = static_cast<double>(sizes.head_width);
+  const double keys = static_cast<double>(sizes.kv_heads) * width;  // as many values, or the same ones
+  return {heads * width, sizes.has_shared_kv ? keys / 2 : keys};
 }
 
 TokenNumbers numbers_of_token(const Workload& workload, std::size_t layer)

@@ -267,7 +267,7 @@ TEST(FaultsOf, NamesShardsThatCannotDivideTheirLayers)
   const std::string& name = sound.workload.layers[0].name;
   EXPECT_THAT(sound.faults(),
               testing::Contains(fmt::format("stages[0]: 2 shards of layer {}, which one device computes; give it one "
-                                            "shard, or write unit: operator in the workload of a gpt or llama",
+                                            "shard (a gpt or llama needs unit: operator)",
                                             name)));
   for (auto& layer : sound.workload.layers) layer.split = Split{.name = "heads"};
   EXPECT_THAT(sound.faults(), testing::Contains(fmt::format("stages[0]: 2 shards of layer {}, which has 1 to "

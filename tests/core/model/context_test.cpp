@@ -92,6 +92,13 @@ TEST(WhyNotDivided, NamesWhatKeepsSequencesFromBeingDivided)
       "gpt.yaml");
   EXPECT_THAT(why(blocks, 2, ContextExchange::Ring, 1),
               Optional(testing::HasSubstr("cannot be divided; a gpt or llama with unit: operator can")));
+  const Workload entries = workload_from_text(
+      "model: decoder\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 1\nvocabulary: 512\nsequence: 64\nintermediate: 96\n"
+      "layer_types: [heavily_compressed]\nsliding_window: 8\nshared_kv: true\ncompress_rate_hca: 8\nunit: operator\n",
+      "v4.yaml");
+  EXPECT_THAT(
+      why(entries, 2, ContextExchange::Ring, 1),
+      Optional(testing::HasSubstr("cannot be divided: layer type heavily_compressed sees entries of several tokens")));
   Workload by_rate = llama;
   by_rate.compute = ComputeModel::Rate;
   EXPECT_THAT(why(by_rate, 2, ContextExchange::Ring, 1),
