@@ -56,6 +56,7 @@ bool has_common_layers(const DecoderSizes& sizes)
   const DecoderBiases& biases = sizes.biases;
   return is_right && sizes.mtp_blocks.empty() && sizes.norm == Norm::Rms && sizes.is_gated && !sizes.is_parallel &&
          !sizes.has_embedding_norm && sizes.positions == 0 && !sizes.has_output_gate && !sizes.has_sinks &&
+         !sizes.has_shared_kv && sizes.q_rank == 0 && sizes.output_groups.count == 0 && sizes.streams == 1 &&
          sizes.rotated == 0 && (sizes.window == 0 || sizes.window_rope_theta == sizes.rope_theta) && !biases.experts &&
          !biases.router;
 }

@@ -6,6 +6,8 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 
@@ -161,7 +163,7 @@ void require_executable(const LayerSetup& setup, const DecoderSizes& sizes)
     refuse(setup, "mtp_layers: blocks of multi-token prediction are only simulated; leave the key out to execute");
   }
   for (const auto& block : sizes.blocks) {
-    if (block.mixer == Mixer::DeltaNet || block.mixer == Mixer::Mamba2) {
+    if (block.mixer == Mixer::DeltaNet || block.mixer == Mixer::Mamba2 || compression_of(sizes, block.mixer) > 0) {
       refuse(setup,
              fmt::format("layer type {} is only simulated; those that execute are full, window, chunk and latent",
                          name_of(block.mixer)));
@@ -177,6 +179,19 @@ void require_executable(const LayerSetup& setup, const DecoderSizes& sizes)
   }
   if (sizes.indexer.heads > 0) {
     refuse(setup, "index_n_heads: indexers are only simulated; leave their keys out to execute");
+  }
+  const bool has_others = std::ranges::any_of(
+      sizes.blocks, [](const auto& block) { return block.mixer != Mixer::Latent && block.mixer != Mixer::None; });
+  if (sizes.q_rank > 0 && has_others) {
+    refuse(setup, "q_lora_rank: compressed queries execute in layers of type latent; leave the key out to execute");
+  }
+  const std::array<std::pair<const char*, bool>, 4> only_simulated = {
+      {{"hc_mult", sizes.streams > 1},
+       {"shared_kv", sizes.has_shared_kv},
+       {"o_groups", sizes.output_groups.count > 0},
+       {"qk_norm: weighted_keys", sizes.head_norm == HeadNorm::WeightedKeys}}};
+  for (const auto& [key, is_there] : only_simulated) {
+    if (is_there) refuse(setup, fmt::format("{} is only simulated; leave it out to execute", key));
   }
   if (sizes.is_parallel && sizes.unit == Unit::Operator) {
     refuse(setup, "parallel: true executes with unit: block, whose parts read the same residual; write that");
