@@ -23,8 +23,8 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING  # noqa: 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PINNED = {"transformers": "5.24.0", "torch": "2.11.0"}
 TOKENS = 128
-TYPES = """bloom cohere cohere2 deepseek_v2 deepseek_v3 falcon gemma gemma2 gemma3_text glm4 glm4_moe glm_moe_dsa gpt2
-gpt_neox gpt_oss granite llama llama4_text mistral mixtral mpt nemotron_h olmo olmo2 olmo3 opt phi3 qwen2 qwen2_moe
+TYPES = """bloom cohere cohere2 deepseek_v2 deepseek_v3 deepseek_v4 falcon gemma gemma2 gemma3_text glm4 glm4_moe glm_moe_dsa
+gpt2 gpt_neox gpt_oss granite llama llama4_text mistral mixtral mpt nemotron_h olmo olmo2 olmo3 opt phi3 qwen2 qwen2_moe
 qwen3 qwen3_moe qwen3_next stablelm starcoder2""".split()
 # Where torch does not count what Isobar does.
 OTHER_WORK = {

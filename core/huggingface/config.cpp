@@ -208,12 +208,13 @@ std::optional<std::uint64_t> read_window(ConfigReader& config, const std::string
 /// The model_type of a class of transformers, such as "LlamaForCausalLM" or "LlamaModel"; none for an unknown class.
 std::optional<std::string> type_of_architecture(std::string_view architecture)
 {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 36> families = {{{"Bert", "bert"},
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 37> families = {{{"Bert", "bert"},
                                                                                        {"Bloom", "bloom"},
                                                                                        {"Cohere", "cohere"},
                                                                                        {"Cohere2", "cohere2"},
                                                                                        {"DeepseekV2", "deepseek_v2"},
                                                                                        {"DeepseekV3", "deepseek_v3"},
+                                                                                       {"DeepseekV4", "deepseek_v4"},
                                                                                        {"Falcon", "falcon"},
                                                                                        {"GPT2", "gpt2"},
                                                                                        {"GPTNeoX", "gpt_neox"},

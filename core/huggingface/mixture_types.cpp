@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace isobar::huggingface {
@@ -137,6 +139,152 @@ void read_deepseek_v3(DecoderReader& read)
   read.read_router(RouterScores::Sigmoid, true, scale);
   read.read_groups(8, 4);
   read.read_shared_experts(1);
+  read.read_predictions(1);
+}
+
+/// How each layer of DeepSeek-V4 sees others: layer_types, compress_ratios of older files, or transformers' default.
+void read_deepseek_v4_mixers(DecoderReader& read)
+{
+  static const std::map<std::string, Mixer> of_types = {{"compressed_sparse_attention", Mixer::CompressedSparse},
+                                                        {"heavily_compressed_attention", Mixer::HeavilyCompressed},
+                                                        {"sliding_attention", Mixer::Window}};
+  static const std::map<std::string, Mixer> of_ratios = {
+      {"0", Mixer::Window}, {"4", Mixer::CompressedSparse}, {"128", Mixer::HeavilyCompressed}};
+  auto& blocks = read.sizes().blocks;
+  for (const auto& [key, kinds] : {std::pair("layer_types", &of_types), std::pair("compress_ratios", &of_ratios)}) {
+    if (!read.config().has_value(key)) continue;
+    std::vector<std::string> known;
+    for (const auto& [name, mixer] : *kinds) known.push_back(name);
+    const auto names = read.names_of_layers(key, known);
+    for (std::uint64_t i = 0; i < names.size(); ++i) blocks[i].mixer = kinds->at(names[i]);
+    return;
+  }
+  for (std::uint64_t i = 0; i < blocks.size(); ++i) {
+    blocks[i].mixer = i < 2 || i % 2 == 0 ? Mixer::HeavilyCompressed : Mixer::CompressedSparse;
+  }
+}
+
+/// The tokens of an entry: compress_rates, or the key of older files, which wins.
+std::uint64_t read_compress_rate(ConfigReader& config, const std::string& type, const std::string& older,
+                                 std::uint64_t default_value)
+{
+  constexpr std::uint64_t most_tokens = std::uint64_t{1} << 16;
+  if (config.has_value(older) || !config.has_value("compress_rates")) {
+    return config.count(older, most_tokens, default_value);
+  }
+  auto rates = config.mapping("compress_rates");
+  return rates.count(type, most_tokens);
+}
+
+/// Attention of DeepSeek-V4, whose kinds of layers are known.
+void read_deepseek_v4_attention(DecoderReader& read)
+{
+  ConfigReader& config = read.config();
+  DecoderSizes& sizes = read.sizes();
+  const auto has = [&](Mixer mixer) {
+    return std::ranges::any_of(sizes.blocks, [mixer](const auto& block) { return block.mixer == mixer; });
+  };
+  config.demand_number("num_key_value_heads", 1, 1);
+  sizes.has_shared_kv = sizes.has_sinks = true;
+  sizes.head_norm = HeadNorm::WeightedKeys;
+  sizes.q_rank = config.size("q_lora_rank", widest, 1024);
+  sizes.output_groups = {config.count("o_groups", widest, 8), config.count("o_lora_rank", widest, 1024)};
+  config.demand_parts("o_groups", sizes.output_groups.count, "num_attention_heads", sizes.heads);
+  sizes.window = config.count("sliding_window", longest_sequence, 128);
+  if (has(Mixer::CompressedSparse)) {
+    sizes.compression.sparse = read_compress_rate(config, "compressed_sparse_attention", "compress_rate_csa", 4);
+    sizes.indexer = {config.count("index_n_heads", widest, 64), config.count("index_head_dim", widest, 128),
+                     config.count("index_topk", longest_sequence, 512)};
+  }
+  if (has(Mixer::HeavilyCompressed)) {
+    sizes.compression.heavy = read_compress_rate(config, "heavily_compressed_attention", "compress_rate_hca", 128);
+  }
+}
+
+/// Rotary positions of DeepSeek-V4: those of layers with entries have a base of their own, and may be scaled.
+void read_deepseek_v4_rotation(DecoderReader& read)
+{
+  constexpr double rotated_by_default = 64.0 / 512;
+  constexpr double theta_of_entries = 160'000;
+  constexpr double theta_of_windows = 10'000;
+  ConfigReader& config = read.config();
+  DecoderSizes& sizes = read.sizes();
+  const auto width = static_cast<double>(sizes.head_width);
+  double rotated = rotated_by_default;
+  if (config.has_value("qk_rope_head_dim")) {
+    rotated = static_cast<double>(config.count("qk_rope_head_dim", widest)) / width;
+  }
+  rotated = config.number("partial_rotary_factor", rotated);
+  double of_windows = read.positive("rope_theta", theta_of_windows);
+  sizes.rope_theta = read.positive("compress_rope_theta", theta_of_entries);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!config.has_value(key)) continue;
+    auto rope = config.mapping(key);
+    if (!rope.has_value("main") || !rope.has_value("compress")) {
+      sizes.rope_scaling = read_rope_scaling(rope);
+      continue;
+    }
+    auto own = rope.mapping("main");
+    auto of_entries = rope.mapping("compress");
+    of_windows = DecoderReader::read_rope(own, of_windows, rotated);
+    sizes.rope_theta = DecoderReader::read_rope(of_entries, sizes.rope_theta, rotated);
+    sizes.rope_scaling = read_rope_scaling(of_entries);
+  }
+  const bool has_windows =
+      std::ranges::any_of(sizes.blocks, [](const auto& block) { return block.mixer == Mixer::Window; });
+  sizes.window_rope_theta = has_windows ? of_windows : sizes.rope_theta;
+  if (rotated < 1) sizes.rotated = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(width * rotated));
+}
+
+void read_deepseek_v4_experts(DecoderReader& read)
+{
+  ConfigReader& config = read.config();
+  ExpertSizes& experts = read.sizes().experts;
+  read.set_experts([](std::uint64_t) { return true; });
+  read.read_experts(
+      {{"n_routed_experts", "num_local_experts"}, config.named("moe_intermediate_size", "intermediate_size")}, 256, 6,
+      2048);
+  config.demand_number("n_shared_experts", 1, 1);
+  experts.shared = experts.intermediate;
+  read.sizes().biases.mlp = config.boolean("mlp_bias", false);
+  experts.normalizes = true;
+  constexpr double scale = 1.5;
+  experts.scale = read.positive("routed_scaling_factor", scale);
+  const std::string scores = config.text("scoring_func", "sqrtsoftplus");
+  experts.scores = router_scores_from_name(scores).value_or(RouterScores::Sigmoid);
+  if (scores == "sqrtsoftplus") {
+    read.note_text("scoring_func", scores, "sigmoid");
+  } else if (!router_scores_from_name(scores)) {
+    config.add_fault("scoring_func",
+                     fmt::format("{} is not supported (only softmax, sigmoid, sqrtsoftplus)", in_quotes(scores)));
+  }
+  std::uint64_t hashed = std::min<std::uint64_t>(read.sizes().blocks.size(),
+                                                 config.whole("num_hash_layers", DecoderReader::most_layers, 3));
+  if (config.has_value("mlp_layer_types")) {
+    const auto names = read.names_of_layers("mlp_layer_types", {"hash_moe", "moe"});
+    hashed = static_cast<std::uint64_t>(std::ranges::count(names, "hash_moe"));
+  }
+  if (hashed > 0) read.note_text("mlp_layer_types", fmt::format("hash_moe in {} layers", hashed), "moe");
+}
+
+/// One head of keys that are values, too; of each layer a window, and of most of them entries of several tokens before
+/// it; residuals of several streams. num_nextn_predict_layers is not in transformers' models.
+void read_deepseek_v4(DecoderReader& read)
+{
+  Keys keys;
+  keys.kv_heads = "";
+  keys.intermediate = "";
+  read.read_sizes(
+      {.vocabulary = 129'280, .layers = 43, .heads = 64, .kv_heads = 1, .head_width = 512, .positions = 1'048'576},
+      keys);
+  read.read_activation("silu");
+  read_deepseek_v4_mixers(read);
+  read_deepseek_v4_attention(read);
+  read_deepseek_v4_rotation(read);
+  read_deepseek_v4_experts(read);
+  constexpr std::uint64_t most_streams = 16;
+  read.sizes().streams = read.config().count("hc_mult", most_streams, 4);
+  read.note_absent("swiglu_limit", 10);
   read.read_predictions(1);
 }
 
@@ -357,8 +505,9 @@ void read_nemotron_h(DecoderReader& read)
   read.read_predictions(0);
 }
 
-constexpr std::array<DecoderType, 12> mixtures = {{{"deepseek_v2", read_deepseek_v2},
+constexpr std::array<DecoderType, 13> mixtures = {{{"deepseek_v2", read_deepseek_v2},
                                                    {"deepseek_v3", read_deepseek_v3},
+                                                   {"deepseek_v4", read_deepseek_v4},
                                                    {"glm4_moe", read_glm4_moe},
                                                    {"glm_moe_dsa", read_glm_moe_dsa},
                                                    {"gpt_oss", read_gpt_oss},

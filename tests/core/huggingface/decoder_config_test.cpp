@@ -115,6 +115,7 @@ const std::vector<Published> published = {{"llama_2_7b", 6'738'415'616},
                                           {"deepseek_v2_lite", 15'706'484'224},
                                           {"deepseek_v2", 235'741'434'880, 20.85},
                                           {"deepseek_v3", 671'026'404'352, 36.63},
+                                          {"deepseek_v4_flash", 284'332'230'231, 13.27},
                                           {"kimi_k2", 1'026'408'209'408, 31.69},
                                           {"gpt_oss_20b", 20'914'757'184, 3.61},
                                           {"gpt_oss_120b", 116'829'156'672, 5.13},
@@ -247,14 +248,21 @@ std::vector<Counted> counted_by_transformers()
   return rows;
 }
 
-/// FLOPs as torch counts them: eager attention computes all pairs of tokens.
+/// FLOPs as torch counts them: eager attention computes all pairs of tokens and tokens, or entries of several tokens.
 double counted_by_torch(const Workload& workload)
 {
-  const auto sequence = static_cast<double>(workload.sequence);
-  double sum = 0;
-  for (const auto& layer : workload.layers) {
-    const double of_pairs = layer.forward.value - layer.backward_weight.value;
-    sum += layer.backward_weight.value + of_pairs * 2 * sequence / (sequence + 1);
+  const auto& sizes = std::get<DecoderSizes>(workload.model);
+  const std::uint64_t sequence = workload.sequence;
+  double sum = forward_of(workload);
+  for (const auto& block : sizes.blocks) {
+    const auto core = decoder::core_of(sizes, block, sequence);
+    const auto keys = static_cast<double>(keys_of_sample(sizes, block.mixer, sequence));
+    const auto tokens = static_cast<double>(sequence);
+    const auto widths = static_cast<double>(sizes.heads * (core.query_width + core.value_width));
+    sum += 2 * (tokens * keys - seen_pairs(sizes, block.mixer, sequence)) * widths;
+    const double scored = scored_pairs(sizes, block.mixer, sequence);
+    const auto index = static_cast<double>(sizes.indexer.heads * sizes.indexer.width);
+    if (scored > 0) sum += 2 * (tokens * (keys - tokens) - scored) * index;
   }
   return sum;
 }
@@ -262,7 +270,7 @@ double counted_by_torch(const Workload& workload)
 TEST(DecoderConfig, CountsTheParametersOfDefaultsAsTransformersDoes)
 {
   const auto rows = counted_by_transformers();
-  ASSERT_EQ(rows.size(), 34U);
+  ASSERT_EQ(rows.size(), 35U);
   for (const auto& [type, parameters, flops] : rows) {
     EXPECT_EQ(parameters_of_model(workload_of({{"model_type", type}}, {}, 128)), parameters) << type;
     const auto saved = Json::parse(read_file(source / "tests/core/huggingface/defaults" / (type + ".json")));
@@ -291,7 +299,40 @@ TEST(DecoderConfig, CountsTheFlopsOfDefaultsAsTorchDoes)
     EXPECT_NEAR(counted / *flops, 1, 1e-6) << type;
     ++compared;
   }
-  EXPECT_EQ(compared, 29U);
+  EXPECT_EQ(compared, 30U);
+}
+
+// A configuration of 4 small layers of all kinds: transformers 5.24.0 on the meta device, and torch 2.11.0's counter.
+TEST(DecoderConfig, CountsTheWorkOfEntriesInSamplesOfAnyLength)
+{
+  const Json small = {{"model_type", "deepseek_v4"},
+                      {"num_hidden_layers", 4},
+                      {"layer_types",
+                       {"sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention",
+                        "compressed_sparse_attention"}},
+                      {"compress_rates", {{"compressed_sparse_attention", 4}, {"heavily_compressed_attention", 16}}},
+                      {"hidden_size", 64},
+                      {"num_attention_heads", 8},
+                      {"head_dim", 16},
+                      {"partial_rotary_factor", 0.25},
+                      {"q_lora_rank", 24},
+                      {"o_groups", 4},
+                      {"o_lora_rank", 12},
+                      {"index_n_heads", 2},
+                      {"index_head_dim", 8},
+                      {"index_topk", 3},
+                      {"sliding_window", 16},
+                      {"hc_mult", 2},
+                      {"vocab_size", 1000},
+                      {"n_routed_experts", 16},
+                      {"num_experts_per_tok", 2},
+                      {"moe_intermediate_size", 32}};
+  for (const auto& [sequence, flops] :
+       std::vector<std::pair<std::uint64_t, double>>{{77, 46'022'592}, {128, 91'947'008}, {160, 126'976'000}}) {
+    const auto workload = workload_of(small, {}, sequence);
+    EXPECT_EQ(parameters_of_model(workload), 616'219U);
+    EXPECT_EQ(counted_by_torch(workload), flops) << sequence;
+  }
 }
 
 TEST(DecoderConfig, TakesTheTextOfALargerModel)
@@ -326,6 +367,10 @@ TEST(DecoderConfig, GivesLayersTheirKinds)
   EXPECT_EQ(pattern(config_of("llama_4_scout")), "[chunk*3, full]");
   EXPECT_EQ(pattern(config_of("deepseek_v3")), "[latent]");
   EXPECT_EQ(pattern(config_of("qwen3_8b")), "");  // all are full
+  EXPECT_EQ(pattern({{"model_type", "deepseek_v4"}, {"num_hidden_layers", 6}}),
+            "[heavily_compressed*3, compressed_sparse, heavily_compressed, compressed_sparse]");
+  EXPECT_THAT(pattern(config_of("deepseek_v4_flash")),
+              testing::StartsWith("[window*2, compressed_sparse, heavily_compressed, compressed_sparse, "));
   EXPECT_THAT(yaml_of(config_of("llama_4_scout")), HasSubstr("\nrotary: [true*3, false]\n"));
   EXPECT_THAT(yaml_of(config_of("deepseek_v3")), HasSubstr("\nmlp_layer_types: [dense*3, experts*58]\n"));
   EXPECT_THAT(yaml_of(config_of("llama_4_maverick")), HasSubstr("\nmlp_layer_types: [dense, experts]\n"));
@@ -341,6 +386,40 @@ TEST(DecoderConfig, ListsWhatTheModelComputesDifferently)
   EXPECT_THAT(workload_of(config_of("llama_4_scout")).differences,
               testing::IsSupersetOf({"text_config.router scales the inputs of experts, not their outputs",
                                      "text_config.use_qk_norm of layers with rotary positions, not of all"}));
+}
+
+TEST(DecoderConfig, ReadsBothSpellingsOfDeepseekV4)
+{
+  const Json older = {{"model_type", "deepseek_v4"}, {"num_hidden_layers", 3},  {"compress_ratios", {0, 4, 128, 0}},
+                      {"compress_rate_csa", 8},      {"compress_rate_hca", 64}, {"num_hash_layers", 1},
+                      {"qk_rope_head_dim", 32},      {"rope_theta", 20'000},    {"compress_rope_theta", 30'000},
+                      {"intermediate_size", 1024}};
+  const Json newer = {
+      {"model_type", "deepseek_v4"},
+      {"num_hidden_layers", 3},
+      {"layer_types", {"sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"}},
+      {"mlp_layer_types", {"hash_moe", "moe", "moe"}},
+      {"compress_rates", {{"compressed_sparse_attention", 8}, {"heavily_compressed_attention", 64}}},
+      {"rope_parameters",
+       {{"main", {{"rope_theta", 20'000}, {"partial_rotary_factor", 0.0625}}},
+        {"compress", {{"rope_theta", 30'000}, {"partial_rotary_factor", 0.0625}}}}},
+      {"moe_intermediate_size", 1024}};
+  const std::string yaml = yaml_of(newer, 128);
+  EXPECT_EQ(yaml_of(older, 128), yaml);
+  EXPECT_THAT(yaml, HasSubstr("\nlayer_types: [window, compressed_sparse, heavily_compressed]\n"));
+  EXPECT_THAT(yaml, HasSubstr("\nsliding_window: 128\nqk_norm: weighted_keys\nattention_sinks: true\nshared_kv: true\n"
+                              "q_lora_rank: 1024\no_groups: 8\no_lora_rank: 1024\ncompress_rate_csa: 8\n"
+                              "compress_rate_hca: 64\nindex_n_heads: 64\nindex_head_dim: 128\nindex_topk: 512\n"));
+  EXPECT_THAT(yaml, HasSubstr("\nhc_mult: 4\n"));
+  EXPECT_THAT(yaml, HasSubstr("\nrope_theta: 30000\nwindow_rope_theta: 20000\nrotary_dim: 32\n"));
+  EXPECT_THAT(workload_from_text(yaml, "imported.yaml").differences,
+              testing::ElementsAre("scoring_func sqrtsoftplus, not sigmoid",
+                                   "mlp_layer_types hash_moe in 1 layers, not moe", "swiglu_limit 10, not null"));
+  const Json part = {{"model_type", "deepseek_vl"}, {"text_config", newer}};
+  EXPECT_THAT(yaml_of(part, 128), HasSubstr("\nlayer_types: [window, compressed_sparse, heavily_compressed]\n"));
+  EXPECT_THAT(workload_of(config_of("deepseek_v4_flash")).differences,
+              testing::ElementsAre("rope_scaling.type yarn, not default", "scoring_func sqrtsoftplus, not sigmoid",
+                                   "mlp_layer_types hash_moe in 3 layers, not moe", "swiglu_limit 10, not null"));
 }
 
 TEST(DecoderConfig, WritesWhatOnlyTheExecutorReads)
@@ -395,6 +474,25 @@ TEST(DecoderConfig, NamesTheLineAndTheKeyOfEachFault)
             "4: indexer_types: lists layers that share an indexer, which is not supported (only full)");
   EXPECT_EQ(fault_of(with(glm, "mlp_layer_types", {"dense", "moe"})),
             "4: mlp_layer_types: \"moe\" is not supported (only dense, sparse)");
+
+  const Json v4 = {{"model_type", "deepseek_v4"}, {"num_hidden_layers", 2}};
+  EXPECT_EQ(fault_of(with(v4, "compress_ratios", {4})), "4: compress_ratios: lists 1 layers; num_hidden_layers is 2");
+  EXPECT_EQ(fault_of(with(v4, "compress_ratios", {4, 8})),
+            "4: compress_ratios: \"8\" is not supported (only 0, 128, 4)");
+  EXPECT_EQ(fault_of(with(v4, "layer_types", {"sliding_attention", "full_attention"})),
+            "4: layer_types: \"full_attention\" is not supported (only compressed_sparse_attention, "
+            "heavily_compressed_attention, sliding_attention)");
+  EXPECT_EQ(fault_of(with(v4, "mlp_layer_types", {"moe", "dense"})),
+            "4: mlp_layer_types: \"dense\" is not supported (only hash_moe, moe)");
+  EXPECT_EQ(fault_of(with(v4, "compress_rates", {{"compressed_sparse_attention", 4}})),
+            "4: compress_rates.heavily_compressed_attention: missing; write a whole number from 1 to 65536");
+  EXPECT_EQ(fault_of(with(v4, "num_key_value_heads", 8)), "4: num_key_value_heads: 8 is not supported (only 1)");
+  EXPECT_EQ(fault_of(with(v4, "n_shared_experts", 2)), "4: n_shared_experts: 2 is not supported (only 1)");
+  EXPECT_EQ(fault_of(with(v4, "o_groups", 7)),
+            "4: o_groups: 7 does not divide num_attention_heads, 64 (transformers' default)");
+  EXPECT_EQ(fault_of(with(v4, "scoring_func", "tanh")),
+            "4: scoring_func: \"tanh\" is not supported (only softmax, sigmoid, sqrtsoftplus)");
+  EXPECT_EQ(fault_of(with(v4, "hc_mult", 17)), "4: hc_mult: \"17\" is out of range; write a whole number from 1 to 16");
 
   const Json opt = {{"model_type", "opt"}, {"num_hidden_layers", 2}};
   EXPECT_EQ(fault_of(with(opt, "do_layer_norm_before", false)),
