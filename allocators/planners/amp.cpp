@@ -197,7 +197,7 @@ class AmpSearch {
                          counted(shape.depth, "stage"), chain_cost_.layers());
     }
     if (shape.shards == 1) return std::nullopt;
-    if (auto why_not = why_no_shards(problem_.workload, schedule_, shape.shards, shape.grid)) return why_not;
+    if (auto why_not = why_no_shards(problem_.workload, shape.shards, shape.grid)) return why_not;
     std::vector<std::size_t> devices(problem_.cluster.devices.size());
     std::iota(devices.begin(), devices.end(), std::size_t{0});
     if (!problem_.limits.grid.tensor && !share_sites(problem_.cluster, devices, shape.shards)) {

@@ -114,7 +114,7 @@ class Grids {
       bool is_possible = number == 1 && form() == Form::OneD;
       for (const auto& grid : shard_grids(form(), number)) {
         if (is_possible || number > most_shards) continue;
-        const auto why_not = why_no_shards(problem_.workload, schedule_, number, grid);
+        const auto why_not = why_no_shards(problem_.workload, number, grid);
         if (why_not && form() != Form::OneD) why_not_ = *why_not;
         is_possible = !why_not;
       }
@@ -164,14 +164,9 @@ class Grids {
                              counted(problem_.goal.microbatches, "micro-batch", "es"));
       return;
     }
-    if (const auto why_not = degrees.tensor > 1
-                                 ? why_no_shards(problem_.workload, schedule_, degrees.tensor, degrees.grid)
-                                 : std::nullopt) {
+    if (const auto why_not =
+            degrees.tensor > 1 ? why_no_shards(problem_.workload, degrees.tensor, degrees.grid) : std::nullopt) {
       why_not_ = *why_not;
-      return;
-    }
-    if (has_exchanges(problem_.workload) && schedule_.folding == schedules::Folding::V) {
-      why_not_ = fmt::format("schedule {} has no replicas that divide sequences or experts", schedule_.name);
       return;
     }
     if (const auto why_not = why_not_divided(problem_.workload, context(), degrees.tensor)) {
@@ -186,11 +181,6 @@ class Grids {
       if (degrees.pipeline * chunks > chain_cost_.layers()) {
         why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
                                counted(degrees.pipeline * chunks, "stage"), chain_cost_.layers());
-        continue;
-      }
-      const bool has_parts = degrees.tensor > 1 || has_exchanges(problem_.workload);
-      if (degrees.pipeline == 1 && chunks > 1 && has_parts) {
-        why_not_ = fmt::format("schedule {} has shards of several stages of a pipeline only", schedule_.name);
         continue;
       }
       add(degrees, chunks);
@@ -218,16 +208,19 @@ class Grids {
     Plan plan;
     plan.goal = problem_.goal;
     if (schedule_.takes(chunks_key)) plan.goal.schedule.numbers[chunks_key] = {chunks};
+    const bool is_each_a_part = tensor > 1 || has_exchanges(problem_.workload);  // each layer
     const auto stages_in_parts = [&](std::size_t parts) {
       std::vector<Stage> all;
       for (std::size_t stage = 0; stage < count; ++stage) {
         const std::span of_stage(&devices[blocks[stage] * degrees.replicas * degrees.tensor],
                                  degrees.replicas * degrees.tensor);
+        const std::size_t first = all.size();
         const auto placed = equal_replicas(of_stage, degrees.tensor, problem_.goal.microbatches);
         for (const auto& part : over_layers_of(problem_.view, parts_of(stages[stage], parts))) {
           const auto of_part = stages_on(cost_, part.first_layer, part.last_layer, placed, degrees.grid);
           all.insert(all.end(), of_part.begin(), of_part.end());
         }
+        all[first].starts_chunk = is_each_a_part && stage > 0 && blocks[stage] == blocks[stage - 1];
       }
       return all;
     };
@@ -238,7 +231,6 @@ class Grids {
     // also if replicas divide them.
     std::vector<std::pair<Sharding, std::size_t>> divisions = {{Sharding::None, 1}};
     if (replicas > 1) divisions.emplace_back(Sharding::Optimizer, 1);
-    const bool is_each_a_part = tensor > 1 || has_exchanges(problem_.workload);  // each layer
     if (replicas > 1 && is_each_a_part) {
       divisions.emplace_back(Sharding::Parameters, 1);  // of stages whose every layer is a part
     } else if (replicas > 1 && schedule_.folding == schedules::Folding::OneEach) {

@@ -55,10 +55,8 @@ std::vector<ShardGrid> shard_grids(ShardGrid::Form form, std::uint64_t shards)
   return grids;
 }
 
-std::optional<std::string> why_no_shards(const Workload& workload, const schedules::Schedule& schedule,
-                                         std::uint64_t shards, const ShardGrid& grid)
+std::optional<std::string> why_no_shards(const Workload& workload, std::uint64_t shards, const ShardGrid& grid)
 {
-  if (schedule.folding == schedules::Folding::V) return fmt::format("schedule {} has no shards", schedule.name);
   for (std::size_t i = 0; i < workload.layers.size(); ++i) {
     const Layer& layer = workload.layers[i];
     if (!layer.split && !grid.is_grid()) {

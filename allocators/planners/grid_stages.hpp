@@ -37,9 +37,8 @@ inline constexpr std::size_t most_proposals = 10;
 /// The ways in which that number of shards can lie; for 1d the one without sides, also for one shard.
 std::vector<ShardGrid> shard_grids(ShardGrid::Form form, std::uint64_t shards);
 
-/// Why not all layers can be divided among that number of devices under a schedule; none if they can. O(layers).
-std::optional<std::string> why_no_shards(const Workload& workload, const schedules::Schedule& schedule,
-                                         std::uint64_t shards, const ShardGrid& grid);
+/// Why not all layers can be divided among that number of devices; none if they can. O(layers).
+std::optional<std::string> why_no_shards(const Workload& workload, std::uint64_t shards, const ShardGrid& grid);
 
 /// Whether the devices of each replica lie in one site; each next `shards` of them are a replica's.
 bool share_sites(const Cluster& cluster, std::span<const std::size_t> devices, std::size_t shards);

@@ -220,7 +220,7 @@ class MetisSearch {
       return fmt::format("{} are more than {}", counted(group.shards, "shard"), most_shards);
     }
     const auto [entry, is_new] = why_no_shards_.try_emplace(group.shards);
-    if (is_new) entry->second = why_no_shards(problem_.workload, schedule_, group.shards, ShardGrid());
+    if (is_new) entry->second = why_no_shards(problem_.workload, group.shards, ShardGrid());
     if (entry->second) return entry->second;
     if (!is_given && !share_sites(problem_.cluster, devices_of(group), group.shards)) {
       return fmt::format("{} of a replica would lie in several sites", counted(group.shards, "shard"));

@@ -86,7 +86,7 @@ std::vector<std::size_t> numbers_in_file(const Plan& plan)
         i > 0 &&
         (leads[i - 1] || (!stages[i].residence.is_on_device() && stages[i].residence == stages[i - 1].residence));
     const bool is_part =
-        i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] &&
+        i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] && !stages[i].starts_chunk &&
         (has_exchanges(plan) || has_shards({stages[i]}) || divides_operators(stages[i]) || moves_alike);
     numbers.push_back(i == 0 ? 0 : numbers.back() + (is_part ? 0 : 1));
   }

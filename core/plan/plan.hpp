@@ -134,6 +134,9 @@ struct Stage {
   /// How a file says that its layers are divided, the first that fits a layer; none: each by the split that it has.
   std::vector<NamedSplit> splits = {};
   Residence residence = {};
+  /// Of a layer that is a part: it begins another stage of the pipeline, though the layer before is on the same
+  /// devices, as where the stages of a V turn back.
+  bool starts_chunk = false;
 
   /// The one shard of the one replica of a stage on one device.
   const Shard& shard() const { return replicas.front().shards.front(); }

@@ -411,6 +411,10 @@ std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_
          return read_stage(stage, microbatches, divided, faults);
        })) {
     if (parts.empty()) parts.emplace_back();  // a stage with faults
+    const bool are_layers = has_shards(parts) || divided.context.divides() || divided.experts.divides();
+    if (are_layers && !stages.empty() && !divides_operators(parts.front())) {
+      parts.front().starts_chunk = has_same_devices(stages.back(), parts.front());
+    }
     stages.insert(stages.end(), parts.begin(), parts.end());
   }
   return stages;

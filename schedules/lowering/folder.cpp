@@ -39,6 +39,8 @@ Plan plan_of_first(const Plan& plan, std::size_t replicas, const Places& places)
   first.goal = plan.goal;
   first.sync = plan.sync;
   first.transfers = plan.transfers;
+  first.context = plan.context;
+  first.experts = plan.experts;
   first.system = plan.system;
   first.data_server = plan.data_server;
   for (const auto& stage : plan.stages) {
@@ -46,6 +48,7 @@ Plan plan_of_first(const Plan& plan, std::size_t replicas, const Places& places)
     own.first_layer = stage.first_layer;
     own.last_layer = stage.last_layer;
     own.grid = stage.grid;
+    own.starts_chunk = stage.starts_chunk;
     own.replicas.assign(stage.replicas.begin(), stage.replicas.begin() + static_cast<std::ptrdiff_t>(replicas));
   }
   const std::uint64_t each = plan.stages.front().replicas.front().microbatches;

@@ -54,7 +54,7 @@ MergedShards merged_shards(const Plan& plan, const Workload& workload, const Clu
       part.split.reset();
       merged.workload.layers[index] = std::move(part);
     }
-    const bool continues = i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] && !sums_apart;
+    const bool continues = i > 0 && pipeline_stage[i] == pipeline_stage[i - 1] && !stage.starts_chunk && !sums_apart;
     if (continues) {
       merged.plan.stages.back().last_layer = stage.last_layer;
       continue;

@@ -173,6 +173,7 @@ class ReplicaOrders {
     std::vector<std::optional<std::size_t>> last_stage(devices_.size());
     for (const auto& placed : pipelines_.placed()) {
       part_of_.push_back(parts[placed.rank]++);
+      starts_chunk_.push_back(plan.stages[placed.stage].starts_chunk);
       if (last_stage[placed.rank] == placed.stage) {
         throw InputError(
             fmt::format("stages[{}]", placed.stage),
@@ -187,17 +188,6 @@ class ReplicaOrders {
     if (schedule_.takes_orders) {
       throw InputError("schedule", fmt::format("{} is for plans with one device for each stage; use another schedule",
                                                schedule_.name));
-    }
-    const bool has_shards = std::any_of(shards_of_.begin(), shards_of_.end(),
-                                        [](const std::vector<std::size_t>& shards) { return shards.size() > 1; });
-    // Two stages of a V that are neighbours on their devices could not be told from the layers of one.
-    if (has_shards && schedule_.folding == Folding::V) {
-      throw InputError("schedule", fmt::format("{} has no shards; use another schedule", schedule_.name));
-    }
-    if (has_exchanges_ && schedule_.folding == Folding::V) {
-      throw InputError(
-          "schedule",
-          fmt::format("{} has no replicas that divide sequences or experts; use another schedule", schedule_.name));
     }
     if (const auto warm_up = given_numbers(); warm_up && warm_up->size() != devices_.size()) {
       throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
@@ -253,7 +243,8 @@ class ReplicaOrders {
     for (const std::size_t index : members) {
       const std::size_t rank = pipelines_.placed()[index].rank;
       const bool has_layers_as_parts = has_exchanges_ || shards_of_[rank].size() > 1;
-      const bool joins_neighbours = schedule_.folding == Folding::OneEach || has_layers_as_parts;
+      const bool joins_neighbours =
+          schedule_.folding == Folding::OneEach || (has_layers_as_parts && !starts_chunk_[index]);
       const auto [entry, is_new] = local_rank.emplace(rank, ranks.size());
       if (is_new) {
         ranks.push_back(rank);
@@ -388,6 +379,7 @@ class ReplicaOrders {
   std::vector<bool> uses_machine_;                   // by rank
   std::vector<std::vector<std::size_t>> shards_of_;  // by rank of a first shard: the ranks of all
   std::vector<std::uint32_t> part_of_;               // of each placed replica
+  std::vector<bool> starts_chunk_;                   // likewise: Stage::starts_chunk
   std::vector<Order> orders_;                        // by rank
   std::vector<bool> is_ordered_;
 };

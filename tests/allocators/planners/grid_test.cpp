@@ -354,13 +354,24 @@ TEST(Grid, SaysWhyLayersCannotBeDivided)
                  goal_under("1f1b", 4), limits)
                 .reason,
             "there is no grid of 16 shards on 16 devices: layer layer0 has 8 to divide (heads)");
-  limits.grid.tensor = 2;
-  EXPECT_EQ(grid(divisible(8), devices, goal_under("zero-bubble-v", 4), limits).reason,
-            "there is no grid of 2 shards on 8 devices: schedule zero-bubble-v has no shards");
-  limits.grid.pipeline = 1;
-  EXPECT_EQ(grid(divisible(8), devices, goal_under("interleaved", 4), limits).reason,
-            "there is no grid of 1 device in a pipeline of 2 shards on 8 devices: schedule interleaved has shards of "
-            "several stages of a pipeline only");
+}
+
+TEST(Grid, DividesLayersOfDevicesWithSeveralStages)
+{
+  const Cluster devices = cluster(std::vector<double>(4, 1.0), {Seconds(0), BytesPerSecond(1e9)});
+  for (const char* schedule : {"zero-bubble-v", "dualpipe-v", "interleaved(chunks=2)"}) {
+    for (const std::size_t depth : {1, 2}) {
+      SearchLimits limits = with_shape(depth, 1);
+      limits.grid.tensor = 2;
+      const Plan plan = grid(divisible(8), devices, goal_under(schedule, 4), limits);
+      ASSERT_EQ(plan.stages.size(), 8U) << schedule;
+      // A V turns on the last devices, which have two stages in a row; with one device, so has every schedule.
+      for (std::size_t layer = 0; layer < 8; ++layer) {
+        const bool is_turn = layer == 4 && (depth == 1 || std::string_view(schedule) != "interleaved(chunks=2)");
+        EXPECT_EQ(plan.stages[layer].starts_chunk, is_turn) << schedule << ", layer " << layer;
+      }
+    }
+  }
 }
 
 TEST(Grid, LaysShardsOutInRowsColumnsAndDepth)

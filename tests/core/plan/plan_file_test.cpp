@@ -398,6 +398,23 @@ TEST(PlanFile2, JoinsTheLayersOfStagesWithSeveralShards)
   EXPECT_EQ(devices_of(again), (std::vector<std::string>{"d1", "d0", "d2"}));
 }
 
+TEST(PlanFile2, KeepsStagesOfLayersApartThatFollowEachOtherOnTheSameDevices)
+{
+  Plan plan = some_plan_2();
+  plan.goal.schedule = {"zero-bubble-v"};
+  plan.stages.clear();
+  const Replica both{0, {{"d0", 0.5}, {"d2", 0.5}}};
+  for (std::size_t layer = 0; layer < 4; ++layer) plan.stages.push_back({layer, layer, {both}});
+  plan.stages[1].starts_chunk = true;
+  const auto json = plan_to_json(plan);
+  EXPECT_THAT(json, testing::HasSubstr("\"first_layer\": 0,\n      \"last_layer\": 0,"));
+  EXPECT_THAT(json, testing::HasSubstr("\"first_layer\": 1,\n      \"last_layer\": 3,"));
+  const auto again = plan_from_json(json, "plan.json");
+  EXPECT_EQ(plan_to_json(again), json);
+  ASSERT_EQ(again.stages.size(), 4U);
+  for (std::size_t layer = 0; layer < 4; ++layer) EXPECT_EQ(again.stages[layer].starts_chunk, layer == 1) << layer;
+}
+
 TEST(PlanFile2, KeepsGridsOfShardsAndBuckets)
 {
   using Form = ShardGrid::Form;
