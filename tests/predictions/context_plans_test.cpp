@@ -49,6 +49,7 @@ ContextCase random_context_case(std::uint64_t seed)
   shape.stages = 1 + below(2);
   shape.groups = 1 + below(2);
   shape.shards = 1 + below(2);
+  shape.is_v = below(3) == 0;
   if (shape.shards > 1 && below(2) == 0) shape.form = ShardGrid::Form::Sequence;
   const std::size_t replicas = shape.groups * shape.context.degree;
   for (const std::size_t degree : {2, 4, 8}) {
@@ -76,7 +77,8 @@ ContextCase random_context_case(std::uint64_t seed)
   for (auto& device : made.on.cluster.devices) device.pace = 1 / (1 + static_cast<double>(below(3)) / 4);
   made.plan = testing_support::plan_in_parts(shape, made.workload.layers.size(), 1 + below(3), names);
   constexpr std::array orders = {"gpipe", "1f1b", "zero-bubble-h1"};
-  made.plan.goal.schedule.name = orders.at(below(orders.size()));
+  constexpr std::array orders_of_v = {"zero-bubble-v", "dualpipe-v", "v-half"};
+  made.plan.goal.schedule.name = (shape.is_v ? orders_of_v : orders).at(below(orders.size()));
   for (auto& stage : made.plan.stages) {
     for (auto& replica : stage.replicas) {
       for (auto& shard : replica.shards) {

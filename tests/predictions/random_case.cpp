@@ -215,16 +215,16 @@ class Maker {
   /// One or two groups of devices, each with replicas that divide the experts of some of its layers.
   RandomCase experts()
   {
-    constexpr std::array orders = {"sequential", "gpipe", "1f1b", "zero-bubble-h1"};
+    constexpr std::array orders = {"sequential",    "gpipe",      "1f1b",   "zero-bubble-h1", "interleaved",
+                                   "zero-bubble-v", "dualpipe-v", "v-half", "v-min"};
+    const auto& schedule = schedules::require_schedule(orders.at(below(orders.size())));
     const std::size_t degree = 2 + below(3);
     const std::size_t replicas = degree * (1 + below(2));
     const std::size_t shards = 1 + below(2);
     const std::size_t groups = 1 + below(2);
-    const bool is_interleaved = groups == 2 && below(4) == 0;
-    const std::size_t count = is_interleaved ? 2 * groups : groups;
+    const std::size_t count = schedule.folding == schedules::Folding::OneEach ? groups : 2 * groups;
     const std::size_t layers = count + 1 + below(4);
-    const ScheduleChoice schedule = schedule_from_text(is_interleaved ? "interleaved(chunks=2)" : orders.at(below(4)));
-    Plan plan = of_goal(schedule, replicas * (1 + below(3)));
+    Plan plan = of_goal({std::string(schedule.name)}, replicas * (1 + below(3)));
     plan.experts = {degree, coin()};
     std::vector<std::string> left = shuffled_names(groups * replicas * shards);
     std::vector<Stage> of_group(groups);
@@ -235,10 +235,14 @@ class Maker {
       }
     }
     for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t layer = layers * i / count; layer < layers * (i + 1) / count; ++layer) {
-        plan.stages.push_back(of_group[i % groups]);
+      const std::size_t group = schedules::rank_of_stage(schedule.folding, i, groups);
+      const std::size_t first = layers * i / count;
+      for (std::size_t layer = first; layer < layers * (i + 1) / count; ++layer) {
+        plan.stages.push_back(of_group[group]);
         plan.stages.back().first_layer = plan.stages.back().last_layer = layer;
       }
+      const bool follows_itself = i > 0 && group == schedules::rank_of_stage(schedule.folding, i - 1, groups);
+      plan.stages[first].starts_chunk = follows_itself;
     }
     RandomCase made =
         on_platform({.devices = groups * replicas * shards, .has_data_server = coin(), .has_interference = coin()},

@@ -31,6 +31,7 @@ struct ContextShape {
   ContextParallelism context = {2, ContextExchange::Ring};
   ShardGrid::Form form = ShardGrid::Form::OneD;
   ExpertParallelism experts = {};
+  bool is_v = false;  ///< each group has two stages: the chain goes down the groups and comes back
 
   std::size_t devices() const { return stages * groups * context.degree * shards; }
 };
@@ -45,6 +46,7 @@ inline Plan plan_in_parts(const ContextShape& shape, std::size_t layers, std::ui
   const std::size_t replicas = shape.groups * shape.context.degree;
   plan.goal.microbatches = microbatches * replicas;
   std::size_t next = 0;
+  std::vector<Stage> of_group;
   for (std::size_t i = 0; i < shape.stages; ++i) {
     Stage stage;
     if (shape.form == ShardGrid::Form::Sequence) stage.grid = {shape.form, shape.shards};
@@ -55,10 +57,16 @@ inline Plan plan_in_parts(const ContextShape& shape, std::size_t layers, std::ui
         own.shards.push_back({names.at(next++), 1 / static_cast<double>(shape.shards)});
       }
     }
-    for (std::size_t layer = layers * i / shape.stages; layer < layers * (i + 1) / shape.stages; ++layer) {
-      stage.first_layer = stage.last_layer = layer;
-      plan.stages.push_back(stage);
+    of_group.push_back(std::move(stage));
+  }
+  const std::size_t chunks = shape.is_v ? 2 * shape.stages : shape.stages;
+  for (std::size_t i = 0; i < chunks; ++i) {
+    const std::size_t first = layers * i / chunks;
+    for (std::size_t layer = first; layer < layers * (i + 1) / chunks; ++layer) {
+      plan.stages.push_back(of_group[i < shape.stages ? i : chunks - 1 - i]);
+      plan.stages.back().first_layer = plan.stages.back().last_layer = layer;
     }
+    plan.stages[first].starts_chunk = shape.is_v && i == shape.stages;
   }
   return plan;
 }
