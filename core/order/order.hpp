@@ -30,6 +30,8 @@ std::string name_of(const Task& task);
 struct Slot {
   Task first;
   std::int64_t stride = 1;
+  /// A forward that runs together with the backward in the slots after it, whole or in halves, layer by layer.
+  bool overlaps = false;
 
   bool operator==(const Slot&) const = default;
 };

@@ -40,6 +40,11 @@ std::vector<std::uint64_t> numbers_from(std::string_view key, std::string_view t
 
 }  // namespace
 
+bool overlaps_experts(const ScheduleChoice& schedule)
+{
+  return schedule.numbers.contains(overlap_experts_key);
+}
+
 bool is_schedule_word(std::string_view text)
 {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.";

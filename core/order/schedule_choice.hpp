@@ -23,6 +23,12 @@ struct ScheduleChoice {
   bool operator==(const ScheduleChoice&) const = default;
 };
 
+/// A key of ScheduleChoice::numbers, with the value 1: a forward of one micro-batch and a backward of another run layer
+/// by layer together, so that each computes while tokens of the other are on their way to experts and back.
+inline constexpr auto overlap_experts_key = "overlap_experts";
+/// Whether a choice has it.
+bool overlaps_experts(const ScheduleChoice& schedule);
+
 /// As options, tables and baselines spell it: "gpipe", "interleaved(chunks=2)", "1f1b(warm_up=auto)",
 /// "1f1b(warm_up=3/2/1/0)". Orders are left out.
 std::string text_of(const ScheduleChoice& schedule);

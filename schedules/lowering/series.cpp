@@ -13,9 +13,10 @@ OrderSlots::OrderSlots(const Order& order) : order_(order)
   for (std::size_t run = 0; run < order.runs().size(); ++run) {
     const auto& [times, slots] = order.runs()[run];
     for (std::size_t i = 0; i < slots.size(); ++i) {
-      const auto& [first, stride] = slots[i];
+      const Task& first = slots[i].first;
       auto& places = places_[{first.opcode, first.part}];
-      if (places.size() < most) places.push_back({run, begin + i, slots.size(), times, first.microbatch, stride});
+      if (places.size() < most)
+        places.push_back({run, begin + i, slots.size(), times, first.microbatch, slots[i].stride});
     }
     begin += times * slots.size();
   }

@@ -55,12 +55,16 @@ class LastBackwards {
 
 }  // namespace
 
-Order dualpipe_v_order(std::size_t rank, std::size_t ranks, std::uint64_t microbatches)
+Order dualpipe_v_order(std::size_t rank, std::size_t ranks, std::uint64_t microbatches, bool overlaps)
 {
   const std::uint64_t p = ranks;
   const std::uint64_t r = rank;
   const std::uint64_t n = std::max<std::uint64_t>(microbatches, 2 * p);
   const auto F = [](std::uint32_t part, std::uint64_t first) { return Slot{{Opcode::Forward, part, first}}; };
+  // Of a pair.
+  const auto P = [overlaps](std::uint32_t part, std::uint64_t first) {
+    return Slot{{Opcode::Forward, part, first}, 1, overlaps};
+  };
   const auto B = [](std::uint32_t part, std::uint64_t first) { return Slot{{Opcode::BackwardInput, part, first}}; };
   const auto W = [](std::uint32_t part, std::uint64_t first) { return Slot{{Opcode::BackwardWeight, part, first}}; };
   const std::uint64_t after = p - r - 1;          // devices
@@ -69,18 +73,18 @@ Order dualpipe_v_order(std::size_t rank, std::size_t ranks, std::uint64_t microb
       {2 * after, {F(0, 0)}},
       {r + 1, {F(0, 2 * after), F(1, 0)}},
       {after, {B(1, 0), W(1, 0), F(1, r + 1)}},
-      {pairs, {F(0, 2 * p - r - 1), B(1, after), W(1, after), F(1, p), B(0, 0), W(0, 0)}},
-      {after, {B(1, after + pairs), W(1, after + pairs), F(1, p + pairs), B(0, pairs), W(0, pairs)}},
+      {pairs, {P(0, 2 * p - r - 1), B(1, after), W(1, after), P(1, p), B(0, 0), W(0, 0)}},
+      {after, {B(1, after + pairs), W(1, after + pairs), P(1, p + pairs), B(0, pairs), W(0, pairs)}},
       LastBackwards(rank, ranks, n).run(),
   };
   return Order(n == microbatches ? runs : without_surplus(runs, microbatches));
 }
 
-std::vector<Order> dualpipe_v_orders(const PipelineShape& shape, const ScheduleChoice&)
+std::vector<Order> dualpipe_v_orders(const PipelineShape& shape, const ScheduleChoice& choice)
 {
   std::vector<Order> orders;
   for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {
-    orders.push_back(dualpipe_v_order(rank, shape.ranks(), shape.microbatches));
+    orders.push_back(dualpipe_v_order(rank, shape.ranks(), shape.microbatches, overlaps_experts(choice)));
   }
   return orders;
 }

@@ -17,13 +17,13 @@ class InterleavedOrder {
  public:
   /// `laid_out`: micro-batches of all groups, those beyond `microbatches` too.
   InterleavedOrder(std::size_t rank, std::size_t ranks, std::size_t chunks, std::uint64_t microbatches,
-                   std::uint64_t group, std::uint64_t laid_out)
-      : chunks_(chunks), microbatches_(microbatches), group_(group), laid_out_(laid_out)
+                   std::uint64_t group, std::uint64_t laid_out, bool overlaps)
+      : chunks_(chunks), microbatches_(microbatches), group_(group), laid_out_(laid_out), overlaps_(overlaps)
   {
     const std::uint64_t full_groups = microbatches / group;
     const std::uint64_t per_group = chunks * group;
     const std::uint64_t forwards = chunks * laid_out;
-    warm_up_ = std::min<std::uint64_t>(forwards, 2 * (ranks - 1 - rank) + (chunks - 1) * group);
+    warm_up_ = std::min<std::uint64_t>(forwards, 2 * (ranks - 1 - rank) + (chunks - 1) * group + (overlaps ? 1 : 0));
     const std::uint64_t rounds = forwards - warm_up_;
     // Rounds repeat, a group further, until a forward reaches the last group if that is not full.
     const std::uint64_t full_rounds = full_groups * per_group > warm_up_ ? full_groups * per_group - warm_up_ : 0;
@@ -89,10 +89,13 @@ class InterleavedOrder {
   void add_rounds(std::uint64_t times, std::uint64_t first, std::uint64_t end)
   {
     Run run{times, {}};
+    const auto stride = static_cast<std::int64_t>(group_);
     for (std::uint64_t n = first; times > 0 && n < end; ++n) {
-      for (const Task& one : {task(Opcode::Forward, warm_up_ + n), task(Opcode::Backward, n)}) {
-        if (one.microbatch < microbatches_) run.slots.push_back({one, static_cast<std::int64_t>(group_)});
-      }
+      const Task forward = task(Opcode::Forward, warm_up_ + n);
+      const Task backward = task(Opcode::Backward, n);
+      const bool has_backward = backward.microbatch < microbatches_;
+      if (forward.microbatch < microbatches_) run.slots.push_back({forward, stride, overlaps_ && has_backward});
+      if (has_backward) run.slots.push_back({backward, stride});
     }
     runs_.push_back(std::move(run));
   }
@@ -102,7 +105,8 @@ class InterleavedOrder {
   {
     while (first < end) {
       const std::uint64_t length = std::min({end - first, left_of_chunk(warm_up_ + first), left_of_chunk(first)});
-      runs_.push_back({length, {{task(Opcode::Forward, warm_up_ + first), 1}, {task(Opcode::Backward, first), 1}}});
+      runs_.push_back(
+          {length, {{task(Opcode::Forward, warm_up_ + first), 1, overlaps_}, {task(Opcode::Backward, first), 1}}});
       first += length;
     }
   }
@@ -111,6 +115,7 @@ class InterleavedOrder {
   std::uint64_t microbatches_;
   std::uint64_t group_;
   std::uint64_t laid_out_;
+  bool overlaps_;
   std::uint64_t warm_up_ = 0;
   std::vector<Run> runs_;
 };
@@ -124,14 +129,14 @@ bool is_group(std::size_t ranks, std::uint64_t microbatches, std::uint64_t group
 }  // namespace
 
 Order interleaved_order(std::size_t rank, std::size_t ranks, std::size_t chunks, std::uint64_t microbatches,
-                        std::optional<std::uint64_t> group)
+                        std::optional<std::uint64_t> group, bool overlaps)
 {
   if (group) {
     ensure(*group > 0 && is_group(ranks, microbatches, *group), "groups of micro-batches keep all devices busy");
-    return InterleavedOrder(rank, ranks, chunks, microbatches, *group, microbatches).order();
+    return InterleavedOrder(rank, ranks, chunks, microbatches, *group, microbatches, overlaps).order();
   }
   const std::uint64_t laid_out = (microbatches + ranks - 1) / ranks * ranks;
-  return InterleavedOrder(rank, ranks, chunks, microbatches, ranks, laid_out).order();
+  return InterleavedOrder(rank, ranks, chunks, microbatches, ranks, laid_out, overlaps).order();
 }
 
 std::optional<std::string> why_no_group(std::size_t ranks, std::uint64_t microbatches, std::uint64_t group)
@@ -175,7 +180,8 @@ std::vector<Order> interleaved_orders(const PipelineShape& shape, const Schedule
   }
   std::vector<Order> orders;
   for (std::size_t rank = 0; rank < shape.ranks(); ++rank) {
-    orders.push_back(interleaved_order(rank, shape.ranks(), chunks, shape.microbatches, group));
+    orders.push_back(
+        interleaved_order(rank, shape.ranks(), chunks, shape.microbatches, group, overlaps_experts(choice)));
   }
   return orders;
 }

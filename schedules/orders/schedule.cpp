@@ -33,6 +33,16 @@ void check_numbers(const Schedule& schedule, const ScheduleChoice& choice)
         throw InputError(std::string(place),
                          fmt::format("{}: chunks is one number, at least 2", shown(text_of(choice))));
       }
+      if (key == overlap_experts_key && !(is_one && values.front() == 1)) {
+        throw InputError(std::string(place), fmt::format("{}: overlap_experts is 1; leave it out for passes in turn",
+                                                         shown(text_of(choice))));
+      }
+      if (key == "warm_up" && values.empty() && overlaps_experts(choice)) {
+        throw InputError(std::string(place),
+                         fmt::format("{}: warm_up is chosen for passes in turn; give numbers with overlap_experts, or "
+                                     "leave it out",
+                                     shown(text_of(choice))));
+      }
       if (key == "group" && !(is_one && values.front() >= 1)) {
         throw InputError(std::string(place),
                          fmt::format("{}: group is one number, at least that of the devices", shown(text_of(choice))));

@@ -47,7 +47,7 @@ struct Schedule {
   std::string_view name;
   std::string_view summary;                      ///< one line, for lists
   std::string_view source;                       ///< author, year
-  std::array<std::string_view, 2> numbers = {};  ///< keys of ScheduleChoice::numbers that it takes; unused ones are ""
+  std::array<std::string_view, 3> numbers = {};  ///< keys of ScheduleChoice::numbers that it takes; unused ones are ""
   bool takes_orders = false;                     ///< whether it takes ScheduleChoice::orders
   bool allocator_makes_orders = false;           ///< those orders, for the times of a placement; otherwise a user does
   Folding folding = Folding::OneEach;

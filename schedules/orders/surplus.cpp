@@ -12,7 +12,8 @@ std::vector<Run> without_surplus(const std::vector<Run>& runs, std::uint64_t mic
       for (const auto& slot : slots) {
         Task task = slot.first;
         task.microbatch += n;
-        if (task.microbatch < microbatches) rest.slots.push_back({task});
+        // The backward of a pair is of an earlier micro-batch than its forward.
+        if (task.microbatch < microbatches) rest.slots.push_back({task, 1, slot.overlaps});
       }
     }
   }

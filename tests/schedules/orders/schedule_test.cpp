@@ -205,7 +205,7 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
   const Order order(Runs{{8, {{{Opcode::Forward, 0, 0}}, {{Opcode::Backward, 0, 0}}}}});
   const std::vector<Case> cases = {
       {chain, {"gpipe", {{"chunks", {2}}}}, "schedule: gpipe takes no chunks; leave it out"},
-      {chain, {"1f1b", {{"chunks", {2}}}}, "schedule: 1f1b takes no chunks; it takes warm_up"},
+      {chain, {"1f1b", {{"chunks", {2}}}}, "schedule: 1f1b takes no chunks; it takes warm_up, overlap_experts"},
       {chain, {"sequential", {{"a\nb", {}}}}, "schedule: sequential takes no a\\x0ab; leave it out"},
       {chain, {"1f1b", {}, {{"d0", order}}}, "schedule: 1f1b takes no orders; use listed, or leave them out"},
       {chain, {"listed"}, "schedule: listed has no orders; make a plan with isobar schedule import"},
