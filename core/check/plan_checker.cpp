@@ -218,6 +218,8 @@ class Checker {
       fault("experts: {}", *found);
     } else if (const auto why_not = why_experts_are_not_divided(workload_, plan_)) {
       fault("experts: {}", *why_not);
+    } else if (const auto overlap = fault_of_overlap(plan_)) {
+      fault("schedule: {}", *overlap);
     }
   }
 

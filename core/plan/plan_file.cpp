@@ -621,6 +621,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   if (faults.empty()) {
     if (const auto fault = fault_of_context(plan)) reader.add_fault("context", *fault);
     if (const auto fault = fault_of_experts(plan)) reader.add_fault("experts", *fault);
+    if (const auto fault = fault_of_overlap(plan)) reader.add_fault("schedule", *fault);
   }
   plan.samples = reader.optional_count("samples", 1, largest_micro_batch * most_microbatches_by_recurrence);
   plan.micro_batch = reader.optional_count("micro_batch", 1, largest_micro_batch);

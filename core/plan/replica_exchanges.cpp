@@ -292,6 +292,32 @@ std::optional<std::string> fault_of_experts(const Plan& plan)
   return why_copies_are_not_divided(plan);
 }
 
+std::optional<std::string> fault_of_overlap(const ScheduleChoice& schedule, const ExpertParallelism& experts,
+                                            const std::vector<std::size_t>& recompute, const Framework* software)
+{
+  if (!overlaps_experts(schedule)) return std::nullopt;
+  if (!experts.divides()) {
+    return fmt::format("{} is for replicas that divide experts; leave it out, or divide them", overlap_experts_key);
+  }
+  if (!recompute.empty()) {
+    return fmt::format("layer {} recomputes its activations, and under {} passes keep theirs; leave one of them out",
+                       recompute.front(), overlap_experts_key);
+  }
+  if (software != nullptr && software->hides_dispatches) {
+    return fmt::format(
+        "{} lets passes of two micro-batches hide exchanges, which overlap_dispatches of the training "
+        "software counts as hidden already; leave one of them out",
+        overlap_experts_key);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> fault_of_overlap(const Plan& plan)
+{
+  if (plan.stages.empty()) return std::nullopt;
+  return fault_of_overlap(plan.goal.schedule, plan.experts, plan.recompute, framework_of(plan));
+}
+
 namespace {
 
 template <typename Division>

@@ -24,6 +24,12 @@ std::size_t replicas_that_meet(const Workload& workload);
 std::optional<std::string> fault_of_context(const Plan& plan);
 /// The same of experts.
 std::optional<std::string> fault_of_experts(const Plan& plan);
+/// What keeps passes from running together as "overlap_experts" of a schedule says; none if nothing does, or it says
+/// nothing. `software`: the training software, if there is one.
+std::optional<std::string> fault_of_overlap(const ScheduleChoice& schedule, const ExpertParallelism& experts,
+                                            const std::vector<std::size_t>& recompute, const Framework* software);
+/// The same of a plan.
+std::optional<std::string> fault_of_overlap(const Plan& plan);
 /// Why replicas that have the same experts cannot divide what Plan::sync says of these; none if they can.
 std::optional<std::string> why_copies_are_not_divided(const Plan& plan);
 

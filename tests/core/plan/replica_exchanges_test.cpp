@@ -380,6 +380,41 @@ TEST(FaultOfExperts, RefusesCopiesInUnequalSitesThatDivideHierarchically)
             "hierarchical; use ring, tree or direct");
 }
 
+TEST(FaultOfOverlap, NamesWhatIsWrong)
+{
+  const auto fault_of_plan = [](const Plan& plan) { return fault_of_overlap(plan).value_or(""); };
+  Plan plan = plan_of_experts(groups_of_experts(1, 4, 1, 2));
+  EXPECT_EQ(fault_of_plan(plan), "");
+  plan.goal.schedule.numbers[overlap_experts_key] = {1};
+  EXPECT_EQ(fault_of_plan(plan), "");
+  plan.recompute = {2, 4};
+  EXPECT_EQ(fault_of_plan(plan),
+            "layer 2 recomputes its activations, and under overlap_experts passes keep theirs; leave one of them out");
+  plan.recompute.clear();
+  plan.experts = {};
+  EXPECT_EQ(fault_of_plan(plan), "overlap_experts is for replicas that divide experts; leave it out, or divide them");
+  Framework software;
+  EXPECT_EQ(fault_of_overlap(plan.goal.schedule, {2}, {}, &software), std::nullopt);
+  software.hides_dispatches = true;
+  EXPECT_EQ(fault_of_overlap(plan.goal.schedule, {2}, {}, &software),
+            "overlap_experts lets passes of two micro-batches hide exchanges, which overlap_dispatches of the training "
+            "software counts as hidden already; leave one of them out");
+  EXPECT_EQ(fault_of_overlap({"1f1b"}, {2}, {3}, &software), std::nullopt);
+}
+
+TEST(PlanFile, KeepsOverlappedExpertsAndRefusesThemWithoutAny)
+{
+  Plan plan = plan_of_experts(groups_of_experts(1, 4, 1, 2));
+  plan.goal.schedule = {"1f1b", {{overlap_experts_key, {1}}}};
+  const std::string json = plan_to_json(plan);
+  EXPECT_THAT(json, HasSubstr("\"overlap_experts\": 1"));
+  EXPECT_EQ(plan_from_json(json, "plan.json").goal.schedule, plan.goal.schedule);
+  plan.recompute = {3};
+  EXPECT_THAT(message_of([&] { plan_from_json(plan_to_json(plan), "plan.json"); }),
+              HasSubstr("schedule: layer 3 recomputes its activations, and under overlap_experts passes keep theirs; "
+                        "leave one of them out"));
+}
+
 TEST(PlanFile, KeepsExperts)
 {
   for (const bool are_whole : {false, true}) {
