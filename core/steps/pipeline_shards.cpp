@@ -5,6 +5,12 @@
 #include "core/plan/shard_collectives.hpp"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace isobar {
 
@@ -109,6 +115,60 @@ void PipelineSteps::add_shard_collectives()
       if (!needs_[seat].needs.empty()) add_shard_collectives(seat, position);
     }
   }
+  if (overlaps_experts(plan_.goal.schedule)) order_exchanges();
+}
+
+/// Where passes overlap, a device exchanges tokens in the order in which its passes let them: before a pass not before
+/// it has computed the one before it of the same direction, and if another device makes what the pass reads, after all
+/// that comes before the pass.
+void PipelineSteps::order_exchanges()
+{
+  using Turn = std::tuple<std::size_t, std::size_t, std::size_t>;
+  for (Rank& rank : ranks_) {
+    std::map<Turn, TokenExchange> ordered;
+    std::array<std::size_t, 2> computed{};  // passes until the end of the last one of each direction
+    for (std::size_t position = 0; position < rank.passes.size(); ++position) {
+      const Opcode opcode = rank.passes[position].opcode;
+      if (opcode == Opcode::BackwardWeight) continue;
+      std::size_t& until = computed.at(opcode == Opcode::Forward ? 0 : 1);
+      const auto before = rank.exchanges.find({position, 1});
+      const auto after = rank.exchanges.find({position, 0});
+      const auto made = made_at(rank, position);
+      const std::size_t turn = made ? std::max(*made + 1, until) : position;
+      if (before != rank.exchanges.end()) ordered.emplace(Turn{turn, 1, position}, before->second);
+      if (after != rank.exchanges.end()) ordered.emplace(Turn{position + 1, 0, position}, after->second);
+      until = position + 1;
+    }
+    std::optional<Node> last;
+    for (const auto& [turn, exchange] : ordered) {
+      if (last) graph_.add_wait(exchange.first, *last);
+      last = exchange.last;
+    }
+  }
+}
+
+/// Where a device makes what one of its passes reads; none where another device does, or where the replicas of the
+/// other stage take other micro-batches.
+std::optional<std::size_t> PipelineSteps::made_at(const Rank& rank, std::size_t position) const
+{
+  const RankPass& pass = rank.passes[position];
+  const Seat& seat = seats_[pass.seat];
+  const bool is_forward = pass.opcode == Opcode::Forward;
+  if (!is_forward && seat.stage + 1 == plan_.stages.size()) return takers_[seat.stage][pass.microbatch].forward;
+  if (is_forward && seat.stage == 0) return std::nullopt;
+  const std::size_t other = is_forward ? seat.stage - 1 : seat.stage + 1;
+  if (replicas_of(other) != replicas_of(seat.stage)) return std::nullopt;
+  const std::size_t first = seat_at(other, seat.replica, 0);
+  const Seat& maker = seats_[first + seat.shard % seats_[first].shards];
+  if (&ranks_[maker.rank] != &rank) return std::nullopt;
+  const Taker& taker = takers_[other][pass.microbatch];
+  return is_forward ? taker.forward : taker.backward;
+}
+
+bool PipelineSteps::exchanges_tokens(const Seat& seat) const
+{
+  const auto& needs = needs_[seat_at(seat.stage, seat.replica - seat.replica % group_, 0)].needs;
+  return std::any_of(needs.begin(), needs.end(), [](const ShardNeed& need) { return need.is_of_tokens; });
 }
 
 void PipelineSteps::add_shard_collectives(std::size_t first_seat, std::size_t position)
@@ -136,6 +196,10 @@ void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, s
     RankPass& pass = rank.passes[position];
     auto& last = before[seat.replica % group_ * seat.shards + seat.shard];
     note(seat.rank, node);
+    if (need.is_of_tokens) {
+      const std::size_t is_before = need.is_before ? 1 : 0;
+      rank.exchanges.try_emplace({position, is_before}, TokenExchange{node, node}).first->second.last = node;
+    }
     if (last) graph_.add_wait(node, *last);
     if (need.is_before) {
       graph_.add_wait(pass.node, node);

@@ -193,6 +193,7 @@ void PipelineSteps::add_passes()
       pass.takers.clear();
       pass.sends.clear();
     }
+    rank.exchanges.clear();
     rank.first_update.reset();
     rank.last_sum.reset();
     rank.last_gradients.clear();
@@ -298,7 +299,8 @@ void PipelineSteps::add_messages_of(const Seat& from, std::size_t to_stage, bool
   }
 }
 
-/// Lets each computation wait until what the one before it has made is sent, or added up where it is not sent.
+/// Lets each computation wait until what the one before it has made is sent, or added up where it is not sent. Where
+/// passes overlap, tokens are on their way meanwhile.
 void PipelineSteps::block()
 {
   for (Rank& rank : ranks_) {
@@ -309,7 +311,8 @@ void PipelineSteps::block()
       const auto next = is_last ? rank.first_update : std::optional(rank.passes[position + 1].node);
       if (!next) continue;
       for (const Node send : pass.sends) graph_.add_wait(*next, send);
-      if (pass.sends.empty() && pass.made != pass.node) graph_.add_wait(*next, pass.made);
+      const bool overlaps = overlaps_experts(plan_.goal.schedule) && exchanges_tokens(seats_[pass.seat]);
+      if (pass.sends.empty() && pass.made != pass.node && !overlaps) graph_.add_wait(*next, pass.made);
     }
   }
 }

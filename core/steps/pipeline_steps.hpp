@@ -74,6 +74,11 @@ class PipelineSteps {
     std::vector<Node> takers;  // of what comes from the neighbouring stage; none: the pass
     std::vector<Node> sends;
   };
+  /// What devices bring each other for experts before or after a pass, one after another.
+  struct TokenExchange {
+    Node first = 0;
+    Node last = 0;
+  };
   /// What the machine of a device does for it, of this step and the one before.
   struct RankTiers {
     TierNeeds needs;
@@ -97,7 +102,9 @@ class PipelineSteps {
     std::vector<Node> last_gradients;       // that all of its gradients wait for
     std::optional<Node> last_after_update;  // the last gather of updated parameters
     std::optional<RankTiers> tiers;         // where a stage lives elsewhere than on the device
-    std::optional<std::size_t> slows;       // the pace of the machine's updates
+    /// Of the step under construction, where passes overlap: by position, and 1 before the pass.
+    std::map<std::pair<std::size_t, std::size_t>, TokenExchange> exchanges;
+    std::optional<std::size_t> slows;  // the pace of the machine's updates
   };
   /// Which replica takes a micro-batch through a stage, and where in the passes of its ranks.
   struct Taker {
@@ -163,6 +170,9 @@ class PipelineSteps {
   void add_shard_collectives(std::size_t first_seat, std::size_t position);
   void add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t position,
                    std::vector<std::optional<Node>>& before);
+  void order_exchanges();
+  std::optional<std::size_t> made_at(const Rank& rank, std::size_t position) const;
+  bool exchanges_tokens(const Seat& seat) const;
   Algorithm algorithm_among_shards(const Ranks& ranks) const;
   void add_shared_sums();
   std::optional<Node> one_task_ahead(const Rank& rank, std::size_t position) const;

@@ -331,7 +331,7 @@ void add_needs_of_experts(const Workload& workload, std::size_t layer, std::size
     const Payload payload = pass == NeedOf::Forward ? Payload::Activation : Payload::Gradient;
     needs.push_back({pass, is_before, is_before, opcode, payload, number_of(NeedLane::Dispatch, needs.size()),
                      is_across && !is_among_all ? ShardAxis{} : ShardAxis{1, shards}, bytes,
-                     is_across ? workload.experts.degree : 1});
+                     is_across ? workload.experts.degree : 1, false, true});
   };
   const auto come = [&](NeedOf pass) {
     add(pass, true, true, Opcode::AllToAll, sent);

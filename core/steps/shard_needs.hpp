@@ -34,9 +34,10 @@ struct ShardNeed {
   Payload payload = Payload::Activation;
   std::size_t lane = 0;  // those of a lane come one after the other, whatever they are for
   ShardAxis axis;
-  double bytes = 0;          // of each shard (rounds_of)
-  std::size_t replicas = 1;  // that many neighbouring ones meet: the same shard of each, or all along the axis
-  bool goes_around = false;  // always in a ring
+  double bytes = 0;           // of each shard (rounds_of)
+  std::size_t replicas = 1;   // that many neighbouring ones meet: the same shard of each, or all along the axis
+  bool goes_around = false;   // always in a ring
+  bool is_of_tokens = false;  // that go to experts or come back
 };
 
 /// What `shards` shards need for a layer, in order. @throws std::logic_error for a layer that cannot be divided.

@@ -103,6 +103,9 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
       work.sharded(stays ? ShardPass::WeightGradient : pass).released += collective.held;
       if (is_before && needs_arrival(collective.role)) work.sharded(pass).has_arrival = true;
       if (!is_before) work.sharded(pass).last = &lane;
+      if (isobar::is_of_experts(collective.role)) {
+        (is_before ? work.sharded(pass).dispatch : work.sharded(pass).combine) = &lane;
+      }
     }
     for (const auto& [key, lane] : last) {
       const auto& [pass, is_before, payload] = key;
@@ -627,7 +630,85 @@ Instruction PipelineProgram::collective_of_shards(std::size_t rank, LaneId lane,
     const bool is_forward = task.opcode == Opcode::Forward;
     instruction.waits.add(arrival_of(is_forward ? work.input : work.gradient, work.forwards, task.microbatch, at));
   }
+  const bool is_first = each.before == nullptr || !isobar::is_of_experts(each.before->role);
+  if (overlaps_experts_ && isobar::is_of_experts(own.role) && is_first) {
+    instruction.waits.add(exchange_before(rank, {at, is_before_pass(own.role)}));
+  }
   return instruction;
+}
+
+std::optional<std::uint64_t> PipelineProgram::made_at(const StageWork& work, const Task& task)
+{
+  const Input& input = task.opcode == Opcode::Forward ? work.input : work.gradient;
+  const Series* const made_by = input.source.made_by;
+  if (input.route != nullptr || made_by == nullptr || input.source.lane != compute_lane) return std::nullopt;
+  return made_by->position_of(made_by->of(task.microbatch));
+}
+
+const ShardLane* PipelineProgram::lane_of(std::size_t rank, const Exchange& exchange) const
+{
+  const Task task = orders_[rank].at(exchange.position);
+  if (task.opcode == Opcode::BackwardWeight) return nullptr;
+  const StageWork& work = works_[parts_of_rank_[rank][task.part]];
+  const auto& pass = work.sharded(task.opcode == Opcode::Forward ? ShardPass::Forward : ShardPass::InputGradient);
+  return exchange.is_before ? pass.dispatch : pass.combine;
+}
+
+std::optional<std::uint64_t> PipelineProgram::next_alike(std::size_t rank, std::uint64_t position) const
+{
+  const Order& order = orders_[rank];
+  const bool is_forward = order.at(position).opcode == Opcode::Forward;
+  while (++position < order.length()) {
+    const Opcode opcode = order.at(position).opcode;
+    if (opcode != Opcode::BackwardWeight && (opcode == Opcode::Forward) == is_forward) return position;
+  }
+  return std::nullopt;
+}
+
+std::uint64_t PipelineProgram::done_before(std::size_t rank, std::uint64_t position) const
+{
+  const Order& order = orders_[rank];
+  const Task task = order.at(position);
+  const auto made = made_at(works_[parts_of_rank_[rank][task.part]], task);
+  if (!made) return position;
+  const bool is_forward = task.opcode == Opcode::Forward;
+  for (std::uint64_t before = position; before-- > *made + 1;) {
+    const Opcode opcode = order.at(before).opcode;
+    if (opcode != Opcode::BackwardWeight && (opcode == Opcode::Forward) == is_forward) return before + 1;
+  }
+  return *made + 1;
+}
+
+std::vector<PipelineProgram::Exchange> PipelineProgram::exchanges_after(std::size_t rank, std::uint64_t done) const
+{
+  const Order& order = orders_[rank];
+  std::set<std::uint64_t> readers;  // positions of tasks that may have their turn
+  if (done < order.length()) readers.insert(done);
+  std::vector<Exchange> exchanges;
+  const auto add = [&](const Exchange& exchange) {
+    if (lane_of(rank, exchange) != nullptr) exchanges.push_back(exchange);
+  };
+  const Task made = done > 0 ? order.at(done - 1) : Task{Opcode::BackwardWeight, 0, 0};
+  if (made.opcode != Opcode::BackwardWeight) {
+    add({done - 1, false});
+    if (const auto next = next_alike(rank, done - 1)) readers.insert(*next);
+    const StageWork& maker = works_[parts_of_rank_[rank][made.part]];
+    const bool is_loss = made.opcode == Opcode::Forward && maker.index + 1 == patterns_.size();
+    if (is_loss && is_training_) readers.insert(maker.backwards.position_of(maker.backwards.of(made.microbatch)));
+  }
+  for (const std::uint64_t reader : readers) {
+    if (done_before(rank, reader) == done) add({reader, true});
+  }
+  return exchanges;
+}
+
+Wait PipelineProgram::exchange_before(std::size_t rank, const Exchange& exchange) const
+{
+  std::uint64_t done = exchange.is_before ? done_before(rank, exchange.position) : exchange.position + 1;
+  auto exchanges = exchanges_after(rank, done);
+  exchanges.erase(std::find(exchanges.begin(), exchanges.end(), exchange), exchanges.end());
+  while (exchanges.empty() && done > 0) exchanges = exchanges_after(rank, --done);
+  return exchanges.empty() ? Wait{} : lane_of(rank, exchanges.back())->at(exchanges.back().position);
 }
 
 Instruction PipelineProgram::shared_gradient_sum(std::size_t rank, LaneId lane, std::uint64_t position) const

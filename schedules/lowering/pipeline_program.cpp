@@ -60,6 +60,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   algorithm_ = plan.sync.algorithm;
   context_ = workload.context;
   experts_ = workload.experts;
+  overlaps_experts_ = overlaps_experts(plan.goal.schedule);
   site_of_rank_.resize(orders_.size());
   for (const auto& placed : placed_shards(plan)) {
     site_of_rank_.at(placed.rank) = shard_of(plan, placed).site.value_or("");
@@ -473,8 +474,9 @@ void PipelineProgram::add_sends(std::size_t rank, std::uint64_t position, Instru
   const Series& series = is_forward ? stage.forwards : stage.backwards;
   const auto& sends = stage.sends[is_forward ? 0 : 1];
   for (const LaneId lane : sends) instruction.waits.add({lane, 0, series.index_of(made) + 1});
-  const ShardLane* const sums = stage.sharded(is_forward ? ShardPass::Forward : ShardPass::InputGradient).last;
-  if (sends.empty() && sums != nullptr) instruction.waits.add(sums->at(position - 1));
+  const ShardedPass& pass = stage.sharded(is_forward ? ShardPass::Forward : ShardPass::InputGradient);
+  if (overlaps_experts_ && pass.combine != nullptr) return;
+  if (sends.empty() && pass.last != nullptr) instruction.waits.add(pass.last->at(position - 1));
 }
 
 Instruction PipelineProgram::tier(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const

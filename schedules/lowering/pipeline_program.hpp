@@ -55,7 +55,10 @@ struct ShardedPass {
   std::vector<const ShardLane*> needed;  // the last ones before it, of each kind of data
   bool has_arrival = false;              // those wait for what the pass reads from a neighbouring stage
   const ShardLane* last = nullptr;       // of what it makes
-  Bytes released;                        // at its end: the room for blocks of others
+  // The last ones that exchange tokens before it and after it, where replicas divide experts.
+  const ShardLane* dispatch = nullptr;
+  const ShardLane* combine = nullptr;
+  Bytes released;  // at its end: the room for blocks of others
 };
 
 /// Where a task finds its input: made by a series, and brought by a lane of receives. The compute lane brings nothing:
@@ -436,6 +439,29 @@ class PipelineProgram : public Program {
   Instruction collective_of_shards(std::size_t rank, LaneId lane, const LaneRecord& record,
                                    std::uint64_t position) const;
 
+  // Where passes overlap, a device has one exchange of tokens under way, as with one stream for communication.
+
+  /// An exchange before or after the task at a position of its rank.
+  struct Exchange {
+    std::uint64_t position = 0;
+    bool is_before = false;
+
+    bool operator==(const Exchange&) const = default;
+  };
+  /// The lane of an exchange, of several the last; null if the task exchanges nothing then.
+  const ShardLane* lane_of(std::size_t rank, const Exchange& exchange) const;
+  /// The position of the task of the same rank that makes what a task reads; none where another rank does.
+  static std::optional<std::uint64_t> made_at(const StageWork& work, const Task& task);
+  /// The next task of the same direction.
+  std::optional<std::uint64_t> next_alike(std::size_t rank, std::uint64_t position) const;
+  /// After how many tasks the exchange before a task has its turn: when its rank has made what the task reads and has
+  /// computed the task of the same direction before it. What another rank makes has its turn right before the task.
+  std::uint64_t done_before(std::size_t rank, std::uint64_t position) const;
+  /// The exchanges whose turn comes with the end of the first `done` tasks of a rank, in their order: three at most.
+  std::vector<Exchange> exchanges_after(std::size_t rank, std::uint64_t done) const;
+  /// The wait for the exchange whose turn is before another one's; of no completion if there is none.
+  Wait exchange_before(std::size_t rank, const Exchange& exchange) const;
+
   Instruction shared_gradient_sum(std::size_t rank, LaneId lane, std::uint64_t position) const;
 
   /// The parameters of a replica's part go to the others once they are updated, or for each task that uses them. Then
@@ -474,6 +500,7 @@ class PipelineProgram : public Program {
   Algorithm algorithm_ = Algorithm::Ring;  // of replicas
   ContextParallelism context_;
   ExpertParallelism experts_;
+  bool overlaps_experts_ = false;  // passes of two micro-batches run together
   std::vector<std::string> site_of_rank_;
   bool is_blocking_ = false;
   bool is_sliced_ = false;

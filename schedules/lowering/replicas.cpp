@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -120,15 +121,79 @@ std::vector<Slot> slots_over(const Slot& slot, std::vector<std::uint32_t> parts)
   return slots;
 }
 
-/// An order over other parts: each task of part k becomes one of each of `parts[k]`.
-Order over_parts(const Order& order, const std::vector<std::vector<std::uint32_t>>& parts)
+/// How tasks over chunks of layers become tasks over their layers.
+struct LayersOfChunks {
+  std::vector<std::vector<std::uint32_t>> parts;  ///< of the rank, by chunk
+  std::vector<bool> is_end;                       ///< by part: the first or the last layer of the model
+};
+
+/// Some parts of a pass, in its order: those at the ends of the model alone, and what is between them.
+struct PassOfParts {
+  std::vector<Slot> begin;
+  std::vector<std::vector<Slot>> layers;  ///< by part; of a split backward both halves
+  std::vector<Slot> end;
+};
+
+/// `passes`: a forward, a backward, or both halves of one.
+PassOfParts pass_of_parts(std::span<const Slot> passes, const LayersOfChunks& chunks)
+{
+  PassOfParts made;
+  std::vector<std::vector<Slot>> of_pass;
+  for (const Slot& pass : passes) of_pass.push_back(slots_over(pass, chunks.parts.at(pass.first.part)));
+  for (std::size_t i = 0; i < of_pass.front().size(); ++i) {
+    std::vector<Slot> layer;
+    for (const auto& slots : of_pass) layer.push_back(slots[i]);
+    const bool is_end = chunks.is_end.at(layer.front().first.part);
+    if (is_end) {
+      auto& ends = made.layers.empty() ? made.begin : made.end;
+      ends.insert(ends.end(), layer.begin(), layer.end());
+    } else {
+      made.layers.push_back(std::move(layer));
+    }
+  }
+  return made;
+}
+
+/// The layers of a forward and those of a backward in turn, as Megatron-LM's combined_1f1b does them: the one computes
+/// a layer while the other exchanges tokens before or after one. The ends of the model come before and after all
+/// others.
+std::vector<Slot> overlapped(std::span<const Slot> forward, std::span<const Slot> backward,
+                             const LayersOfChunks& chunks)
+{
+  const PassOfParts there = pass_of_parts(forward, chunks);
+  const PassOfParts back = pass_of_parts(backward, chunks);
+  std::vector<Slot> slots;
+  const auto add = [&slots](const std::vector<Slot>& more) { slots.insert(slots.end(), more.begin(), more.end()); };
+  add(there.begin);
+  add(back.begin);
+  for (std::size_t i = 0; i < std::max(there.layers.size(), back.layers.size()); ++i) {
+    if (i < there.layers.size()) add(there.layers[i]);
+    if (i < back.layers.size()) add(back.layers[i]);
+  }
+  add(there.end);
+  add(back.end);
+  return slots;
+}
+
+/// An order over layers: each task of chunk k becomes one of each of its parts.
+Order over_parts(const Order& order, const LayersOfChunks& chunks)
 {
   std::vector<Run> runs;
   for (const auto& [times, slots] : order.runs()) {
     Run& run = runs.emplace_back();
     run.times = times;
-    for (const auto& slot : slots) {
-      for (const auto& each : slots_over(slot, parts.at(slot.first.part))) run.slots.push_back(each);
+    const std::span<const Slot> all(slots);
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      std::vector<Slot> made;
+      if (all[i].overlaps) {
+        ensure(i + 1 < all.size(), "a forward that overlaps comes before its backward");
+        const std::size_t passes = all[i + 1].first.opcode == Opcode::BackwardInput ? 2 : 1;
+        made = overlapped(all.subspan(i, 1), all.subspan(i + 1, passes), chunks);
+        i += passes;
+      } else {
+        made = slots_over(all[i], chunks.parts.at(all[i].first.part));
+      }
+      run.slots.insert(run.slots.end(), made.begin(), made.end());
     }
   }
   return Order(std::move(runs));
@@ -158,7 +223,8 @@ class ReplicaOrders {
         uses_machine_(devices_.size()),
         shards_of_(devices_.size()),
         orders_(devices_.size()),
-        is_ordered_(devices_.size())
+        is_ordered_(devices_.size()),
+        is_end_(devices_.size())
   {
     std::size_t first = 0;  // shard of the replica
     for (const auto& placed : placed_shards(plan)) {
@@ -174,6 +240,7 @@ class ReplicaOrders {
     for (const auto& placed : pipelines_.placed()) {
       part_of_.push_back(parts[placed.rank]++);
       starts_chunk_.push_back(plan.stages[placed.stage].starts_chunk);
+      is_end_[placed.rank].push_back(placed.stage == 0 || placed.stage + 1 == plan.stages.size());
       if (last_stage[placed.rank] == placed.stage) {
         throw InputError(
             fmt::format("stages[{}]", placed.stage),
@@ -227,7 +294,7 @@ class ReplicaOrders {
     is_ordered_[rank] = true;
     // What passes through the device then does so once a step.
     const bool is_by_part = chain_schedule(choice_) == ChainSchedule::GPipe && uses_machine_[rank];
-    const Order whole = is_by_part ? part_by_part(order, parts) : over_parts(order, parts);
+    const Order whole = is_by_part ? part_by_part(order, parts) : over_parts(order, {parts, is_end_[rank]});
     for (const std::size_t shard : shards_of_[rank]) orders_[shard] = whole;
   }
 
@@ -275,6 +342,11 @@ class ReplicaOrders {
       throw InputError("schedule", fmt::format("{} needs pipelines with one replica of each stage; give all stages "
                                                "replicas with the same micro-batches",
                                                schedule_.name));
+    }
+    if (overlaps_experts(choice_)) {
+      throw InputError("schedule",
+                       "overlap_experts needs pipelines with one replica of each stage; give all stages "
+                       "replicas with the same micro-batches");
     }
     // Neighbouring stages on the same devices count as one.
     std::vector<std::size_t> members;
@@ -382,6 +454,7 @@ class ReplicaOrders {
   std::vector<bool> starts_chunk_;                   // likewise: Stage::starts_chunk
   std::vector<Order> orders_;                        // by rank
   std::vector<bool> is_ordered_;
+  std::vector<std::vector<bool>> is_end_;  // by rank and part: the first or the last of the plan's stages
 };
 
 }  // namespace
@@ -464,6 +537,7 @@ std::vector<Order> orders_of_parts(const Plan& plan)
 
 std::vector<Order> orders_of(const Plan& plan)
 {
+  if (const auto fault = fault_of_overlap(plan)) throw InputError("schedule", *fault);
   if (divides_operators(plan)) return orders_of_parts(plan);
   if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).orders();
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
