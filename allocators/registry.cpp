@@ -424,15 +424,18 @@ std::vector<Plan> plans_of_variants(const std::string& name, const Allocator* al
                                     const Cluster& cluster, const Goal& goal, SearchLimits limits)
 {
   const auto variants = variants_of(allocator, workload, cluster, goal, limits);
-  if (variants.size() == 1) return plans_of(name, allocator, workload, cluster, goal, limits);
+  const auto plans_of_variant = [&](const Variant& variant) {
+    Goal with_parts = goal;
+    with_parts.microbatches = variant.microbatches;
+    return plans_of(name, allocator, as_variant(workload, variant), cluster, with_parts, limits);
+  };
+  if (variants.size() == 1) return plans_of_variant(variants.front());
   if (limits.time_limit) *limits.time_limit = *limits.time_limit / static_cast<double>(variants.size());
   std::vector<Plan> all;
   Seconds search_time;
   Seconds bound(std::numeric_limits<double>::infinity());
   for (const auto& variant : variants) {
-    Goal with_parts = goal;
-    with_parts.microbatches = variant.microbatches;
-    auto plans = plans_of(name, allocator, as_variant(workload, variant), cluster, with_parts, limits);
+    auto plans = plans_of_variant(variant);
     search_time += plans.front().search_time;
     if (plans.front().objective_bound) bound = std::min(bound, *plans.front().objective_bound);
     std::move(plans.begin(), plans.end(), std::back_inserter(all));

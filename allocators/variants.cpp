@@ -1,8 +1,12 @@
 #include "allocators/variants.hpp"
 
+#include "core/errors.hpp"
 #include "core/model/sharding.hpp"
+#include "core/plan/replica_exchanges.hpp"
 
 #include <cstddef>
+#include <optional>
+#include <string>
 
 namespace isobar::allocators {
 
@@ -32,6 +36,21 @@ std::vector<ExpertParallelism> experts_of(const Workload& workload, const Cluste
   return all;
 }
 
+/// Leaves those whose passes can overlap. @throws InputError if there are none.
+void keep_overlapping(std::vector<Variant>& variants, const Workload& workload, const Goal& goal)
+{
+  if (!overlaps_experts(goal.schedule)) return;
+  const Framework* const software = workload.framework.empty() ? nullptr : &framework_of(workload);
+  std::string last_fault;
+  std::erase_if(variants, [&](const Variant& variant) {
+    const auto& recompute = variant.recomputes_all ? all_recomputed(workload) : workload.recompute;
+    const auto fault = fault_of_overlap(goal.schedule, variant.experts, recompute, software);
+    if (fault && !variant.recomputes_all) last_fault = *fault;
+    return fault.has_value();
+  });
+  if (variants.empty()) throw InputError("schedule", last_fault);
+}
+
 }  // namespace
 
 std::vector<Variant> variants_of(const Allocator* allocator, const Workload& workload, const Cluster& cluster,
@@ -51,6 +70,7 @@ std::vector<Variant> variants_of(const Allocator* allocator, const Workload& wor
       for (const auto& experts : all_experts) variants.push_back({context, experts, recomputes_all, parts});
     }
   }
+  keep_overlapping(variants, workload, goal);
   return variants;
 }
 

@@ -22,7 +22,9 @@ struct Variant {
 /// is first. GridShape::any_context leaves open every exchange and number of parts of sequences that devices and model
 /// allow. GridShape::experts, where it is not given, leaves open every divisor of the number of experts and of the
 /// step's parts of micro-batches. SearchLimits::chooses_recomputation leaves open none and all. What the workload has
-/// already divided stays. None has more parts than a step may have micro-batches. O(layers x devices squared).
+/// already divided stays. None has more parts than a step may have micro-batches. Where passes overlap while tokens are
+/// on their way (overlap_experts_key), those that cannot are left out. O(layers x devices squared).
+/// @throws InputError if none is left (fault_of_overlap).
 std::vector<Variant> variants_of(const Allocator* allocator, const Workload& workload, const Cluster& cluster,
                                  const Goal& goal, const SearchLimits& limits);
 

@@ -148,6 +148,12 @@ void GoalOptions::add_other_goal_options_to(CLI::App& command)
       fmt::format("micro-batches that each stage computes before the device takes its next stage: at least as many "
                   "as a pipeline has devices ({}; default: as many)",
                   schedules_with("group")));
+  command.add_flag(
+      "--overlap-experts", overlap_experts,
+      fmt::format("a forward and a backward of two micro-batches run layer by layer together, and compute "
+                  "while tokens of the other travel to experts and back ({}; replicas that divide experts, "
+                  "without recomputation)",
+                  schedules_with(overlap_experts_key)));
   add_count(command, "--microbatches", microbatches,
             "micro-batches of a step (default: 1 for objective sequential and for allocators that use a device's "
             "machine, else 8)");
@@ -283,6 +289,7 @@ std::vector<ScheduleChoice> GoalOptions::chosen_schedules(const ScheduleChoice& 
   if (warm_up) add_numbers(choices, "--warm-up", "warm_up", warm_up_from(*warm_up));
   if (chunks) add_numbers(choices, "--chunks", "chunks", {*chunks});
   if (microbatch_group) add_numbers(choices, "--microbatch-group", "group", {*microbatch_group});
+  if (overlap_experts) add_numbers(choices, "--overlap-experts", overlap_experts_key, {1});
   return choices;
 }
 

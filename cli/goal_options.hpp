@@ -24,6 +24,7 @@ struct GoalOptions {
   std::optional<std::string> warm_up;
   std::optional<std::uint64_t> chunks;
   std::optional<std::uint64_t> microbatch_group;
+  bool overlap_experts = false;
   std::optional<std::uint64_t> microbatches;
   std::optional<std::uint64_t> budget;
   std::optional<std::string> time_limit;

@@ -131,6 +131,39 @@ class Experts(CommandTest):
         for experts in ("4", "8"):
             self.assertLess(steps[experts, 2], steps[experts, 1])
 
+    def test_passes_of_two_micro_batches_hide_exchanges(self):
+        shape = ["--experts", "8", "--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "64"]
+        in_turn, alone = self.planned(*shape)
+        beside, together = self.planned(*shape, "--overlap-experts")
+        self.assertEqual(beside["schedule"], {"name": "1f1b", "overlap_experts": 1})
+        self.assertLess(beside["predicted"]["step_time_s"], in_turn["predicted"]["step_time_s"])
+        for before, after in zip(alone["links"], together["links"]):
+            self.assertEqual(before["name"], after["name"])
+            self.assertAlmostEqual(before["bytes"], after["bytes"], delta=1e-9 * before["bytes"])
+        for schedule in ("1f1b", "interleaved(chunks=2)", "dualpipe-v"):
+            with self.subTest(schedule=schedule):
+                shape = ["--experts", "4", "--replicas", "4", "--pipeline", "2", "--microbatches", "32", "--schedule", schedule]
+                self.planned(*shape, "--overlap-experts", of=self.write("mixture.yaml", MIXTURE))
+        best, _ = self.planned("--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "8", "--overlap-experts")
+        self.assertGreater(best["experts"]["degree"], 1)
+
+    def test_passes_that_cannot_overlap_are_refused(self):
+        shape = ["--allocator", "grid", "--overlap-experts"]
+        self.assertEqual(self.fault_of("plan", self.platform, self.workload, *shape, "--schedule", "gpipe"),
+                         "--overlap-experts: schedule gpipe does not take it; it is for 1f1b, dualpipe-v, interleaved")
+        self.assertEqual(self.fault_of("plan", self.platform, self.workload, *shape, "--experts", "1"),
+                         "schedule: overlap_experts is for replicas that divide experts; leave it out, or divide them")
+        self.assertEqual(self.fault_of("plan", self.platform, self.workload, "--allocator", "even", "--overlap-experts"),
+                         "schedule: overlap_experts is for replicas that divide experts; leave it out, or divide them")
+        self.assertEqual(self.fault_of("plan", self.platform, self.workload, *shape, "--experts", "8", "--recompute", "2-3"),
+                         "schedule: layer 2 recomputes its activations, and under overlap_experts passes keep theirs; leave one "
+                         "of them out")
+        hidden = self.write("hidden.yaml", MIXTURE.replace(
+            "framework: megatron-core-0.8", "framework: {name: megatron-core, version: '0.8', overlap_dispatches: true}"))
+        self.assertEqual(self.fault_of("plan", self.platform, hidden, *shape, "--experts", "8"),
+                         "schedule: overlap_experts lets passes of two micro-batches hide exchanges, which overlap_dispatches of "
+                         "the training software counts as hidden already; leave one of them out")
+
     def test_experts_inside_of_blocks_are_not_divided(self):
         blocks = self.write("blocks.yaml", MIXTURE.replace("unit: operator\n", ""))
         fault = self.fault_of("plan", self.platform, blocks, "--allocator", "grid", "--experts", "2", "--replicas", "8")
@@ -144,6 +177,8 @@ class Experts(CommandTest):
                       ["--experts", "4", "--replicas", "8", "--pipeline", "1", "--tensor", "1"],
                       ["--experts", "2", "--replicas", "4", "--pipeline", "2", "--tensor", "1"],
                       ["--experts", "2", "--replicas", "4", "--pipeline", "2", "--schedule", "interleaved(chunks=2)"],
+                      ["--experts", "2", "--replicas", "4", "--pipeline", "2", "--schedule", "zero-bubble-v"],
+                      ["--experts", "4", "--replicas", "4", "--pipeline", "2", "--schedule", "dualpipe-v"],
                       ["--experts", "4", "--recompute", "all"]):
             with self.subTest(shape=shape):
                 plan, _ = self.planned(*shape, "--microbatches", str(MICROBATCHES))
@@ -216,6 +251,22 @@ class Experts(CommandTest):
             self.run_isobar("simulate", self.platform, workload, "--plan", file, "--stamp")
             result = self.json_of("run", workload, "--plan", file, "--in-process", "--steps", "3")
             losses.append(result["losses"])
+        for other in losses[1:]:
+            for mine, theirs in zip(other, losses[0], strict=True):
+                self.assertAlmostEqual(mine / theirs, 1, delta=1e-6)
+
+    def test_runs_have_the_same_losses_where_passes_overlap(self):
+        if not pathlib.Path(ISOBAR).with_name("isobar-exec").exists():
+            self.skipTest("no isobar-exec beside isobar")
+        workload = self.write("small.yaml", SMALL)
+        losses = []
+        for options in (["--experts", "1", "--pipeline", "1"], ["--experts", "4", "--pipeline", "1", "--overlap-experts"],
+                        ["--experts", "2", "--pipeline", "2", "--overlap-experts", "--schedule", "dualpipe-v"]):
+            file = str(self.folder / "plan.json")
+            shape = ["--replicas", "4", "--tensor", "1", "--microbatches", "16"]
+            self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, *options, "-o", file)
+            self.run_isobar("simulate", self.platform, workload, "--plan", file, "--stamp")
+            losses.append(self.json_of("run", workload, "--plan", file, "--in-process", "--steps", "3")["losses"])
         for other in losses[1:]:
             for mine, theirs in zip(other, losses[0], strict=True):
                 self.assertAlmostEqual(mine / theirs, 1, delta=1e-6)

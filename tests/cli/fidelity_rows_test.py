@@ -528,7 +528,7 @@ class Reasons(Rows):
             ({"schedule": "interleaved", "pp": 2},
              "schedule: interleaved needs the same number of stages on each device, at least 2, not 2 stages on 2 devices; "
              "use 1f1b"),
-            ({"pp": 2, "virtual_stages": 2}, "schedule: 1f1b takes no chunks; it takes warm_up"),
+            ({"pp": 2, "virtual_stages": 2}, "schedule: 1f1b takes no chunks; it takes warm_up, overlap_experts"),
             ({"tp": 32, "platform_overrides": "nodes=8"}, "tp: 32 shards of layer block0.attention, which has 16 heads; software divides them evenly"),
             ({"tp": 7}, "tp: 7 shards of layer block0.attention, which has 16 heads; software divides them evenly"),
             ({"global_batch": 2, "dp": 4}, "global_batch: 2 samples for 4 replicas"),

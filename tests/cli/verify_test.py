@@ -126,7 +126,7 @@ class Verify(CommandTest):
         plan = self.make_plan(*self.inputs, "--schedule", "1f1b(warm_up=1/0)")
         for schedule, fault in (({"name": "1f1b", "warm_up": [1]}, "schedule: warm_up has 1 number for 2 devices; give "
                                                                    "one for each"),
-                                ({"name": "1f1b", "chunks": 2}, "schedule: 1f1b takes no chunks; it takes warm_up"),
+                                ({"name": "1f1b", "chunks": 2}, "schedule: 1f1b takes no chunks; it takes warm_up, overlap_experts"),
                                 ({"name": "1f2b"}, 'schedule: "1f2b" is not known; did you mean 1f1b?')):
             self.edit(plan, schedule=schedule)
             self.assert_unreadable(plan, fault)
