@@ -79,6 +79,9 @@ ContextCase random_context_case(std::uint64_t seed)
   constexpr std::array orders = {"gpipe", "1f1b", "zero-bubble-h1"};
   constexpr std::array orders_of_v = {"zero-bubble-v", "dualpipe-v", "v-half"};
   made.plan.goal.schedule.name = (shape.is_v ? orders_of_v : orders).at(below(orders.size()));
+  const bool may_overlap = made.plan.experts.divides() && made.workload.recompute.empty();
+  const bool overlaps = may_overlap && (made.plan.goal.schedule.name == "1f1b" || shape.is_v) && below(2) == 0;
+  if (overlaps) made.plan.goal.schedule = {shape.is_v ? "dualpipe-v" : "1f1b", {{overlap_experts_key, {1}}}};
   for (auto& stage : made.plan.stages) {
     for (auto& replica : stage.replicas) {
       for (auto& shard : replica.shards) {

@@ -224,8 +224,10 @@ class Maker {
     const std::size_t groups = 1 + below(2);
     const std::size_t count = schedule.folding == schedules::Folding::OneEach ? groups : 2 * groups;
     const std::size_t layers = count + 1 + below(4);
-    Plan plan = of_goal({std::string(schedule.name)}, replicas * (1 + below(3)));
+    Plan plan = of_goal({std::string(schedule.name)}, replicas * (1 + below(5)));
     plan.experts = {degree, coin()};
+    const bool overlaps = schedule.takes(overlap_experts_key) && below(4) > 0;
+    if (overlaps) plan.goal.schedule.numbers[overlap_experts_key] = {1};
     std::vector<std::string> left = shuffled_names(groups * replicas * shards);
     std::vector<Stage> of_group(groups);
     for (auto& stage : of_group) {
@@ -246,15 +248,17 @@ class Maker {
     }
     RandomCase made =
         on_platform({.devices = groups * replicas * shards, .has_data_server = coin(), .has_interference = coin()},
-                    workload_of_experts(layers, plan.experts, shards), std::move(plan));
+                    workload_of_experts(layers, plan.experts, shards, overlaps), std::move(plan));
     add_sync(made);
     add_transfer_rules(made.plan);
     return made;
   }
 
  private:
-  /// One of whose layers about every second has experts, as a device has it that divides them with others.
-  Workload workload_of_experts(std::size_t layers, const ExpertParallelism& experts, std::size_t shards)
+  /// One of whose layers about every second has experts, and of which some recompute unless all keep activations, as a
+  /// device has it that divides them with others.
+  Workload workload_of_experts(std::size_t layers, const ExpertParallelism& experts, std::size_t shards,
+                               bool keeps_activations)
   {
     Workload workload = random_training(layers, false);
     if (shards > 1) add_splits(random_, workload);
@@ -269,7 +273,7 @@ class Maker {
     if (coin()) workload.expert_imbalance.most = 1 + static_cast<double>(below(100)) / 100;
     if (coin() && !experts.are_whole)
       workload.expert_imbalance = {1, static_cast<double>(1 + below(100)) / 100, below(9)};
-    if (coin()) workload = with_random_recomputation(random_, workload);
+    if (!keeps_activations && coin()) workload = with_random_recomputation(random_, workload);
     return with_experts(workload, experts);
   }
 
