@@ -134,8 +134,8 @@ struct Stage {
   /// How a file says that its layers are divided, the first that fits a layer; none: each by the split that it has.
   std::vector<NamedSplit> splits = {};
   Residence residence = {};
-  /// Of a layer that is a part: it begins another stage of the pipeline, though the layer before is on the same
-  /// devices, as where the stages of a V turn back.
+  /// Whether it begins another stage of the pipeline though the layer before is on the same devices, as where a V turns
+  /// back; set where each layer is a part.
   bool starts_chunk = false;
 
   /// The one shard of the one replica of a stage on one device.

@@ -102,7 +102,7 @@ class PipelineSteps {
     std::vector<Node> last_gradients;       // that all of its gradients wait for
     std::optional<Node> last_after_update;  // the last gather of updated parameters
     std::optional<RankTiers> tiers;         // where a stage lives elsewhere than on the device
-    /// Of the step under construction, where passes overlap: by position, and 1 before the pass.
+    /// Where passes overlap, those of the step under construction, by position, and 1 before the pass.
     std::map<std::pair<std::size_t, std::size_t>, TokenExchange> exchanges;
     std::optional<std::size_t> slows;  // the pace of the machine's updates
   };

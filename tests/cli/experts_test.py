@@ -160,9 +160,9 @@ class Experts(CommandTest):
                          "of them out")
         hidden = self.write("hidden.yaml", MIXTURE.replace(
             "framework: megatron-core-0.8", "framework: {name: megatron-core, version: '0.8', overlap_dispatches: true}"))
-        self.assertEqual(self.fault_of("plan", self.platform, hidden, *shape, "--experts", "8"),
-                         "schedule: overlap_experts lets passes of two micro-batches hide exchanges, which overlap_dispatches of "
-                         "the training software counts as hidden already; leave one of them out")
+        self.assertIn("schedule: overlap_experts lets passes of two micro-batches hide exchanges, which overlap_dispatches of the "
+                      "training software counts as hidden already; leave one of them out",
+                      self.fault_of("plan", self.platform, hidden, *shape, "--experts", "8"))
 
     def test_experts_inside_of_blocks_are_not_divided(self):
         blocks = self.write("blocks.yaml", MIXTURE.replace("unit: operator\n", ""))
