@@ -265,6 +265,9 @@ class InstructionChecker {
     if (channel != nullptr && instruction.payload == Payload::Optimizer) {
       return fmt::format("{} of an optimizer; its state goes between host and disk only", name_of(opcode));
     }
+    if (channel != nullptr && instruction.payload == Payload::TiedGradient && opcode != Opcode::AllReduce) {
+      return fmt::format("{} of a tied gradient, which an AllReduce adds up", name_of(opcode));
+    }
     if (channel != nullptr && (is_computation(opcode) || is_copy(opcode))) {
       return fmt::format("{} in a lane with a channel", name_of(opcode));
     }
@@ -368,6 +371,14 @@ class InstructionChecker {
         const auto besides = stages_besides(instruction, spot.rank);
         for (const std::uint32_t stage : besides) record_for(stage);
         if (!besides.empty()) tasks_.stages_besides[{spot.rank, spot.lane, spot.position}] = besides;
+        return;
+      }
+      case Payload::TiedGradient: {
+        Holding& holding = tasks_.holding(instruction.stage, spot.rank);
+        holding.ties.include(spot);
+        holding.tie_channels.insert(channel);
+        tasks_.ties[spot.rank].include(spot);
+        tasks_.stages_of_tie[channel].insert(instruction.stage);
         return;
       }
       case Payload::Parameter: {
@@ -479,9 +490,10 @@ class InstructionChecker {
   }
 
   /// A transfer leads from a stage to itself or to the one that needs it: of activations the next, of gradients the
-  /// one before.
+  /// one before. Those that share a matrix are different ones.
   static bool stages_agree(const Instruction& a, const Instruction& b)
   {
+    if (a.payload == Payload::TiedGradient) return a.stage != b.stage;
     if (a.payload == Payload::GradientFacts || a.stage == b.stage) return true;
     if (!is_transfer(a.opcode)) return false;
     if (a.payload == Payload::Activation) return b.stage == a.stage + 1;

@@ -296,6 +296,7 @@ class OrderChecker : public WalkVisitor {
     if (program_.lanes(turn.at.rank)[turn.at.lane].engine == Engine::Host) return;  // TierOrder checks it
     check_counts(turn, begun, holding.backwards, "last backward");
     check_counts(turn, begun, holding.syncs, "sync of its gradients");
+    check_counts(turn, begun, holding.ties, "sum of its tied gradients");
     const LaneCounts& facts = tasks_.facts[turn.at.rank];
     check_counts(turn, begun, facts, "sync of gradient facts");
     if (has_facts_ && facts.empty()) {
@@ -328,8 +329,13 @@ class OrderChecker : public WalkVisitor {
         for (const std::uint32_t stage : besides->second) check_complete(*tasks_.find_holding(stage, rank));
       }
     }
+    if (instruction.payload == Payload::TiedGradient) {
+      check_counts(turn, begun, holding_of(turn).backwards, "last backward");
+      check_counts(turn, begun, holding_of(turn).syncs, "sync of its gradients");
+    }
     if (instruction.payload == Payload::GradientFacts) {
       check_counts(turn, begun, tasks_.backwards[rank], "last backward");
+      check_counts(turn, begun, tasks_.ties[rank], "sum of its tied gradients");
     }
     if (instruction.payload == Payload::Parameter) check_gather(turn, begun);
     if (instruction.payload != Payload::Activation && instruction.payload != Payload::Gradient) return;

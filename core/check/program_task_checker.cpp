@@ -1,6 +1,7 @@
 #include "core/check/program_tasks.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -33,6 +34,7 @@ class TaskChecker {
       check_update(holding);
       holdings_of_stage[holding.stage].push_back(&holding);
     }
+    check_ties();
     for (const auto& [stage, holdings] : holdings_of_stage) {
       // Ranks of a grid have gradients of other parameters each.
       if (!tasks_.grid_of[holdings.front()->rank] && program_.shares_parameters(stage)) {
@@ -230,6 +232,31 @@ class TaskChecker {
     if (!holding.update.is_set() && !holding.backwards.empty()) {
       faults_.add([&] {
         return fmt::format("rank {}: no Update of stage {}, of which it has backwards", holding.rank, holding.stage);
+      });
+    }
+  }
+
+  /// Checks that each rank of a stage that has a copy of a matrix adds up its gradients with a rank of each other one.
+  void check_ties()
+  {
+    for (const auto& holding : tasks_.holdings) {
+      bool has_copy = false;
+      for (const auto& stages : program_.tied_stages()) {
+        if (std::find(stages.begin(), stages.end(), holding.stage) == stages.end()) continue;
+        has_copy = true;
+        const std::set<std::uint32_t> all(stages.begin(), stages.end());
+        const bool has_sum = std::any_of(holding.tie_channels.begin(), holding.tie_channels.end(),
+                                         [&](std::size_t channel) { return tasks_.stages_of_tie.at(channel) == all; });
+        if (has_sum || holding.backwards.empty()) continue;
+        faults_.add([&] {
+          return fmt::format("stage {}: no collective of tied gradients joins rank {} with one of each of stages {}",
+                             holding.stage, holding.rank, fmt::join(all, ", "));
+        });
+      }
+      if (has_copy || holding.tie_channels.empty()) continue;
+      faults_.add([&] {
+        return fmt::format("stage {}: rank {} adds up tied gradients, and no other stage has a copy of a matrix of it",
+                           holding.stage, holding.rank);
       });
     }
   }

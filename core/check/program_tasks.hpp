@@ -141,6 +141,8 @@ struct Holding {
   std::set<std::size_t> channels = {};  // of those
   std::set<std::size_t> scatters = {};  // of those that leave the rank with a part of the sums
   Spot update = {};
+  LaneCounts ties = {};                        // sums with stages that have a copy of a matrix, too
+  std::set<std::size_t> tie_channels = {};     // of those
   LaneCounts gathers = {};                     // collectives of the parameters
   std::set<std::size_t> gather_channels = {};  // of those
 };
@@ -148,7 +150,8 @@ struct Holding {
 /// The instructions of a program by stage, micro-batch and rank.
 class Tasks {
  public:
-  explicit Tasks(const Program& program) : backwards(program.ranks()), facts(program.ranks()), grid_of(program.ranks())
+  explicit Tasks(const Program& program)
+      : backwards(program.ranks()), facts(program.ranks()), ties(program.ranks()), grid_of(program.ranks())
   {
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) is_awaited.emplace_back(program.lanes(rank).size());
     for (std::size_t i = 0; i < program.grids().size(); ++i) {
@@ -159,11 +162,13 @@ class Tasks {
   /// The stages after its own whose gradients a collective adds up too, by rank, lane and position.
   std::map<std::tuple<std::uint32_t, LaneId, std::uint64_t>, std::vector<std::uint32_t>> stages_besides;
 
-  std::vector<Passage> passages;                    // in the order in which they were first asked for
-  std::vector<Holding> holdings;                    // likewise
-  std::vector<LaneCounts> backwards;                // by rank: of all its holdings
-  std::vector<LaneCounts> facts;                    // by rank: collectives of gradient facts
-  std::vector<std::vector<bool>> is_awaited;        // by rank and lane: others wait for it
+  std::vector<Passage> passages;                                 // in the order in which they were first asked for
+  std::vector<Holding> holdings;                                 // likewise
+  std::vector<LaneCounts> backwards;                             // by rank: of all its holdings
+  std::vector<LaneCounts> facts;                                 // by rank: collectives of gradient facts
+  std::vector<LaneCounts> ties;                                  // by rank: of all its holdings
+  std::map<std::size_t, std::set<std::uint32_t>> stages_of_tie;  // of all ends, by channel
+  std::vector<std::vector<bool>> is_awaited;                     // by rank and lane: others wait for it
   std::vector<std::optional<std::size_t>> grid_of;  // by rank: its number among the grids; none outside of one
   /// By stage: the ranks outside of grids that compute it together, if there are several, by the channels on which they
   /// meet.

@@ -23,9 +23,10 @@ constexpr NameTable<Opcode, 16> opcodes = {{{Opcode::Forward, "Forward"},
                                             {Opcode::AllGather, "AllGather"},
                                             {Opcode::AllToAll, "AllToAll"},
                                             {Opcode::Broadcast, "Broadcast"}}};
-constexpr NameTable<Payload, 6> payloads = {{{Payload::Activation, "activation"},
+constexpr NameTable<Payload, 7> payloads = {{{Payload::Activation, "activation"},
                                              {Payload::Gradient, "gradient"},
                                              {Payload::ParameterGradient, "parameter gradient"},
+                                             {Payload::TiedGradient, "tied gradient"},
                                              {Payload::Parameter, "parameter"},
                                              {Payload::GradientFacts, "gradient facts"},
                                              {Payload::Optimizer, "optimizer"}}};
@@ -89,6 +90,12 @@ const End& other_end(const Channel& channel, std::size_t rank, LaneId lane)
   if (channel.ends[0] == self) return channel.ends[1];
   ensure(channel.ends[1] == self, "a lane that is no end of its channel");
   return channel.ends[0];
+}
+
+const std::vector<std::vector<std::uint32_t>>& Program::tied_stages() const
+{
+  static const std::vector<std::vector<std::uint32_t>> none;
+  return none;
 }
 
 const std::vector<std::vector<std::size_t>>& Program::grids() const

@@ -40,6 +40,7 @@ enum class Payload : std::uint8_t {
   Activation,
   Gradient,  ///< of activations
   ParameterGradient,
+  TiedGradient,  ///< of a matrix of which several stages have a copy
   Parameter,
   GradientFacts,  ///< what clipping and loss scaling need to know of all gradients
   Optimizer       ///< the optimizer's state
@@ -223,6 +224,8 @@ class Program {
   virtual const std::vector<std::vector<std::size_t>>& grids() const;
   /// Whether ranks that compute a stage together have parameters in common, whose gradients they add up.
   virtual bool shares_parameters(std::uint32_t /*stage*/) const { return true; }
+  /// Groups of stages that have a copy of one matrix each, whose gradients they add up before their updates.
+  virtual const std::vector<std::vector<std::uint32_t>>& tied_stages() const;
   /// Memory of a tier that the rank holds throughout: parameters, gradients, optimizer state, buffers.
   virtual Bytes resident(std::size_t rank, Tier tier) const = 0;
   /// The number of instructions of a lane.

@@ -14,8 +14,9 @@ void StepTimes::record(const TraceEvent& event)
   if (event.step != step_) return;
   RankTimes& rank = ranks_[event.rank];
   const Payload payload = event.instruction.payload;
-  const bool is_of_replicas = payload == Payload::ParameterGradient || payload == Payload::Parameter;
-  if (is_collective(event.instruction.opcode) && is_of_replicas) rank.sums.emplace_back(event.begin, event.end);
+  const bool is_of_parameters =
+      payload == Payload::ParameterGradient || payload == Payload::TiedGradient || payload == Payload::Parameter;
+  if (is_collective(event.instruction.opcode) && is_of_parameters) rank.sums.emplace_back(event.begin, event.end);
   if (!is_computation(event.instruction.opcode)) return;
   const Seconds time = event.end - event.begin;
   if (event.instruction.opcode == Opcode::Update) {

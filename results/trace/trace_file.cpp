@@ -268,8 +268,9 @@ class Schema2Reader {
 
   static Payload payload_of(const std::string& name)
   {
-    constexpr std::array all = {Payload::Activation, Payload::Gradient,      Payload::ParameterGradient,
-                                Payload::Parameter,  Payload::GradientFacts, Payload::Optimizer};
+    constexpr std::array all = {Payload::Activation,   Payload::Gradient,  Payload::ParameterGradient,
+                                Payload::TiedGradient, Payload::Parameter, Payload::GradientFacts,
+                                Payload::Optimizer};
     const auto found = std::find_if(all.begin(), all.end(), [&](Payload each) { return name_of(each) == name; });
     if (found == all.end()) throw InputError("payload: " + shown(name) + ": not a payload");
     return *found;

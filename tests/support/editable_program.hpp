@@ -25,7 +25,10 @@ class EditableProgram : public Program {
   explicit EditableProgram(std::size_t ranks) : listing(ranks) {}
   /// The instructions of another program.
   explicit EditableProgram(const Program& program)
-      : listing(program.ranks()), channel_list(program.channels()), grid_list(program.grids())
+      : listing(program.ranks()),
+        channel_list(program.channels()),
+        grid_list(program.grids()),
+        tied(program.tied_stages())
   {
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
       RankListing& own = listing[rank];
@@ -114,6 +117,7 @@ class EditableProgram : public Program {
   std::size_t ranks() const override { return listing.size(); }
   const std::vector<Lane>& lanes(std::size_t rank) const override { return listing.at(rank).lanes; }
   const std::vector<Channel>& channels() const override { return channel_list; }
+  const std::vector<std::vector<std::uint32_t>>& tied_stages() const override { return tied; }
   Bytes resident(std::size_t rank, Tier tier) const override
   {
     return listing.at(rank).resident.at(static_cast<std::size_t>(tier));
@@ -132,6 +136,7 @@ class EditableProgram : public Program {
   std::vector<RankListing> listing;  // by rank
   std::vector<Channel> channel_list;
   std::vector<std::vector<std::size_t>> grid_list;
+  std::vector<std::vector<std::uint32_t>> tied;
 };
 
 }  // namespace isobar::testing_support
