@@ -319,6 +319,10 @@ std::string workload_to_json(const Workload& workload)
                       {"sky_memory_bytes", layer.sky_memory.value},
                       {"inputs", layer.inputs}});
     if (layer.split) layers.back()["split"] = to_json(*layer.split);
+    if (layer.tied_to) {
+      layers.back()["tied_to"] = *layer.tied_to;
+      layers.back()["tied_parameters"] = layer.tied_parameters;
+    }
   }
   Json times;
   for (const auto& [type, own] : workload.times) {

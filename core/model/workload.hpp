@@ -141,9 +141,12 @@ struct Layer {
   Bytes sky_memory;                 ///< by Sky's estimator; 0 if the workload does not use it
   std::vector<std::size_t> inputs;  ///< layers that this one reads, all before it; empty: it reads the data
   std::optional<Split> split;       ///< none: one device computes it
-  /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer
-  /// only, and one device has both layers and all between them.
+  /// An earlier layer whose matrix this one uses, too (a tied head). The matrix is among the parameters of that layer,
+  /// and also of this one if it has a copy.
   std::optional<std::size_t> tied_to = {};
+  std::uint64_t tied_parameters = 0;  ///< of that matrix; a split divides them
+  /// Whether this layer has a copy of it, since its devices do not have that layer (with_tied_copies).
+  bool has_tied_copy = false;
   std::optional<Experts> experts = {};
   /// Memory beyond `activations` and gradients of inputs and outputs, while one of its passes runs: by formula or
   /// measured, and recomputed activations.

@@ -175,6 +175,7 @@ Layer layer_of_shard(const Layer& layer, const Stage& stage, std::size_t replica
   part.backward = fraction * layer.backward;
   part.backward_weight = fraction * layer.backward_weight;
   part.parameters = shared_parameters(layer) + units.part_of(split.parameters);
+  part.tied_parameters = units.part_of(layer.tied_parameters);
   if (part.experts) part.experts->parameters = units.part_of(part.experts->parameters);
   if (layer.update && layer.parameters > 0) {
     part.update = static_cast<double>(part.parameters) / static_cast<double>(layer.parameters) * *layer.update;

@@ -279,6 +279,7 @@ std::optional<std::string> why_not_divided(const Workload& workload, std::size_t
     if (workload.sequence % parts == 0) return std::nullopt;
     return fmt::format("whose sequence of {} is to be a multiple of {}", workload.sequence, parts);
   }
+  if (layer.tied_to) return "which uses the matrix of another layer, and a grid divides the two in other ways";
   if (std::binary_search(workload.recompute.begin(), workload.recompute.end(), index)) {
     return "which recomputes its activations, and a grid keeps them; leave it out of recompute";
   }
