@@ -94,6 +94,7 @@ class FoldedProgram : public Program {
   }
   const std::vector<Channel>& channels() const override { return channels_; }
   const std::vector<Ranks>& grids() const override { return grids_; }
+  const std::vector<std::vector<std::uint32_t>>& tied_stages() const override { return inner_->tied_stages(); }
   Bytes resident(std::size_t rank, Tier tier) const override
   {
     const auto inner = inner_of_.at(rank);

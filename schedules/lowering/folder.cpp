@@ -326,7 +326,7 @@ class Folder {
     const auto [found, is_new] = flows_.try_emplace(pattern);
     Flows& flows = found->second;
     // Syncs and gathers of updated parameters come one after another.
-    const bool is_chained = first.payload == Payload::ParameterGradient ||
+    const bool is_chained = first.payload == Payload::ParameterGradient || first.payload == Payload::TiedGradient ||
                             (first.payload == Payload::Parameter && sharded_ != Sharding::Parameters);
     if (first.payload == Payload::ParameterGradient) ++sums_of_[outer_ranks(*acting.front()).front()];
     if (is_new) flows.is_after_passes = is_chained;

@@ -6,6 +6,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/replica_exchanges.hpp"
 #include "core/plan/sync_groups.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/program/collective.hpp"
 
 #include <fmt/format.h>
@@ -393,33 +394,38 @@ std::vector<PipelineProgram::GradientSync> PipelineProgram::syncs_of(const Plan&
   return syncs;
 }
 
+std::map<LaneId, std::uint64_t> PipelineProgram::completes_gradients(const StageWork& work,
+                                                                     std::size_t last_stage) const
+{
+  std::map<LaneId, std::uint64_t> awaited;
+  const auto await = [&](const Wait& wait) { awaited[wait.lane] = std::max(awaited[wait.lane], wait.count); };
+  for (std::size_t stage = last_stage + 1; stage-- > work.index;) {
+    const StageWork& part = works_[work_at(stage, work.replica, work.shard)];
+    for (const Wait& wait : part.sync_waits) await(wait);
+    await(after_gradients(part));
+  }
+  if (!is_blocking_) return awaited;
+  const Task last = gradient_task(work, work.microbatches - 1);
+  const ShardLane* const sums = work.sharded(ShardPass::InputGradient).last;
+  if (last.opcode != Opcode::Backward) {
+    // Gradients of inputs have been sent long before.
+  } else if (!work.sends[1].empty()) {
+    awaited.erase(compute_lane);  // before the sends
+    for (const LaneId send : work.sends[1]) await({send, 0, work.backwards.length()});
+  } else if (sums != nullptr) {
+    await(sums->at(orders_[work.rank].position_of(last)));
+  }
+  return awaited;
+}
+
 void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workload)
 {
   last_sync_.resize(orders_.size());
   for (const auto& bucket : buckets_of(plan)) {
     for (const auto& sync : syncs_of(plan, workload, bucket)) {
       add_collective(plan, sync.works, sync.name, LaneKind::GradientSync, [&](StageWork& work, LaneId lane) {
-        std::map<LaneId, std::uint64_t> awaited;  // how many instructions of a lane
-        const auto await = [&](const Wait& wait) { awaited[wait.lane] = std::max(awaited[wait.lane], wait.count); };
-        for (std::size_t stage = bucket.last + 1; stage-- > bucket.first;) {
-          const StageWork& part = works_[work_at(stage, work.replica, work.shard)];
-          for (const Wait& wait : part.sync_waits) await(wait);
-          await(after_gradients(part));
-        }
-        if (is_blocking_) {
-          const Task last = gradient_task(work, work.microbatches - 1);
-          const ShardLane* const sums = work.sharded(ShardPass::InputGradient).last;
-          if (last.opcode != Opcode::Backward) {
-            // Gradients of inputs have been sent long before.
-          } else if (!work.sends[1].empty()) {
-            awaited.erase(compute_lane);  // before the sends
-            for (const LaneId send : work.sends[1]) await({send, 0, work.backwards.length()});
-          } else if (sums != nullptr) {
-            await(sums->at(orders_[work.rank].position_of(last)));
-          }
-        }
         Waits& waits = sync_waits_.emplace_back();
-        for (const auto& [awaited_lane, count] : awaited) waits.add({awaited_lane, 0, count});
+        for (const auto& [awaited, count] : completes_gradients(work, bucket.last)) waits.add({awaited, 0, count});
         waits.add(last_sync_[work.rank]);
         last_sync_[work.rank] = {lane, 0, 1};
         LaneRecord& record = records_[work.rank][lane];
@@ -433,6 +439,41 @@ void PipelineProgram::add_gradient_syncs(const Plan& plan, const Workload& workl
     for (std::size_t i = first_of_stage_[bucket.first]; i < first_of_stage_[bucket.last + 1]; ++i) {
       works_[i].update_waits.add(last_sync_[works_[i].rank]);
       works_[i].synced = last_sync_[works_[i].rank];
+    }
+  }
+}
+
+void PipelineProgram::add_tied_sums(const Plan& plan, const Workload& workload)
+{
+  const auto matrices = tied_matrices(workload, plan);
+  for (const TiedMatrix& matrix : matrices) {
+    tied_stages_.emplace_back(matrix.stages.begin(), matrix.stages.end());
+    const std::size_t last = matrix.stages.back();
+    const double parts = sharded_ == Sharding::None ? 1 : static_cast<double>(replicas_of(last));
+    for (std::size_t i = first_of_stage_[last]; i < first_of_stage_[last + 1]; ++i) {
+      const auto& [replica, shard] = std::pair(works_[i].replica, works_[i].shard);
+      const Layer part = layer_of_shard(workload.layers[matrix.layers.back()], plan.stages[last], replica, shard);
+      const double parameters = static_cast<double>(part.tied_parameters) / parts;
+      Channel channel;
+      for (const std::size_t stage : matrix.stages) {
+        StageWork& work = works_[work_at(stage, replica, shard)];
+        Waits& waits = sync_waits_.emplace_back();
+        for (const auto& [awaited, count] : completes_gradients(work, stage)) waits.add({awaited, 0, count});
+        waits.add(last_sync_[work.rank]);
+        LaneRecord record;
+        record.kind = LaneKind::TiedSum;
+        record.work = static_cast<std::uint32_t>(work_at(stage, replica, shard));
+        record.length = 1;
+        record.size = Bytes(parameters * size_of(plan.sync.summed));
+        record.waits = &waits;
+        std::string name = "sum tied gradients";
+        if (matrices.size() > 1) name += fmt::format(" {}", matrix.layers.front());
+        const LaneId lane = add_lane(work.rank, {name, Engine::Network, channels_.size()}, record);
+        channel.ends.push_back({work.rank, lane});
+        last_sync_[work.rank] = {lane, 0, 1};
+        work.update_waits.add(last_sync_[work.rank]);
+      }
+      channels_.push_back(std::move(channel));
     }
   }
 }
@@ -570,6 +611,16 @@ Instruction PipelineProgram::sync(std::size_t rank, LaneId lane, const LaneRecor
     for (const Wait& wait : last_gradients_[rank]) instruction.waits.add(wait);
   }
   if (is_divided) instruction.releases.size = record.is_of_experts ? work.unsummed_experts : work.unsummed_gradients;
+  return instruction;
+}
+
+Instruction PipelineProgram::tied_sum(LaneId lane, const LaneRecord& record) const
+{
+  Instruction instruction = works_[record.work].make(Opcode::AllReduce);
+  instruction.payload = Payload::TiedGradient;
+  instruction.lane = lane;
+  instruction.size = record.size;
+  instruction.waits = *record.waits;
   return instruction;
 }
 

@@ -110,6 +110,7 @@ void PipelineProgram::add_syncs(const Plan& plan, const Workload& workload)
   add_shared_gradient_sums();
   syncs_each_microbatch_ = plan.sync.each_microbatch;
   syncs_each_microbatch_ ? add_microbatch_syncs(plan) : add_gradient_syncs(plan, workload);
+  add_tied_sums(plan, workload);
   if (has_facts) add_facts_sync();
   if (sharded_ == Sharding::Optimizer || sharded_ == Sharding::Gradients) add_parameter_gathers(plan);
 }
@@ -141,6 +142,8 @@ Instruction PipelineProgram::at(std::size_t rank, LaneId lane, std::uint64_t pos
     case LaneKind::GradientSync:
     case LaneKind::FactsSync:
       return sync(rank, lane, record);
+    case LaneKind::TiedSum:
+      return tied_sum(lane, record);
     case LaneKind::MicrobatchSync:
       return microbatch_sync(rank, lane, record, position);
     case LaneKind::ParameterGather:

@@ -165,6 +165,7 @@ enum class LaneKind : std::uint8_t {
   Recv,
   RecvOfInputs,
   GradientSync,
+  TiedSum,
   MicrobatchSync,
   FactsSync,
   ParameterGather,
@@ -203,6 +204,8 @@ class PipelineProgram : public Program {
   const std::vector<std::vector<std::size_t>>& grids() const override { return grid_ranks_; }
 
   bool shares_parameters(std::uint32_t stage) const override;
+
+  const std::vector<std::vector<std::uint32_t>>& tied_stages() const override { return tied_stages_; }
 
   Bytes resident(std::size_t rank, Tier tier) const override;
 
@@ -293,6 +296,14 @@ class PipelineProgram : public Program {
   /// Lets the replicas of the stages that have several add up their gradients once a step. The last stage comes first,
   /// since its gradients are complete first. The syncs of a rank come one after another, since they share its network.
   void add_gradient_syncs(const Plan& plan, const Workload& workload);
+
+  /// How many instructions of which lanes of its rank complete the gradients of these stages, as a sum of them needs
+  /// them: where transfers block, after what the last backward of `work`, of the first stage, sends.
+  std::map<LaneId, std::uint64_t> completes_gradients(const StageWork& work, std::size_t last_stage) const;
+
+  /// Lets the devices that have a copy of a matrix in other stages add up its gradients, after the syncs of their
+  /// ranks: those of a replica and shard in each stage, of replicas that divide their gradients a part each.
+  void add_tied_sums(const Plan& plan, const Workload& workload);
 
   /// Lets them add up the gradients of each micro-batch in place of that (Sync::each_microbatch).
   void add_microbatch_syncs(const Plan& plan);
@@ -424,6 +435,8 @@ class PipelineProgram : public Program {
 
   Instruction sync(std::size_t rank, LaneId lane, const LaneRecord& record) const;
 
+  Instruction tied_sum(LaneId lane, const LaneRecord& record) const;
+
   Instruction microbatch_sync(std::size_t rank, LaneId lane, const LaneRecord& record, std::uint64_t position) const;
 
   /// Lets the computation at `position` wait until what the one before it made has been sent.
@@ -481,6 +494,7 @@ class PipelineProgram : public Program {
   std::vector<std::size_t> first_of_stage_;                  // in works_, and their number
   std::vector<std::vector<std::size_t>> first_of_replica_;   // in works_, by stage
   std::vector<bool> is_divided_alike_;                       // by stage: all its replicas
+  std::vector<std::vector<std::uint32_t>> tied_stages_;      // with a copy of a matrix each
   std::vector<ShardGrid> grids_;                             // by stage
   std::vector<std::vector<std::size_t>> grid_ranks_;         // of each replica with a grid
   std::vector<std::map<ShardKind, ShardLane>> shard_lanes_;  // by rank
