@@ -76,6 +76,10 @@ void PipelineSteps::add_seats()
         seat.times.backward += times.backward;
         seat.times.backward_weight += times.backward_weight;
         seat.parameters += isobar::parameters_of(plan_, holder, part, layer);
+        if (layer.has_tied_copy) {
+          seat.tied[layer.tied_to.value()] =
+              fraction_of(plan_, holder, part, layer) * static_cast<double>(layer.tied_parameters);
+        }
         if (workload_.experts.divides()) seat.experts += experts_of(plan_, holder, part, layer);
         if (seat.shards > 1 && axis_of_copies(stage.grid, seat.shards).length > 1) {
           const auto divided = static_cast<double>(layer.split ? layer.split->parameters : 0);
@@ -154,6 +158,7 @@ void PipelineSteps::build_step()
   if (plan_.sync.sharded == Sharding::Parameters) add_gathers_for_passes();
   add_shared_sums();
   plan_.sync.each_microbatch ? add_microbatch_sums() : add_sums();
+  add_tied_sums();
   add_facts();
   add_tiers();
   wait_for_updates();

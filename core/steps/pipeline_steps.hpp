@@ -51,6 +51,7 @@ class PipelineSteps {
     double parameters = 0;
     double experts = 0;                  // of those, where replicas divide experts
     double shared = 0;                   // of those, which other shards have too
+    std::map<std::size_t, double> tied;  // of those, in copies of matrices, by the layer that has it first
     std::vector<std::size_t> forwards;   // positions in the rank's passes
     std::vector<std::size_t> backwards;  // that the stage before waits for
     std::vector<std::size_t> gradients;  // that add to the gradients of parameters
@@ -199,6 +200,8 @@ class PipelineSteps {
   void add_sums();
   void add_sum(const Sum& sum, const std::vector<std::size_t>& stages);
   void wait_for_sends_of_last(Node sum, const Seat& seat);
+  void add_tied_sums();
+  std::size_t stage_of_layer(std::size_t layer) const;
   void add_microbatch_sums();
   void add_facts();
   void add_updates();

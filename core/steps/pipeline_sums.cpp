@@ -19,6 +19,7 @@ constexpr double float32 = 4;
 constexpr std::size_t lane_of_sums = ~std::size_t{0} - 1;
 constexpr std::size_t lane_of_facts = ~std::size_t{0} - 2;
 constexpr std::size_t lane_of_updated = ~std::size_t{0} - 3;
+constexpr std::size_t lane_of_ties = std::size_t{4} << 40;  // with the layer that has the matrix
 constexpr std::size_t lane_of_forwards = std::size_t{1} << 40;
 constexpr std::size_t lane_of_backwards = std::size_t{2} << 40;
 constexpr std::size_t lane_of_gradients = std::size_t{3} << 40;
@@ -279,6 +280,47 @@ void PipelineSteps::add_microbatch_sums()
     std::sort(sums.begin(), sums.end());
     for (std::size_t i = 1; i < sums.size(); ++i) graph_.add_wait(sums[i].second, sums[i - 1].second);
     if (!sums.empty()) ranks_[rank].last_sum = sums.back().second;
+  }
+}
+
+std::size_t PipelineSteps::stage_of_layer(std::size_t layer) const
+{
+  std::size_t stage = 0;
+  while (plan_.stages[stage].last_layer < layer) ++stage;
+  return stage;
+}
+
+/// Devices of several stages that have a copy of a matrix add up its gradients, when those of the replicas of their own
+/// stages are added up: each replica and shard with the same ones of the other stages. Of divided gradients they have
+/// a part each.
+void PipelineSteps::add_tied_sums()
+{
+  std::map<std::size_t, std::vector<std::size_t>> copies;  // layers with a copy, by the layer with the matrix
+  for (std::size_t k = 0; k < workload_.layers.size(); ++k) {
+    if (workload_.layers[k].has_tied_copy) copies[workload_.layers[k].tied_to.value()].push_back(k);
+  }
+  for (const auto& [owner, layers] : copies) {
+    const std::size_t first = stage_of_layer(owner);
+    for (std::size_t replica = 0; replica < replicas_of(first); ++replica) {
+      const std::size_t shards = seats_[seat_at(first, replica, 0)].shards;
+      for (std::size_t shard = 0; shard < shards; ++shard) {
+        std::vector<std::size_t> seats = {seat_at(first, replica, shard)};
+        for (const std::size_t layer : layers) seats.push_back(seat_at(stage_of_layer(layer), replica, shard));
+        const double parts = is_divided(first) ? static_cast<double>(replicas_of(first)) : 1;
+        const double bytes = seats_[seats.back()].tied.at(owner) * size_of(plan_.sync.summed) / parts;
+        const Node sum =
+            add_collective(lane_of_ties + owner, Opcode::AllReduce, ranks_of(seats), bytes, Algorithm::Ring);
+        for (const std::size_t number : seats) {
+          Seat& seat = seats_[number];
+          Rank& rank = ranks_[seat.rank];
+          graph_.add_wait(sum, rank.passes[seat.gradients.back()].weights);
+          if (plan_.transfers.blocking) wait_for_sends_of_last(sum, seat);
+          if (rank.last_sum) graph_.add_wait(sum, *rank.last_sum);
+          rank.last_sum = sum;
+          seat.sums.push_back(sum);
+        }
+      }
+    }
   }
 }
 
