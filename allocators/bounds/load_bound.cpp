@@ -243,7 +243,7 @@ class LoadRelaxation {
   {
     std::array<Room, 3> rooms;
     const double memory = kinds_[run.kind].memory * (1 + memory_tolerance);
-    const double resident = cost_.memory(run.first, run.end - 1, 0).value;
+    const double resident = cost_.memory_beside_others(run.first, run.end - 1, 0).value;
     const double activations = cost_.memory_ignores_schedule() ? 0 : activations_[run.end] - activations_[run.first];
     rooms[0] = {held_in(memory, resident, activations), goal_.microbatches};
     const std::uint64_t most_replicas = std::min<std::uint64_t>(cost_.devices(), goal_.microbatches);
@@ -283,7 +283,7 @@ class LoadRelaxation {
   bool never_fits(const Run& run) const
   {
     const double memory = kinds_[run.kind].memory * (1 + memory_tolerance);
-    if (cost_.memory_ignores_schedule()) return cost_.memory(run.first, run.end - 1, 0).value > memory;
+    if (cost_.memory_ignores_schedule()) return cost_.memory_beside_others(run.first, run.end - 1, 0).value > memory;
     const double all = bytes_per_parameter(cost_.workload());
     const double parts = scope_.shares_stages ? std::min(static_cast<double>(cost_.devices()), all_) : 1;
     return (parameters_[run.end] - parameters_[run.first]) * all / parts + activations_[run.end] -

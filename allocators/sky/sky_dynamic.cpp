@@ -176,6 +176,14 @@ Placement place(const Problem& problem, bool is_index_fixed)
   return placement;
 }
 
+/// With the copy of a matrix that a layer of another device has, if there are others.
+Bytes memory_of_layer(const CostModel& cost, const Goal& goal, std::size_t layer)
+{
+  if (cost.devices() > 1) return stage_memory(cost, goal, {0, layer, layer}, cost.devices() - 1);
+  const auto schedule = require_chain_schedule(goal.schedule);
+  return cost.memory_beside_others(layer, layer, microbatches_in_flight(schedule, 0, goal.microbatches));
+}
+
 }  // namespace
 
 SkyInputs sky_inputs(const CostModel& cost, const Goal& goal)
@@ -193,8 +201,7 @@ SkyInputs sky_inputs(const CostModel& cost, const Goal& goal)
     inputs.multiply_adds.push_back(cost.layer_work(i).forward.value / 2);
     inputs.layer_memory.push_back(cost.memory_ignores_schedule()
                                       ? layers[i].sky_memory.value
-                                      : stage_memory(cost, goal, {0, i, i}, cost.devices() - 1).value -
-                                            inputs.stage_memory);
+                                      : memory_of_layer(cost, goal, i).value - inputs.stage_memory);
   }
   return inputs;
 }

@@ -14,12 +14,14 @@
 #include "core/plan/replica_exchanges.hpp"
 #include "core/plan/sharding.hpp"
 #include "core/plan/system_rules.hpp"
+#include "core/plan/tied_copies.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <unordered_map>
@@ -456,9 +458,13 @@ AsTrained::AsTrained(const Plan& plan, const Workload& workload, const Cluster& 
   const bool has_grid = std::ranges::any_of(plan.stages, [](const Stage& stage) { return stage.grid.is_grid(); });
   const bool has_system =
       framework != nullptr && !plan.stages.empty() && !uses_machines(plan) && !divides_operators(plan) && !has_grid;
-  if (!has_system) return;
-  own_ = std::make_unique<Own>(Own{workload, cluster});
-  parts_ = Training(plan, workload, cluster, *framework, own_->workload, own_->cluster).apply();
+  const bool needs_copies = needs_tied_copies(workload, plan);
+  if (!has_system && !needs_copies) return;
+  std::optional<Workload> with_copies;
+  if (needs_copies) with_copies = with_tied_copies(workload, plan);
+  const Workload& given = with_copies ? *with_copies : workload;
+  own_ = std::make_unique<Own>(Own{given, cluster});
+  if (has_system) parts_ = Training(plan, given, cluster, *framework, own_->workload, own_->cluster).apply();
 }
 
 Sharding most_divided(const Workload& workload)

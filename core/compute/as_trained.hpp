@@ -30,9 +30,10 @@ struct PassParts {
 /// on its own devices beside its own collectives, what the software of a pipeline adds, and the memory that all of it
 /// needs. Everything that plays, checks or simulates a plan takes its layers and devices from here.
 ///
-/// Of a plan without such a system, and of one whose devices divide operators or use their machines, the layers and
-/// devices are those that were given. Otherwise Workload::times has the types of the plan's devices, each with the
-/// times of its stages' layers.
+/// Devices that use the matrix of a layer on others have copies of it (with_tied_copies). Beyond that, of a plan
+/// without such a system, and of one whose devices divide operators or use their machines, the layers and devices are
+/// those that were given. Otherwise Workload::times has the types of the plan's devices, each with the times of its
+/// stages' layers.
 class AsTrained {
  public:
   /// Keeps references to `workload`, which recomputes what the plan says, and `cluster`. O(layers + devices), and a

@@ -601,7 +601,7 @@ double parameters_of_shard(const Workload& workload, std::size_t layer, std::siz
   }
   double count = of_layer.looked_up - of_layer.divided_table * (1 - 1 / t);
   for (const auto& linear : of_layer.linears) {
-    if (of_layer.has_tied_head) continue;
+    if (of_layer.has_tied_head && !workload.layers[layer].has_tied_copy) continue;
     count += linear.inputs * linear.outputs / t;
     if (linear.has_bias) count += linear.outputs / (linear.divides_inputs ? 1 : t);
   }

@@ -53,11 +53,26 @@ CostModel::CostModel(const Workload& workload, const Cluster& cluster, std::vect
       activations_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.activations.value; })),
       sky_memory_(prefix_sums(workload.layers, [](const Layer& layer) { return layer.sky_memory.value; }))
 {
+  find_ties();
   add_kind(work_);
   add_devices(reference_times(workload, cluster));
   auto boundaries = boundaries_of(workload);
   boundary_output_ = std::move(boundaries.output);
   boundary_gradient_ = std::move(boundaries.gradient);
+}
+
+void CostModel::find_ties()
+{
+  const auto& layers = workload_->layers;
+  const auto has_copy = [](const Layer& layer) { return layer.has_tied_copy; };
+  if (std::any_of(layers.begin(), layers.end(), has_copy)) return;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    if (!layers[i].tied_to) continue;
+    const auto parameters = static_cast<double>(layers[i].tied_parameters);
+    const auto all = static_cast<double>(layers[*layers[i].tied_to].parameters);
+    ties_.push_back({i, *layers[i].tied_to, parameters, all > 0 ? parameters / all : 0});
+  }
+  std::stable_sort(ties_.begin(), ties_.end(), [](const Tie& a, const Tie& b) { return a.owner < b.owner; });
 }
 
 void CostModel::add_kind(const std::vector<LayerWork>& work)
@@ -105,7 +120,9 @@ Seconds CostModel::weight_time(std::size_t device, std::size_t layer) const
 
 Seconds CostModel::update_time(std::size_t device, std::size_t first, std::size_t last) const
 {
-  return sum_of(update_, device, first, last) / on_[device].rate;
+  Flops work = sum_of(update_, device, first, last);
+  for_each_copy(first, last, [&](const Tie& tie) { work += tie.part * sum_of(update_, device, tie.owner, tie.owner); });
+  return work / on_[device].rate;
 }
 
 namespace {
@@ -147,7 +164,22 @@ Seconds CostModel::counted(Communication communication, TransferTimes transfer)
   return transfer.total();
 }
 
+double CostModel::parameters(std::size_t first, std::size_t last) const
+{
+  double count = parameters_[last + 1] - parameters_[first];
+  for_each_copy(first, last, [&](const Tie& tie) { count += tie.parameters; });
+  return count;
+}
+
 Bytes CostModel::memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const
+{
+  Bytes all = memory_beside_others(first, last, in_flight);
+  if (memory_ignores_schedule()) return all;
+  for_each_copy(first, last, [&](const Tie& tie) { all += Bytes(tie.parameters * bytes_per_parameter(*workload_)); });
+  return all;
+}
+
+Bytes CostModel::memory_beside_others(std::size_t first, std::size_t last, std::uint64_t in_flight) const
 {
   if (memory_ignores_schedule()) return Bytes(sky_memory_[last + 1] - sky_memory_[first]);
   if (!held_.empty() && in_flight > 0) in_flight = held_[std::min<std::uint64_t>(in_flight, held_.size()) - 1];

@@ -93,10 +93,15 @@ class CostModel {
   /// The part of a transfer that a formula with this communication counts (see counted_path).
   static Seconds counted(Communication communication, TransferTimes transfer);
 
+  /// The parameters of layers first..last on a device without others, which has copies of matrices that they use
+  /// (Layer::tied_to).
+  double parameters(std::size_t first, std::size_t last) const;
   /// Memory of a device with layers first..last that holds the activations of `in_flight` micro-batches
   /// (docs/costs.md): of a stage, or of neighbouring ones that exchange nothing with other devices over the cuts
-  /// between them.
+  /// between them. The device has no other layers.
   Bytes memory(std::size_t first, std::size_t last, std::uint64_t in_flight) const;
+  /// The same of a device that may have other layers, whose matrices they may use.
+  Bytes memory_beside_others(std::size_t first, std::size_t last, std::uint64_t in_flight) const;
   /// The part of `memory` for transfers over the cut before `layer` (0..layers): activations and gradients.
   Bytes buffers(std::size_t layer) const;
   /// The part of `memory` for what a pass needs besides, which a device with several stages has once.
@@ -129,6 +134,27 @@ class CostModel {
     std::size_t row = 0;  // where the prefix sums of its work begin
   };
 
+  /// A matrix that a layer uses, too.
+  struct Tie {
+    std::size_t layer = 0;
+    std::size_t owner = 0;
+    double parameters = 0;
+    double part = 0;  // of the owner's
+  };
+
+  void find_ties();
+  /// Calls `visit` with each tie of whose matrix a device with layers first..last and no others has a copy.
+  template <typename Visit>
+  void for_each_copy(std::size_t first, std::size_t last, Visit visit) const
+  {
+    std::size_t copied = 0;  // owners come after it
+    for (const Tie& tie : ties_) {
+      const bool is_used = first <= tie.layer && tie.layer <= last && tie.owner < first;
+      if (!is_used || tie.owner < copied) continue;
+      visit(tie);
+      copied = tie.owner + 1;  // several layers of the device use one copy
+    }
+  }
   void add_kind(const std::vector<LayerWork>& work);
   void add_devices(const std::vector<LayerTimes>* reference);
   Flops sum_of(const std::vector<double>& sums, std::size_t device, std::size_t first, std::size_t last) const
@@ -152,6 +178,7 @@ class CostModel {
   std::vector<double> parameters_;     // prefix sums, count
   std::vector<double> activations_;    // prefix sums, bytes
   std::vector<double> sky_memory_;     // prefix sums, bytes
+  std::vector<Tie> ties_;              // by owner and layer; none of a workload that has the copies of a plan
   std::vector<Bytes> boundary_output_;
   std::vector<Bytes> boundary_gradient_;
 };
