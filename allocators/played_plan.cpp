@@ -16,6 +16,7 @@
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/program/contention.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
@@ -154,7 +155,9 @@ std::optional<Seconds> played_step_of_chain(const Plan& plan, const Workload& wo
   if (instructions_of(*program) > most_played_instructions) return std::nullopt;
   const PlayerRates rates = nominal_rates(plan, trained.cluster());
   const bool has_contention = contention_of(*program, rates).is_anywhere();
-  if (!has_contention && (plan.stages.size() == 1 || !needs_gradient_sync(workload))) return std::nullopt;
+  const bool sums_copies = !tied_matrices(trained.workload(), plan).empty();
+  if (!has_contention && !sums_copies && (plan.stages.size() == 1 || !needs_gradient_sync(workload)))
+    return std::nullopt;
   return play_program(*program, rates).periods.front().step_time;
 }
 

@@ -38,6 +38,7 @@
 #include "core/model/sharding.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "schedules/lowering/played_step.hpp"
 #include "schedules/lowering/schedule.hpp"
 
@@ -186,6 +187,10 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.context = problem.workload.context;
     plan.experts = problem.workload.experts;
     plan.data_server = problem.cluster.data_server;
+    if (const auto fault_of_stage = fault_of_ties(problem.workload, plan)) {
+      if (proposals.reason.empty()) proposals.reason = fault_of_stage->text;
+      continue;
+    }
     std::optional<Excess> excess;
     Seconds step;
     const Plan proposed = plan;
@@ -335,10 +340,6 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     if (!plan.stages.empty() || view.workload.layers.size() == workload.layers.size()) return;
     plan.reason += fmt::format("; layer numbers are those of the chain of {} that the graph can be cut into",
                                view.workload.layers.size());
-    for (const auto& layer : workload.layers) {
-      if (!layer.tied_to) continue;
-      plan.reason += fmt::format(", since {} uses the matrix of {}", layer.name, workload.layers[*layer.tied_to].name);
-    }
   };
   std::vector<Plan> plans;
   const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.plan.stages.empty();

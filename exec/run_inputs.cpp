@@ -8,6 +8,7 @@
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/program/residence.hpp"
 #include "exec/device/device.hpp"
 #include "exec/launch/plan_ranks.hpp"
@@ -202,6 +203,12 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   refuse(plan.sync.summed != DType::Float32, "sync.gradient_dtype", "gradients travel in float32");
   refuse(plan.sync.gathered != DType::Float32, "sync.gather_dtype", "parameters travel in float32");
   refuse(plan.sync.each_microbatch, "sync.each_microbatch: true", "replicas add up their gradients once a step");
+  if (lines.empty() && needs_tied_copies(workload, plan)) {
+    lines.push_back(
+        fmt::format("{}: stages: layers that share a matrix are on different devices, which isobar run does "
+                    "not execute; put both on the same devices, or leave out tied",
+                    options.plan));
+  }
   const auto stage_in_file = numbers_in_file(plan);
   for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {
     const auto fault = unknown_residence(plan.stages[i], plan, workload, !options.run.checkpoints.folder.empty());

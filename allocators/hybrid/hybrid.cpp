@@ -348,7 +348,7 @@ class Hybrids {
   std::optional<Seconds> step_of(const Plan& plan, Seconds limit = never)
   {
     ++plays_;
-    if (!can_divide(plan)) return std::nullopt;
+    if (!can_divide(problem_.workload, plan)) return std::nullopt;
     if (const auto known = steps_.step_of(plan)) {
       tasks_ += static_cast<double>(plan.stages.size() * plan.stages.front().replicas.size());
       if (!known->fits || known->step >= limit) return std::nullopt;

@@ -4,6 +4,7 @@
 #include "core/costs/step_recurrence.hpp"
 #include "core/model/workload.hpp"
 #include "core/plan/sharding.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/program/round_time.hpp"
@@ -57,7 +58,8 @@ class Step {
     const auto& devices = cost_.cluster().devices;
     const bool is_slowed =
         std::any_of(devices.begin(), devices.end(), [](const Device& each) { return each.interference > 1; });
-    result.is_exact = !is_slowed && (sharded_ == Sharding::None || sharded_ == Sharding::Optimizer);
+    const bool is_whole = !needs_tied_copies(cost_.workload(), plan_);  // else devices add up a matrix that they share
+    result.is_exact = is_whole && !is_slowed && (sharded_ == Sharding::None || sharded_ == Sharding::Optimizer);
     if (!result.fits) return result;
     pass();
     if (replicas_ > 1) add_up_gradients();
@@ -137,11 +139,9 @@ class Step {
         const Place& place = pipelines_[r][i];
         const std::uint64_t held = microbatches_in_flight(*chain_schedule(plan_.goal.schedule),
                                                           pipelines_[r].size() - 1 - i, microbatches_of(r));
-        Bytes need = cost_.memory(place.layers.first_layer, place.layers.last_layer, held);
-        for (std::size_t s = place.first_stage; s <= place.last_stage; ++s) {
-          need -= Bytes(divided * parameters_of(plan_.stages[s]));
-        }
-        const Bytes memory = cost_.cluster().devices[place.layers.device].memory;
+        const auto& [device, first, last] = place.layers;
+        const Bytes need = cost_.memory(first, last, held) - Bytes(divided * cost_.parameters(first, last));
+        const Bytes memory = cost_.cluster().devices[device].memory;
         if (need > memory * (1 + tolerance)) return false;
       }
     }

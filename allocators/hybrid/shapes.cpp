@@ -144,6 +144,8 @@ ShapeCosts::ShapeCosts(const HybridProblem& problem, std::size_t most_tensor, Li
       keeps_few_(schedule_ != ChainSchedule::GPipe && !chooses_warm_up(problem.goal)),
       kinds_(kinds_of(CostModel(problem.view.workload, problem.cluster)))
 {
+  const auto& layers = problem.view.workload.layers;
+  has_ties_ = std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.tied_to.has_value(); });
   std::map<std::string, std::size_t> sites;
   for (const auto& from : kinds_) {
     for (const auto& to : kinds_) paths_.push_back(path_between(from, to));
@@ -254,7 +256,7 @@ Bytes ShapeCosts::need(const ShapeStage& stage, std::size_t stages_behind, std::
   const Part& of = part(stage.tensor);
   Bytes need = of.cost.memory(stage.first_layer, stage.last_layer, in_flight(stages_behind));
   if (of.cost.memory_ignores_schedule()) return need;
-  const double parameters = of.parameters[stage.last_layer + 1] - of.parameters[stage.first_layer];
+  const double parameters = of.cost.parameters(stage.first_layer, stage.last_layer);
   return need - Bytes(parameters * (bytes_.all() - held_bytes(bytes_, Sharding::Optimizer, replicas)));
 }
 
@@ -343,6 +345,7 @@ ShapeTimes ShapeCosts::times(const Shape& shape, const Surroundings& all) const
     backwards = std::max(backwards, times.backward[i]);
     times.fits = times.fits && fits(stage, count - 1 - i, all.replicas);
   }
+  times.fits = times.fits && (!has_ties_ || shape.stages.front().tensor == shape.stages.back().tensor);
   times.alone = input.total() + round;
   if (schedule_ == ChainSchedule::GPipe) times.period = std::max(times.period, forwards + backwards);
   for (std::size_t i = 1; i < count; ++i) {
@@ -409,6 +412,11 @@ std::optional<ShapeEstimate> ShapeCosts::estimate(const std::vector<Shape>& shap
     rate += times[i].period > Seconds(0) ? static_cast<double>(shapes[i].copies) / times[i].period.value : 0;
   }
   if (copies > all) return std::nullopt;
+  // Replicas of a layer all have the layer on their devices whose matrix it uses, or none does.
+  const bool is_one_stage = shapes.front().stages.size() == 1;
+  const bool are_alike = std::all_of(shapes.begin(), shapes.end(),
+                                     [&](const Shape& shape) { return (shape.stages.size() == 1) == is_one_stage; });
+  if (has_ties_ && !are_alike) return std::nullopt;
   const auto room = [&](std::size_t i, Seconds step) {
     if (times[i].period <= Seconds(0)) return all;
     return 1 + std::min(all, static_cast<std::uint64_t>((step - times[i].alone) / times[i].period * (1 + 1e-12)));

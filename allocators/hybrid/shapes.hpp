@@ -61,7 +61,8 @@ struct ShapeTimes {
   Seconds period;                    ///< each further one, under the goal's schedule
   std::vector<Seconds> backward;     ///< of each stage, for one micro-batch
   std::vector<Seconds> after_stage;  ///< from the end of a stage's last backward to that of the first stage
-  bool fits = true;                  ///< into the memory of its devices
+  /// Into the memory of its devices. Not if layers that share a matrix are divided among other numbers of them.
+  bool fits = true;
 };
 
 /// What a search expects of shapes.
@@ -154,7 +155,8 @@ class ShapeCosts {
   Links links_;
   ParameterBytes bytes_;
   std::optional<ChainSchedule> schedule_;
-  bool keeps_few_;  // micro-batches on their way
+  bool keeps_few_;         // micro-batches on their way
+  bool has_ties_ = false;  // layers share a matrix
   std::vector<DeviceKind> kinds_;
   std::vector<Part> parts_;            // of 1, 2, 4, … shards
   std::vector<KindPath> paths_;        // from kind to kind

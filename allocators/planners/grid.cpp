@@ -243,7 +243,7 @@ class Grids {
         plan.sync = {algorithm, sharded};
         plan.stages = stages_in_parts(parts);
         plan.experts = experts();
-        if (can_divide(plan)) add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
+        if (can_divide(problem_.workload, plan)) add_all(with_warm_ups(plan, chain_cost_, stages, replicas, tensor));
       }
       if (replicas == 1 || !is_each_a_part) continue;
       plan.sync = {algorithm, Sharding::None, gradient_bucket};  // of layers, each of which is a part

@@ -7,6 +7,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/replica_exchanges.hpp"
 #include "core/plan/shard_collectives.hpp"
+#include "core/plan/tied_copies.hpp"
 
 #include <fmt/format.h>
 
@@ -134,8 +135,9 @@ bool crosses_sites(const Plan& plan)
   });
 }
 
-bool can_divide(const Plan& plan)
+bool can_divide(const Workload& workload, const Plan& plan)
 {
+  if (fault_of_ties(workload, plan)) return false;
   if (why_copies_are_not_divided(plan)) return false;
   return std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
     for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {

@@ -67,8 +67,8 @@ inline constexpr std::size_t parts_of_divided_stage = 4;
 /// Whether replicas of a stage lie in several sites.
 bool crosses_sites(const Plan& plan);
 
-/// Whether the replicas of each stage can divide what the plan's sync says.
-bool can_divide(const Plan& plan);
+/// Whether the replicas of each stage can divide what the plan's sync says, and add up matrices that stages share.
+bool can_divide(const Workload& workload, const Plan& plan);
 
 /// The plan with the warm-up of its goal, or if that is to be chosen, with the schedule's own and, if there is one,
 /// with chosen_warm_up. `stages`: of the first replicas, over the chain that `chain_cost` is of. All stages have that

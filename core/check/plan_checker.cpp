@@ -19,6 +19,7 @@
 #include "core/plan/replica_exchanges.hpp"
 #include "core/plan/shard_collectives.hpp"
 #include "core/plan/system_rules.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/program/player.hpp"
 #include "core/steps/step_player.hpp"
 #include "core/text/quantity_text.hpp"
@@ -362,10 +363,14 @@ class Checker {
     }
   }
 
-  /// Checks that layers that share a matrix are in one stage, whose every replica has the matrix once.
+  /// Checks that devices with a layer that uses the matrix of another one have both layers, or can have a copy.
   void check_ties()
   {
-    const auto pipeline_stage = pipeline_stages(plan_);
+    if (const auto found = fault_of_ties(workload_, plan_)) {
+      fault("stages[{}]: {}", number_[found->stage], found->text);
+      return;
+    }
+    if (!uses_machines(plan_)) return;
     const auto stage_of = [this](std::size_t layer) {
       const auto& stages = plan_.stages;
       return static_cast<std::size_t>(std::find_if(stages.begin(), stages.end(),
@@ -375,30 +380,8 @@ class Checker {
     for (std::size_t layer = 0; layer < workload_.layers.size(); ++layer) {
       const auto& tied_to = workload_.layers[layer].tied_to;
       if (!tied_to || stage_of(layer) == stage_of(*tied_to)) continue;
-      const std::size_t index = stage_of(layer);
-      if (pipeline_stage[index] == pipeline_stage[stage_of(*tied_to)] && uses_machines(plan_)) {
-        check_tied_residence(plan_, layer, index, stage_of(*tied_to), number_, claims_);
-        continue;
-      }
-      const Stage& here = plan_.stages[index];
-      const Stage& there = plan_.stages[stage_of(*tied_to)];
-      const bool is_on_device = there.is_on_one_device() && devices_in(here) != devices_in(there);
-      fault("stages[{}]: layer {} ({}) uses the matrix of layer {} ({}), which is {}; put both {}, or leave out tied",
-            number_[index], layer, shown(workload_.layers[layer].name), *tied_to,
-            shown(workload_.layers[*tied_to].name),
-            is_on_device ? "on device " + shown(there.device())
-                         : fmt::format("in stages[{}]", number_[stage_of(*tied_to)]),
-            is_on_device ? "on one device" : "in one stage");
+      check_tied_residence(plan_, layer, stage_of(layer), stage_of(*tied_to), number_, claims_);
     }
-  }
-
-  static std::vector<std::string> devices_in(const Stage& stage)
-  {
-    std::vector<std::string> devices;
-    for (const auto& replica : stage.replicas) {
-      for (const auto& shard : replica.shards) devices.push_back(shard.device);
-    }
-    return devices;
   }
 
   /// Checks the schedule's numbers as far as they depend on the plan alone; making its orders checks the rest.
@@ -668,7 +651,9 @@ class Checker {
 
 std::vector<std::string> faults_of(const Plan& plan, const Workload& workload, const Cluster& cluster)
 {
-  return Checker(plan, workload, cluster).faults();
+  if (!needs_tied_copies(workload, plan)) return Checker(plan, workload, cluster).faults();
+  const Workload with_copies = with_tied_copies(workload, plan);
+  return Checker(plan, with_copies, cluster).faults();
 }
 
 std::vector<std::string> placement_faults_of(const Plan& plan, const Workload& workload)

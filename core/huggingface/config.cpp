@@ -521,7 +521,7 @@ Lines head_of(const ReadModel& model, const ConfigRemarks& remarks, const Worklo
   if (model.is_tied()) {
     const bool may_be_tied = model.decoder || std::holds_alternative<GptSizes>(model.sizes.sizes);
     lines.comment(fmt::format("In the model, head and embedding share one matrix; here each has its own.{}",
-                              may_be_tied ? " With tied: true they share it, on one device." : ""));
+                              may_be_tied ? " With tied: true they share it." : ""));
   }
   lines.comment("A configuration has no optimizer and no learning_rate (default 0.01): choose your own.");
   return lines;

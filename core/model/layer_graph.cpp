@@ -91,10 +91,7 @@ bool is_chain(const Workload& workload)
   return true;
 }
 
-namespace {
-
-/// The cuts that only one tensor crosses.
-std::vector<std::size_t> cuts_of_one_tensor(const Workload& workload)
+std::vector<std::size_t> chain_cuts(const Workload& workload)
 {
   const auto& layers = workload.layers;
   std::vector<std::size_t> cuts;
@@ -136,18 +133,6 @@ std::vector<std::size_t> cuts_of_one_tensor(const Workload& workload)
   return cuts;
 }
 
-}  // namespace
-
-std::vector<std::size_t> chain_cuts(const Workload& workload)
-{
-  auto cuts = cuts_of_one_tensor(workload);
-  for (std::size_t i = 0; i < workload.layers.size(); ++i) {
-    const auto& tied_to = workload.layers[i].tied_to;
-    if (tied_to) std::erase_if(cuts, [&](std::size_t cut) { return cut > *tied_to && cut <= i; });
-  }
-  return cuts;
-}
-
 namespace {
 
 /// The times of blocks of layers, whose first ones `cuts` lists, with the end of the last.
@@ -159,6 +144,23 @@ std::vector<LayerTimes> sums_between(const std::vector<LayerTimes>& layers, cons
     for (std::size_t i = cuts[block]; i < cuts[block + 1]; ++i) sum += layers[i];
   }
   return blocks;
+}
+
+/// Lets a layer of the chain use the matrix that one of the layers before `end` from `first` on uses of another block.
+void take_tie(const Workload& workload, std::size_t first, std::size_t end, const std::vector<std::size_t>& cuts,
+              Layer& sum)
+{
+  sum.tied_to.reset();
+  sum.tied_parameters = 0;
+  for (std::size_t i = first; i < end; ++i) {
+    const auto& tied_to = workload.layers[i].tied_to;
+    if (!tied_to || *tied_to >= first) continue;
+    const auto after = std::upper_bound(cuts.begin(), cuts.end(), *tied_to);
+    const auto owner = static_cast<std::size_t>(after - cuts.begin()) - 1;
+    ensure(!sum.tied_to || sum.tied_to == owner, "neighbouring layers use one matrix of earlier ones");
+    sum.tied_to = owner;
+    sum.tied_parameters = workload.layers[i].tied_parameters;
+  }
 }
 
 }  // namespace
@@ -196,6 +198,7 @@ ChainView chain_view(const Workload& workload)
       sum.name += ".." + last.name;
       sum.split.reset();
     }
+    take_tie(workload, first, end, view.first_layer, sum);
     // There is no cut after the last layer: its output is the model's result.
     const bool is_end = end == workload.layers.size();
     sum.output = is_end ? last.output : boundaries.output[end];

@@ -19,8 +19,7 @@ struct Boundaries {
 Boundaries boundaries_of(const Workload& workload);
 
 /// The layers before which the graph can be cut so that only one tensor crosses, ascending: those after its
-/// articulation points (Boost.Graph), unless the cut separates layers that share a matrix (Layer::tied_to). For a chain
-/// without such layers: 1, 2, …, layers-1. O(layers + edges).
+/// articulation points (Boost.Graph). For a chain: 1, 2, …, layers-1. O(layers + edges).
 std::vector<std::size_t> chain_cuts(const Workload& workload);
 
 /// A workload as a chain: each layer stands for the layers between two neighbouring cuts of the original.

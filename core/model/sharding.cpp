@@ -172,13 +172,6 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Conte
     return fmt::format("compute: {} does not know attention; write compute: operators and a framework",
                        name_of(workload.compute));
   }
-  const auto is_tied = [](const Layer& layer) { return layer.tied_to.has_value(); };
-  if (std::any_of(workload.layers.begin(), workload.layers.end(), is_tied)) {
-    return fmt::format(
-        "the head of {} uses the embedding's matrix, and each layer is a part of its own where sequences are "
-        "divided; write tied: apart",
-        workload.name);
-  }
   const std::uint64_t chunks = 2 * context.degree;
   if (workload.sequence % chunks != 0) {
     return fmt::format("sequences of {} tokens are not {} equal chunks, two for each of {} parts; use another degree",
@@ -214,12 +207,6 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Exper
   }
   bool has_experts = false;
   for (const auto& layer : workload.layers) {
-    if (layer.tied_to) {
-      return fmt::format(
-          "the head of {} uses the embedding's matrix, and each layer is a part of its own where experts are divided; "
-          "write tied: apart",
-          workload.name);
-    }
     if (!layer.experts) continue;
     has_experts = true;
     if (layer.experts->count % parts == 0) continue;

@@ -7,6 +7,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/replica_exchanges.hpp"
 #include "core/plan/sync_groups.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/plan/transfer_rules.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -254,7 +255,76 @@ class Maker {
     return made;
   }
 
+  /// Stages on a group of devices each, or two on each, of which some layers use the matrix of an earlier one: on other
+  /// devices, or on the same.
+  RandomCase tied()
+  {
+    constexpr std::array orders = {"sequential", "gpipe", "1f1b", "zero-bubble-h1", "zero-bubble-h2"};
+    const std::size_t groups = 1 + below(3);
+    const std::size_t replicas = 1 + below(3);
+    const std::size_t shards = 1 + below(2);
+    const bool is_folded = groups > 1 && below(3) == 0;
+    const bool is_v = is_folded && shards == 1 && coin();
+    const std::size_t count = is_folded ? 2 * groups : groups;
+    const std::size_t layers = count + 1 + below(4);
+    const std::string schedule = is_v ? "zero-bubble-v" : is_folded ? "interleaved(chunks=2)" : orders.at(below(5));
+    Plan plan = of_goal(schedule_from_text(schedule), replicas * groups * (1 + below(2)));
+    std::vector<std::string> left = shuffled_names(groups * replicas * shards);
+    const auto shares = random_shares(random_, shards);
+    std::vector<Stage> of_group(groups);
+    for (auto& stage : of_group) {
+      const bool is_alone = replicas == 1;
+      for (std::size_t i = 0; i < replicas; ++i) {
+        stage.replicas.push_back(replica_on(left, is_alone ? 0 : plan.goal.microbatches / replicas, shares));
+      }
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t group = is_v && i >= groups ? count - 1 - i : i % groups;
+      plan.stages.push_back(of_group[group]);
+      plan.stages.back().first_layer = layers * i / count;
+      plan.stages.back().last_layer = layers * (i + 1) / count - 1;
+    }
+    Workload workload = random_training(layers);
+    if (shards > 1) {
+      add_splits(random_, workload);
+      plan.stages = by_layers(plan.stages);
+    }
+    add_ties(workload);
+    RandomCase made =
+        on_platform({.devices = groups * replicas * shards, .has_data_server = coin(), .has_interference = coin()},
+                    std::move(workload), std::move(plan));
+    add_sync(made);
+    add_transfer_rules(made.plan);
+    made.workload = with_tied_copies(made.workload, made.plan);
+    return made;
+  }
+
  private:
+  /// Lets the last layer use a part of the parameters of an earlier one; sometimes others too, of it or of another one.
+  void add_ties(Workload& workload)
+  {
+    auto& layers = workload.layers;
+    const auto tie = [&](std::size_t layer, std::size_t owner) {
+      Layer& own = layers[layer];
+      std::uint64_t most = layers[owner].parameters;
+      std::uint64_t units = 1;
+      if (own.split) {
+        own.split->units = units = layers[owner].split->units;
+        own.split->parameters = own.split->parameters / units * units;
+        most = layers[owner].split->parameters;
+      }
+      own.tied_to = owner;
+      own.tied_parameters = below(most / units + 1) * units;
+    };
+    const std::size_t last = layers.size() - 1;
+    tie(last, below(last));
+    if (last < 3 || coin()) return;
+    const std::size_t other = 1 + below(last - 1);
+    if (other == layers[last].tied_to) return;
+    tie(other, below(other));
+    if (layers[other].tied_to == layers[last].tied_to) layers[other].tied_parameters = layers[last].tied_parameters;
+  }
+
   /// One of whose layers about every second has experts, and of which some recompute unless all keep activations, as a
   /// device has it that divides them with others.
   Workload workload_of_experts(std::size_t layers, const ExpertParallelism& experts, std::size_t shards,
@@ -351,7 +421,7 @@ class Maker {
       const bool divides_parameters = plan.sync.sharded == Sharding::Parameters;
       plan.sync.gathered = divides_parameters ? formats.at(below(3)) : DType::Float32;
       plan.sync.each_microbatch = divides_parameters && coin();
-      const bool can = !why_copies_are_not_divided(plan) &&
+      const bool can = !fault_of_ties(made.workload, plan) && !why_copies_are_not_divided(plan) &&
                        std::none_of(plan.stages.begin(), plan.stages.end(), [&](const Stage& stage) {
                          for (std::size_t shard = 0; shard < stage.replicas.front().shards.size(); ++shard) {
                            if (why_not_divided(plan.sync, stage, sites_of(stage, shard))) return true;
@@ -359,7 +429,8 @@ class Maker {
                          return false;
                        });
       // Replicas that order their passes differently would wait for each other's parameters forever.
-      if (can && !deadlock_of(*schedules::make_program(plan, made.workload, made.on.cluster))) return;
+      if (can && !deadlock_of(*schedules::make_program(plan, with_tied_copies(made.workload, plan), made.on.cluster)))
+        return;
     }
     plan.sync.sharded = Sharding::None;
     plan.sync.gathered = DType::Float32;
@@ -439,6 +510,8 @@ RandomCase made_by(Maker& maker, Kind kind)
       return maker.tiers();
     case Kind::Experts:
       return maker.experts();
+    case Kind::Tied:
+      return maker.tied();
   }
   throw std::logic_error("a kind of plans without a maker");
 }
@@ -448,7 +521,7 @@ RandomCase made_by(Maker& maker, Kind kind)
 std::string_view name_of(Kind kind)
 {
   constexpr std::array names = {"chain", "schedule",  "replicas", "unlike cuts", "shards",
-                                "grids", "operators", "tiers",    "experts"};
+                                "grids", "operators", "tiers",    "experts",     "tied"};
   return names.at(static_cast<std::size_t>(kind));
 }
 

@@ -49,10 +49,11 @@ enum class Kind {
   Grids,       ///< of shards
   Operators,   ///< divided by groups of devices
   Tiers,       ///< stages that live in their machines
-  Experts      ///< that replicas divide, alone or with shards
+  Experts,     ///< that replicas divide, alone or with shards
+  Tied         ///< stages that share matrices, with replicas and shards
 };
 inline constexpr Kind every_kind[] = {Kind::Chain, Kind::Schedule,  Kind::Replicas, Kind::UnlikeCuts, Kind::Shards,
-                                      Kind::Grids, Kind::Operators, Kind::Tiers,    Kind::Experts};
+                                      Kind::Grids, Kind::Operators, Kind::Tiers,    Kind::Experts,    Kind::Tied};
 std::string_view name_of(Kind kind);
 
 /// The case of a seed, which holds on its platform.

@@ -69,8 +69,11 @@ class Builder {
       append_block(fmt::format("block{}", i), parts.first, parts.second);
     }
     for (std::size_t i = 0; i < sizes_.mtp_blocks.size(); ++i) append_mtp_block(i);
-    append_layer(workload_, head_sizes());
-    if (sizes_.tied) tie();
+    Layer& head = append_layer(workload_, head_sizes());
+    if (sizes_.tied) {
+      head.tied_to = 0;
+      head.tied_parameters = sizes_.vocabulary * sizes_.hidden;
+    }
     if (sizes_.streams > 1) keep_whole();
     count_in_each_pass(workload_, embedding);
   }
@@ -162,17 +165,11 @@ class Builder {
     head.passing = needs.passing;
     if (sizes_.tied) {
       head.parameters = parameters_of(sizes_.norm) * hidden;
+      head.split->parameters = 0;
       head.score_multiply_adds = head.multiply_adds;  // of no parameters of its own
     }
     if (sizes_.streams > 1) add_collapse(head, predictions);
     return head;
-  }
-
-  /// One device has the embedding, the head and all layers between them.
-  void tie()
-  {
-    workload_.layers.back().tied_to = 0;
-    keep_whole();
   }
 
   /// Shards would exchange one stream, and layers exchange all of them (why_whole).

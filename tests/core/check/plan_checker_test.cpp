@@ -3,6 +3,7 @@
 #include "core/plan/plan.hpp"
 
 #include "core/costs/cost_model.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "tests/support/instances.hpp"
 #include "tests/support/shard_grids.hpp"
 
@@ -77,30 +78,102 @@ TEST(FaultsOf, RefusesAWorkloadThatRecomputesOtherLayers)
   EXPECT_THAT(sound.faults(), ElementsAre("recompute: lists 2 layers, not the 0 that recompute in the given workload"));
 }
 
-TEST(FaultsOf, RefusesLayersThatShareAMatrixOnTwoDevices)
+/// A plan whose head uses a matrix of a layer on another device.
+struct Tied : Sound {
+  Tied()
+  {
+    workload.layers[3].name = "head";
+    workload.layers[3].tied_to = 0;
+    workload.layers[3].tied_parameters = workload.layers[0].parameters;
+    plan = plan_of({{1, 0, 2}, {0, 3, 3}}, cost_of_tied(), Goal::with_defaults(Objective::Pipeline));
+  }
+  CostModel cost_of_tied() const { return {workload, devices}; }
+  std::string refusal(const std::string& what) const
+  {
+    return fmt::format("stages[1]: layer 3 (head) uses the matrix of layer 0 ({}) in stages[0]{}",
+                       workload.layers[0].name, what);
+  }
+};
+
+TEST(FaultsOf, CountsTheCopyOfAMatrixInMemoryAndUpdates)
 {
-  Sound sound;
-  sound.workload.layers[2].tied_to = 0;
-  EXPECT_THAT(sound.faults(), IsEmpty());
-  sound.workload.layers[2].tied_to.reset();
-  sound.workload.layers[3].name = "head";
-  sound.workload.layers[3].tied_to = 0;
-  EXPECT_THAT(sound.faults(),
-              ElementsAre(fmt::format("stages[1]: layer 3 (head) uses the matrix of layer 0 ({}), which is on device "
-                                      "d1; put both on one device, or leave out tied",
-                                      sound.workload.layers[0].name)));
-  EXPECT_EQ(placement_faults_of(sound.plan, sound.workload), sound.faults());
+  Tied tied;
+  EXPECT_THAT(tied.faults(), IsEmpty());
+  const Sound untied;
+  const Bytes copy(static_cast<double>(tied.workload.layers[0].parameters) * bytes_per_parameter(tied.workload));
+  const auto& peak = tied.plan.predicted->peak_memory;
+  EXPECT_EQ(peak.at("d1"), untied.plan.predicted->peak_memory.at("d1"));
+  EXPECT_EQ(peak.at("d0"), untied.plan.predicted->peak_memory.at("d0") + copy);
+  EXPECT_EQ(tied.cost_of_tied().update_time(0, 3, 3),
+            untied.cost.update_time(0, 3, 3) + untied.cost.update_time(0, 0, 0));
+  EXPECT_EQ(tied.cost_of_tied().update_time(0, 0, 3), untied.cost.update_time(0, 0, 3)) << "one device has both";
+  tied.plan.predicted->peak_memory.at("d0") -= copy;
+  EXPECT_THAT(tied.faults(), ElementsAre(HasSubstr("predicted.peak_memory_bytes")));
 }
 
-TEST(FaultsOf, RefusesLayersThatShareAMatrixInTwoStagesOfOneDevice)
+TEST(FaultsOf, RefusesStagesThatCannotAddUpTheMatrixThatTheyShare)
 {
-  Sound sound;
-  sound.workload.layers[3].tied_to = 0;
-  sound.plan.goal = Goal::with_defaults(Objective::Step);
-  sound.plan.goal.schedule = {"interleaved", {{"chunks", {2}}}};
-  sound.plan.stages[1] = stage_on(sound.plan.stages[0].device(), 3, 3);
-  EXPECT_THAT(placement_faults_of(sound.plan, sound.workload),
-              ElementsAre(testing::HasSubstr("which is in stages[0]; put both in one stage, or leave out tied")));
+  Tied tied;
+  const auto faults = [&] { return placement_faults_of(tied.plan, tied.workload); };
+  EXPECT_THAT(faults(), IsEmpty());
+  tied.plan.goal = Goal::with_defaults(Objective::Step);
+  tied.plan.goal.microbatches = 4;
+  auto& first = tied.plan.stages[0].replicas;
+  auto& last = tied.plan.stages[1].replicas;
+  const auto replica = [](const std::string& device) { return Replica{2, {Shard{device}}}; };
+  first = {replica("a"), replica("b")};
+  EXPECT_THAT(faults(), ElementsAre(tied.refusal(" with 2 replicas, and here are 1; give both as many")));
+  last = {replica("c"), replica("d")};
+  EXPECT_THAT(faults(), IsEmpty());
+  tied.plan.sync.sharded = Sharding::Gradients;
+  EXPECT_THAT(faults(), IsEmpty());
+  tied.plan.sync.sharded = Sharding::Parameters;
+  EXPECT_THAT(faults(), ElementsAre(tied.refusal(", whose copies cannot be divided as parameters; write "
+                                                 "sync.sharded: gradients")));
+  tied.plan.sync.sharded = Sharding::None;
+  last = {replica("c"), replica("a")};
+  EXPECT_THAT(faults(), ElementsAre(tied.refusal(", some of whose devices are the same; give both the same ones or "
+                                                 "others")));
+}
+
+TEST(FaultsOf, RefusesOtherShardsOfAMatrixThatStagesShare)
+{
+  Tied tied;
+  tied.plan.goal = Goal::with_defaults(Objective::Step);
+  tied.plan.goal.microbatches = 4;
+  tied.plan.stages.clear();
+  for (auto& layer : tied.workload.layers) {
+    layer.parameters *= 8;
+    layer.split = Split{.name = "heads", .units = 8, .parameters = layer.parameters};
+  }
+  const auto faults_of_shares = [&](const std::vector<double>& first, const std::vector<double>& last) {
+    tied.plan.stages.clear();
+    for (std::size_t layer = 0; layer < 4; ++layer) {
+      Replica replica;
+      const auto& shares = layer < 3 ? first : last;
+      for (std::size_t i = 0; i < shares.size(); ++i) {
+        replica.shards.push_back({(layer < 3 ? "a" : "b") + std::to_string(i), shares[i]});
+      }
+      tied.plan.stages.push_back({layer, layer, {replica}});
+    }
+    return placement_faults_of(tied.plan, tied.workload);
+  };
+  EXPECT_THAT(faults_of_shares({0.5, 0.5}, {0.5, 0.5}), IsEmpty());
+  EXPECT_THAT(faults_of_shares({0.25, 0.75}, {0.25, 0.75}), IsEmpty());
+  EXPECT_THAT(faults_of_shares({0.5, 0.5}, {0.25, 0.75}),
+              ElementsAre(tied.refusal(" with other shares in replica 0; give both the same")));
+  EXPECT_THAT(faults_of_shares({0.5, 0.5}, {1}),
+              ElementsAre(tied.refusal(" with 2 shards in replica 0, and here are 1; give both as many")));
+}
+
+TEST(FaultsOf, AllowsLayersThatShareAMatrixInTwoStagesOfOneDevice)
+{
+  Tied tied;
+  tied.plan.goal = Goal::with_defaults(Objective::Step);
+  tied.plan.goal.schedule = {"interleaved", {{"chunks", {2}}}};
+  tied.plan.stages[1] = stage_on(tied.plan.stages[0].device(), 3, 3);
+  EXPECT_THAT(placement_faults_of(tied.plan, tied.workload), IsEmpty());
+  EXPECT_FALSE(needs_tied_copies(tied.workload, tied.plan));
 }
 
 TEST(FaultsOf, RefusesAWorkloadOfAnotherMicroBatch)

@@ -133,8 +133,7 @@ TEST(HuggingFaceConfig, MakesTheBlocksOfGpt2)
       yaml_of(gpt2),
       "# Converted from config.json, model_type gpt2 of Hugging Face's transformers.\n"
       "# 163037184 parameters; the model has 124439808.\n"
-      "# In the model, head and embedding share one matrix; here each has its own. With tied: true they share it, "
-      "on one device.\n"
+      "# In the model, head and embedding share one matrix; here each has its own. With tied: true they share it.\n"
       "# A configuration has no optimizer and no learning_rate (default 0.01): choose your own.\n"
       "model: gpt\nlayers: 12\nhidden: 768\nheads: 12\nintermediate: 3072\nvocabulary: 50257\npositions: 1024\n"
       "tied: apart\ndropout: 0.1\n# With dropout: 0, attention: fused keeps no S x S probabilities.\nattention: "

@@ -111,30 +111,26 @@ TEST(ChainCuts, AreAbsentNextToASecondResult)
   EXPECT_THAT(chain_cuts(workload_with({{}, {0}, {0}, {1}})), ElementsAre(1));
 }
 
-TEST(ChainCuts, AreAbsentBetweenLayersThatShareAMatrix)
+TEST(ChainCuts, MayBeBetweenLayersThatShareAMatrix)
 {
   auto workload = workload_with({{}, {0}, {1}, {2}, {3}});
   workload.layers[3].tied_to = 1;
-  EXPECT_THAT(chain_cuts(workload), ElementsAre(1, 4));
-  workload.layers[4].tied_to = 0;
-  EXPECT_THAT(chain_cuts(workload), IsEmpty());
+  EXPECT_THAT(chain_cuts(workload), ElementsAre(1, 2, 3, 4));
 }
 
-TEST(ChainView, HasOneLayerForThoseThatShareAMatrixAndAllBetweenThem)
+TEST(ChainView, HasTheMatrixThatABlockUsesOfAnotherBlock)
 {
-  auto workload = workload_with({{}, {0}, {1}, {2}});
-  workload.layers[1].split = Split{.name = "columns", .units = 4};
-  workload.layers[3].tied_to = 1;
+  auto workload = workload_with({{}, {0}, {0}, {1, 2}, {3}, {4}, {4}, {5, 6}});
+  workload.layers[2].tied_to = 1;  // of its own block
+  workload.layers[2].tied_parameters = 30;
+  workload.layers[6].tied_to = 2;
+  workload.layers[6].tied_parameters = 40;
   const auto view = chain_view(workload);
-  EXPECT_THAT(view.first_layer, ElementsAre(0, 1, 4));
-  ASSERT_EQ(view.workload.layers.size(), 2U);
-  const Layer& block = view.workload.layers[1];
-  EXPECT_EQ(block.name, "b..d");
-  EXPECT_EQ(block.forward, Flops(2 + 3 + 4));
-  EXPECT_EQ(block.parameters, 300U);
-  EXPECT_THAT(block.inputs, ElementsAre(0));
-  EXPECT_FALSE(block.tied_to);
-  EXPECT_FALSE(block.split);
+  EXPECT_THAT(view.first_layer, ElementsAre(0, 1, 4, 5, 8));
+  EXPECT_FALSE(view.workload.layers[1].tied_to);
+  EXPECT_EQ(view.workload.layers[1].tied_parameters, 0U);
+  EXPECT_EQ(view.workload.layers[3].tied_to, 1U);
+  EXPECT_EQ(view.workload.layers[3].tied_parameters, 40U);
 }
 
 TEST(ChainView, IsTheChainItself)

@@ -314,7 +314,7 @@ TEST(GptWorkload, HasTheWorkspaceOfItsLargestGradients)
   EXPECT_EQ(clipped.layers[1].workspace - workload.layers[1].workspace, Bytes(16 * 16 * 4));
 }
 
-TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbeddingOnly)
+TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbedding)
 {
   for (const char* unit : {"block", "operator"}) {
     const auto own = workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"unit", unit}});
@@ -324,10 +324,14 @@ TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbeddingOnly)
       EXPECT_EQ(tied.layers[i].parameters, own.layers[i].parameters);
       EXPECT_EQ(tied.layers[i].backward_weight, own.layers[i].backward_weight);
       EXPECT_FALSE(tied.layers[i].tied_to);
-      EXPECT_FALSE(tied.layers[i].split) << "one device has all layers";
+      EXPECT_EQ(tied.layers[i].split.has_value(), own.layers[i].split.has_value());
     }
     const Layer& head = tied.layers.back();
     EXPECT_EQ(head.tied_to, 0U);
+    EXPECT_EQ(head.tied_parameters, 100U * 64);
+    EXPECT_FALSE(head.has_tied_copy);
+    EXPECT_EQ(head.split.value().units, 100U);
+    EXPECT_EQ(head.split->parameters, 0U);
     EXPECT_EQ(head.parameters, 2U * 64);
     EXPECT_EQ(own.layers.back().parameters, 2U * 64 + 100 * 64);
     EXPECT_EQ(head.forward, own.layers.back().forward);
@@ -338,6 +342,10 @@ TEST(TiedGpt, HasTheMatrixOfItsHeadInTheEmbeddingOnly)
   }
   const auto other = with_micro_batch(workload_from_text(small_gpt, "x.yaml", WorkloadSettings{{"tied", "true"}}), 3);
   EXPECT_EQ(other.layers.back().tied_to, 0U);
+  EXPECT_EQ(other.layers.back().tied_parameters, 100U * 64);
+  const std::string json = workload_to_json(other);
+  EXPECT_NE(json.find("\"tied_to\":0"), std::string::npos) << json;
+  EXPECT_NE(json.find("\"tied_parameters\":6400"), std::string::npos);
 }
 
 TEST(HeadTiedApart, CountsAMatrixOfItsOwnAndReportsBothCounts)
