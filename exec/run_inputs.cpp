@@ -9,6 +9,7 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/tied_copies.hpp"
+#include "core/program/collective.hpp"
 #include "core/program/residence.hpp"
 #include "exec/device/device.hpp"
 #include "exec/launch/plan_ranks.hpp"
@@ -18,6 +19,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <string>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -113,7 +115,37 @@ void check_divided_experts(const Plan& plan, const std::string& plan_file)
   if (!plan.recompute.empty()) refuse("isobar run recomputes no layer then; plan without --recompute");
 }
 
-Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
+namespace {
+
+/// Why replicas of stages that share a matrix, and divide the optimizer, have other parts of it than those with which
+/// they add up its gradients; none if they have the same. The plan holds.
+std::optional<std::string> fault_of_tied_parts(const Plan& plan, const Workload& workload)
+{
+  if (plan.sync.sharded == Sharding::None || plan.sync.algorithm != Algorithm::Hierarchical) return std::nullopt;
+  const auto begins_in = [&](std::size_t index) {
+    constexpr std::size_t values = 1'000'000;
+    const auto sites = sites_of(plan.stages[index], 0);
+    std::vector<std::size_t> begins;
+    for (std::size_t i = 0; i < sites.size(); ++i) {
+      begins.push_back(part_of_end(i, sites.size(), values, plan.sync.algorithm, sites).begin);
+    }
+    return begins;
+  };
+  for (const auto& matrix : tied_matrices(workload, plan)) {
+    for (const std::size_t stage : matrix.stages) {
+      if (begins_in(stage) == begins_in(matrix.stages.front())) continue;
+      const auto number = numbers_in_file(plan);
+      return fmt::format(
+          "sync.algorithm: hierarchical, and the replicas of stages[{}] and stages[{}], which share a "
+          "matrix, take their sites in other orders; use ring",
+          number[matrix.stages.front()], number[stage]);
+    }
+  }
+  return std::nullopt;
+}
+
+/// The workload of a plan but for copies of matrices.
+Workload without_copies(Workload workload, const Plan& plan, const std::string& plan_file)
 {
   if (plan.context.divides()) {
     throw InputError(plan_file, fmt::format("context: {}; isobar run gives each replica whole sequences; plan without "
@@ -152,6 +184,13 @@ Workload as_planned(Workload workload, const Plan& plan, const std::string& plan
                                             plan.recompute.back(), shown(workload.name), workload.layers.size()));
   }
   return with_recomputation(workload, plan.recompute);
+}
+
+}  // namespace
+
+Workload as_planned(Workload workload, const Plan& plan, const std::string& plan_file)
+{
+  return with_tied_copies(without_copies(std::move(workload), plan, plan_file), plan);
 }
 
 void check_plan(const Plan& plan, const Workload& workload, const std::string& workload_hash,
@@ -203,11 +242,8 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   refuse(plan.sync.summed != DType::Float32, "sync.gradient_dtype", "gradients travel in float32");
   refuse(plan.sync.gathered != DType::Float32, "sync.gather_dtype", "parameters travel in float32");
   refuse(plan.sync.each_microbatch, "sync.each_microbatch: true", "replicas add up their gradients once a step");
-  if (lines.empty() && needs_tied_copies(workload, plan)) {
-    lines.push_back(
-        fmt::format("{}: stages: layers that share a matrix are on different devices, which isobar run does "
-                    "not execute; put both on the same devices, or leave out tied",
-                    options.plan));
+  if (const auto fault = lines.empty() ? fault_of_tied_parts(plan, workload) : std::nullopt) {
+    lines.push_back(fmt::format("{}: {}", options.plan, *fault));
   }
   const auto stage_in_file = numbers_in_file(plan);
   for (std::size_t i = 0; i < plan.stages.size() && lines.empty(); ++i) {

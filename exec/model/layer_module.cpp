@@ -90,7 +90,9 @@ std::uint64_t parameters_of(const Layer& layer, const UnitRange& units)
 std::vector<std::string> load_weights(const Workload& workload, std::size_t layer, const TensorSource& weights,
                                       LayerModule& module)
 {
-  const auto sources = weight_sources(workload, layer);
+  auto sources = weight_sources(workload, layer);
+  const Layer& own = workload.layers[layer];
+  if (own.has_tied_copy) sources.push_back(weight_sources(workload, own.tied_to.value()).front());
   const auto& parameters = module.parameters();
   ensure(sources.size() == parameters.size(), "a layer has as many parameters as sources of weights");
   std::vector<std::string> missing;

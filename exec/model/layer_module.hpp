@@ -61,8 +61,9 @@ class LayerModule {
 
 /// Makes the module of layer `layer` on `device` ("cpu", "cuda:0"), for some of its units: all, unless it has a split.
 /// One with Layer::tied_to uses the first parameter of `tied`, the module of that layer, as its matrix. Without `tied`
-/// it makes a matrix with the same values, which belongs to no layer's parameters. Of a workload whose experts are
-/// divided (with_experts), the module has part `expert_part` of them.
+/// it makes a matrix with the same values, which belongs to no layer's parameters. One with Layer::has_tied_copy has
+/// the matrix as its last parameter, with these values and that name. Of a workload whose experts are divided
+/// (with_experts), the module has part `expert_part` of them.
 ///
 /// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
 /// the same parameters. Does not use torch's global generators.

@@ -16,6 +16,9 @@ void ParameterCollectives::run(std::uint64_t step, const Instruction& instructio
                                const Collective& collective)
 {
   if (instruction.payload == Payload::GradientFacts) return reduce_facts(step, instruction, collective);
+  if (instruction.payload == Payload::TiedGradient) {
+    return collective(instruction, stages_.model(instruction.stage).tied_gradient());
+  }
   if (instruction.payload == Payload::Parameter) return gather_parameters(instruction, collective);
   if (!is_among_shards(instruction.stage, channel)) return reduce_gradients(step, instruction, channel, collective);
   collective(instruction, stages_.model(instruction.stage).shared_gradients());
@@ -75,13 +78,17 @@ void ParameterCollectives::reduce_gradients(std::uint64_t step, Instruction inst
   if (loss) sums.push_back(*loss);
   for (const auto& gradient : gradients) sums.push_back(gradient.contiguous());
   const std::size_t replicas = stages_.patterns[instruction.stage].replicas();
+  const Opcode opcode = instruction.opcode;
   if (size_of(sums) < replicas) instruction.opcode = Opcode::AllReduce;  // the first part would be empty
   collective(instruction, sums);
+  instruction.opcode = opcode;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& sum = sums[i + (loss ? 1 : 0)];
     if (!gradients[i].is_contiguous()) gradients[i].copy_(sum);
   }
   for (StageModel* model : models) {
+    const Tensors tied = model->divided_tied_gradient();
+    if (!tied.empty()) collective(instruction, tied);
     model->keep_own_gradients();
     if (model->is_updated_by_machine()) model->keep_gradient_facts(step);
   }
@@ -95,6 +102,8 @@ void ParameterCollectives::gather_parameters(const Instruction& instruction, con
   Tensors values = stages_.model(instruction.stage).gather();
   if (stages_.is_last(instruction.stage)) values.insert(values.begin(), at::zeros({1}, at::Device(device_)));
   collective(instruction, values);
+  const Tensors tied = stages_.model(instruction.stage).gather_tied();
+  if (!tied.empty()) collective(instruction, tied);
 }
 
 /// Whether the ends of a channel are shards of one replica, this rank's.

@@ -2,6 +2,7 @@
 
 #include "core/base/clock.hpp"
 #include "core/failure.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/program/chrome_trace.hpp"
 #include "core/spmd/reform_time.hpp"
 #include "exec/device/device.hpp"
@@ -71,6 +72,16 @@ std::set<std::uint32_t> stages_that_split(const Program& program, std::size_t ra
     if (instruction.opcode == Opcode::BackwardInput) split.insert(instruction.stage);
   }
   return split;
+}
+
+/// The layer of a stage with a matrix of which other stages have copies; none if there is none.
+std::optional<std::size_t> tied_layer_of(std::size_t stage, const std::vector<TiedMatrix>& matrices)
+{
+  for (const auto& matrix : matrices) {
+    const auto found = std::find(matrix.stages.begin(), matrix.stages.end(), stage);
+    if (found != matrix.stages.end()) return matrix.layers[static_cast<std::size_t>(found - matrix.stages.begin())];
+  }
+  return std::nullopt;
 }
 
 /// `reader`: the rank that a message leaves for.
@@ -154,6 +165,7 @@ void RankExecutor::make_models(const Plan& plan)
     throw InputError(fmt::format("device {}", options_.device),
                      "isobar run divides experts among processors only; plan without --experts");
   }
+  const auto ties = tied_matrices(workload_, plan);
   const auto split = stages_that_split(*program_, rank_, stages_.own.size());
   const Stream::Scope scope(lanes_.front()->stream);
   bool uses_machine = false;
@@ -186,8 +198,11 @@ void RankExecutor::make_models(const Plan& plan)
     stage_options.machine_memory = &meter(Tier::Host);
     for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
       const auto& tied_to = workload_.layers[layer].tied_to;
-      if (tied_to && *tied_to < stage.first_layer) stage_options.has_matrix = stages_.model_of_layer(*tied_to);
+      const bool has_copy = workload_.layers[layer].has_tied_copy;
+      if (tied_to && *tied_to < stage.first_layer && !has_copy)
+        stage_options.has_matrix = stages_.model_of_layer(*tied_to);
     }
+    stage_options.tied_layer = tied_layer_of(index, ties);
     work_on_device([&, &model = own.model] { model = std::make_unique<StageModel>(workload_, stage_options); });
     uses_machine = uses_machine || !own.residence.is_on_device();
   }

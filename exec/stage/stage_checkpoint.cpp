@@ -45,7 +45,9 @@ std::vector<StoredTensor> StageModel::state() const
   const auto append = [&](std::vector<StoredTensor> tensors) {
     all.insert(all.end(), std::move_iterator(tensors.begin()), std::move_iterator(tensors.end()));
   };
-  const auto is_written_elsewhere = [&](std::size_t index) { return parameters.is_shared(index) && !is_first_shard; };
+  const auto is_written_elsewhere = [&](std::size_t index) {
+    return (parameters.is_shared(index) && !is_first_shard) || parameters.is_copy(index);
+  };
   for (std::size_t i = 0; i < parameters.all().size(); ++i) {
     if (is_written_elsewhere(i) || !parameters.is_of_first_replica(i)) continue;
     const at::Tensor& parameter = parameters.all()[i];

@@ -102,6 +102,18 @@ Tensors StageModel::gradients()
 {
   return state_->parameters.gradients();
 }
+Tensors StageModel::divided_tied_gradient()
+{
+  return state_->parameters.divided_tied_gradient();
+}
+Tensors StageModel::tied_gradient()
+{
+  return state_->parameters.tied_gradient();
+}
+Tensors StageModel::gather_tied()
+{
+  return state_->parameters.gather_tied();
+}
 Tensors StageModel::gradients(const UnitRange& units)
 {
   return state_->parameters.gradients(units);

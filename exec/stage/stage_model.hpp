@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -51,6 +52,9 @@ struct StageOptions {
   const BatchSource* batches = nullptr;  ///< source of labels; last stage only
   Residence residence = {};
   MemoryMeter* machine_memory = nullptr;  ///< counts what is on the machine; set if the optimizer is not on the device
+  /// A layer that has a matrix of which stages on other ranks have one, too: its first parameter, or the last one of a
+  /// layer with a copy (Layer::has_tied_copy); none if there is none.
+  std::optional<std::size_t> tied_layer = {};
   /// The stage of the same rank whose matrix this one uses, too, and which outlives it; null if there is none.
   StageModel* has_matrix = nullptr;
 };
@@ -106,6 +110,12 @@ class StageModel {
   /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
   /// With sharded gradients or optimizers all parameters must have one. Without those of experts that replicas divide.
   Tensors gradients();
+  /// The gradient of the matrix of StageOptions::tied_layer where replicas divide the optimizer, so that `gradients`
+  /// lacks it; else empty. Replicas divide it by itself.
+  Tensors divided_tied_gradient();
+  /// The gradient of that matrix for the caller to add up with those of other stages, once the replicas have: this
+  /// replica's part, where they divide it. Empty if it has none.
+  Tensors tied_gradient();
   /// Those of the experts of this replica, where replicas divide them; zeros where there is none.
   Tensors expert_gradients();
   /// Views of the gradients of what belongs to some of the units, zeros where there is none; in the order of
@@ -119,6 +129,8 @@ class StageModel {
   /// The parameters, in the order of `gradients`, for the caller to write those of other replicas, whose places are
   /// allocated if parameters are sharded: then call it before each forward and each backward, which frees them.
   Tensors gather();
+  /// The same of the matrix that `divided_tied_gradient` is of; else empty.
+  Tensors gather_tied();
   /// Adds this replica's part of a step's sums: over its own part of the gradients, of those that shards share in the
   /// first one only. The calling thread waits for its own stream of a GPU.
   void add_gradient_facts(std::uint64_t step, GradientFacts& sums);

@@ -23,8 +23,13 @@ StageParameters::StageParameters(const Workload& workload, const StageOptions& o
     const MemoryPlace place(layer_names_.back());
     modules_.push_back(make_module(layer));
     const auto& names = modules_.back()->parameter_names();
+    const bool has_copy = workload.layers[layer].has_tied_copy;
     for (std::size_t i = 0; i < names.size(); ++i) {
-      names_.push_back(checkpoint_name(layer_in_checkpoints(workload, layer), names[i]));
+      const bool is_copy = has_copy && i + 1 == names.size();
+      const std::size_t named = is_copy ? workload.layers[layer].tied_to.value() : layer;
+      names_.push_back(checkpoint_name(layer_in_checkpoints(workload, named), names[i]));
+      if (is_copy) copy_ = all_.size();
+      if (layer == options.tied_layer && (has_copy ? is_copy : i == 0)) tied_ = all_.size();
       parts_.push_back(modules_.back()->parameter_parts()[i]);
       shared_.push_back(options.has_shards && is_on_all_shards(layer, i));
       take_parameter(modules_.back()->parameters()[i]);
@@ -53,7 +58,7 @@ bool StageParameters::is_on_all_shards(std::size_t layer, std::size_t parameter)
 const LayerModule* StageParameters::module_tied_to(std::size_t layer)
 {
   const auto& tied_to = workload_.layers[layer].tied_to;
-  if (!tied_to) return nullptr;
+  if (!tied_to || workload_.layers[layer].has_tied_copy) return nullptr;
   StageParameters* const has_it = *tied_to >= options_.first_layer ? this : matrix_owner_;
   if (has_it == nullptr) return nullptr;
   const LayerModule& module = has_it->module(*tied_to);
@@ -82,14 +87,21 @@ void StageParameters::take_parameter(const at::Tensor& parameter)
   if (workload_.experts.divides()) return take_divided(parameter, is_of_experts(all_.size()));
   // The values of the sum of the gradients, of which the first is the last stage's part of the loss.
   const std::size_t loss_values = options_.last_layer + 1 == workload_.layers.size() ? 1 : 0;
-  const std::size_t first = loss_values + size_of(all_);
+  const bool is_alone = is_divided_alone(all_.size());
+  const std::size_t tied = is_divided() ? size_of_tied() : 0;
+  std::size_t first = loss_values + size_of(all_);
+  std::size_t values = loss_values + parameters_of_layers() - tied;
+  if (is_alone) {
+    first = 0;
+    values = tied;
+  } else if (is_divided() && tied_) {
+    first -= tied;
+  }
   // Where sites are not equal, replicas divide nothing but the work of the gradient facts.
   const Algorithm algorithm = are_equal_sites(options_.sites) ? options_.sync.algorithm : Algorithm::Ring;
-  ValueRange range = part_of_end(options_.replica, options_.sites.size(), loss_values + parameters_of_layers(),
-                                 algorithm, options_.sites);
+  ValueRange range = part_of_end(options_.replica, options_.sites.size(), values, algorithm, options_.sites);
   if (!options_.is_divided_alike) {
-    const std::size_t all = options_.replica == 0 ? loss_values + parameters_of_layers() : 0;
-    range = {0, all};
+    range = {0, options_.replica == 0 ? values : 0};
   }
   const std::size_t begin = std::max(range.begin, first);
   const std::size_t end = std::min(range.end, first + static_cast<std::size_t>(parameter.numel()));
@@ -127,6 +139,17 @@ std::size_t StageParameters::parameters_of_layers() const
   return count;
 }
 
+/// The parameters of the matrix of StageOptions::tied_layer.
+std::size_t StageParameters::size_of_tied() const
+{
+  if (!options_.tied_layer) return 0;
+  const auto& layers = workload_.layers;
+  const auto uses_it = std::find_if(layers.begin(), layers.end(), [&](const Layer& layer) {
+    return layer.tied_to == layers[*options_.tied_layer].tied_to.value_or(*options_.tied_layer);
+  });
+  return static_cast<std::size_t>(options_.units.part_of(uses_it->tied_parameters));
+}
+
 std::vector<TensorPart> StageParameters::parts_of_one_unit(std::size_t layer) const
 {
   return module(layer).parts_of({0, 1, workload_.layers[layer].split.value().units});
@@ -136,7 +159,7 @@ Tensors StageParameters::gradients()
 {
   Tensors gradients;
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    if (is_of_experts(i)) continue;
+    if (is_of_experts(i) || is_divided_alone(i)) continue;
     at::Tensor& gradient = all_[i].mutable_grad();
     ensure(gradient.defined() || !is_divided(), "a parameter of a divided optimizer has a gradient");
     if (!gradient.defined()) continue;
@@ -144,6 +167,21 @@ Tensors StageParameters::gradients()
     gradients.push_back(gradient);
   }
   return gradients;
+}
+
+Tensors StageParameters::divided_tied_gradient()
+{
+  return tied_ && is_divided() ? Tensors{gradient_or_zeros(*tied_)} : Tensors();
+}
+
+Tensors StageParameters::tied_gradient()
+{
+  if (!tied_) return {};
+  if (!is_divided()) return {gradient_or_zeros(*tied_)};
+  const auto is_of_it = [&](const TensorSlice& slice) { return slice.tensor == *tied_; };
+  const auto own = std::find_if(own_.begin(), own_.end(), is_of_it);
+  if (own == own_.end()) return {};
+  return {updated_[static_cast<std::size_t>(own - own_.begin())].grad()};
 }
 
 Tensors StageParameters::expert_gradients()
@@ -203,14 +241,20 @@ void StageParameters::keep_own_gradients()
 Tensors StageParameters::gather()
 {
   Tensors aliases;
-  for (const auto& parameter : all_) {
-    if (divides_parameters()) allocate_memory(parameter);
-    aliases.push_back(alias_of(parameter));
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (is_divided_alone(i)) continue;
+    if (divides_parameters()) allocate_memory(all_[i]);
+    aliases.push_back(alias_of(all_[i]));
   }
   for (std::size_t i = 0; i < own_.size() && divides_parameters(); ++i) {
     view_of(aliases[own_[i].tensor], own_[i]).copy_(updated_[i]);
   }
   return aliases;
+}
+
+Tensors StageParameters::gather_tied()
+{
+  return tied_ && is_divided() ? Tensors{alias_of(all_[*tied_])} : Tensors();
 }
 
 void StageParameters::end_use()

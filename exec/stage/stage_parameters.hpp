@@ -46,6 +46,8 @@ class StageParameters {
   {
     return options_.replica < (is_of_experts(parameter) ? workload_.experts.degree : 1);
   }
+  /// Whether it is a copy of a matrix of another stage, which writes it.
+  bool is_copy(std::size_t parameter) const { return copy_ == parameter; }
   /// Whether it is the parameter of all shards.
   bool is_shared(std::size_t parameter) const { return shared_[parameter]; }
   /// This replica's part of the parameters.
@@ -71,10 +73,13 @@ class StageParameters {
   // As in StageModel:
   Tensors gradients();
   Tensors gradients(const UnitRange& units);
+  Tensors divided_tied_gradient();
+  Tensors tied_gradient();
   Tensors expert_gradients();
   Tensors shared_gradients();
   void keep_own_gradients();
   Tensors gather();
+  Tensors gather_tied();
   std::string not_finite() const;
 
   /// Frees the parameters that were gathered for a pass.
@@ -93,6 +98,9 @@ class StageParameters {
   void keep_on_machine();
   void change_on_machine(std::size_t begin, std::size_t end, const std::function<void()>& write);
   std::size_t parameters_of_layers() const;
+  std::size_t size_of_tied() const;
+  /// Whether replicas divide the parameter by itself.
+  bool is_divided_alone(std::size_t parameter) const { return is_divided() && tied_ == parameter; }
   std::vector<TensorPart> parts_of_one_unit(std::size_t layer) const;
   at::Tensor gradient_or_zeros(std::size_t parameter);
 
@@ -106,6 +114,8 @@ class StageParameters {
   std::vector<std::string> names_;
   std::vector<TensorPart> parts_;
   std::vector<bool> shared_;
+  std::optional<std::size_t> tied_;  // the parameter that is the matrix of StageOptions::tied_layer
+  std::optional<std::size_t> copy_;  // that parameter, if another stage writes it
   std::vector<TensorSlice> own_;
   std::optional<Place> on_machine_;
   Tensors updated_;

@@ -69,6 +69,7 @@ Tensors StageUpdate::measured_gradients() const
   Tensors squares, not_finite;
   for (std::size_t i = 0; i < own.size(); ++i) {
     const std::size_t parameter = own[i].tensor;
+    if (parameters_.is_copy(parameter)) continue;
     at::Tensor gradient = is_divided ? parameters_.updated()[i].grad() : parameters_.all()[parameter].grad();
     if (!gradient.defined() || (parameters_.is_shared(parameter) && !parameters_.is_first_shard())) continue;
     if (!is_divided) gradient = view_of(gradient.contiguous(), own[i]);

@@ -135,6 +135,38 @@ class Run(CommandTest):
         self.assertTrue(json.loads((self.folder / "hf/config.json").read_text())["tie_word_embeddings"])
         self.run_isobar("run", workload, "--plan", plan, "--spawn", "--steps", 1, "--weights", self.folder / "hf")
 
+    def test_a_tied_model_in_two_stages_has_the_losses_of_one_and_goes_on_there(self):
+        workload = self.write("tied.yaml", MODEL + "tied: true\nclip_norm: 0.5\n")
+        live = str(self.folder / "live")
+        self.run_isobar("profile", workload, "--slowdowns", "1,1", "--repetitions", 3, "-o", live)
+        inputs = live + ".xml", workload, "--profile", live + ".profile.json"
+        plans, losses = {}, {}
+        for name, options in (("one", ["--without", "rank-1"]), ("two", [])):
+            made = pathlib.Path(self.make_plan(*inputs, "--microbatches", 2, *options))
+            plans[name] = str(made.rename(self.folder / f"plan_{name}.json"))
+            self.run_isobar("simulate", *inputs, "--plan", plans[name], "--stamp", *options)
+            output, folder = self.folder / "run.json", self.folder / name
+            self.run_isobar("run", workload, "--plan", plans[name], "--spawn", "--steps", 3, "-o", output, "--checkpoint", folder)
+            losses[name] = json.loads(output.read_text())["losses"]
+        plan = json.loads(pathlib.Path(plans["two"]).read_text())
+        self.assertEqual(len(plan["stages"]), 2)
+        self.assertEqual(plan["predicted"]["step_time_by"], "played")
+        platform, *others = inputs
+        self.run_isobar("verify", platform, others[0], plans["two"], *others[1:])
+        plan["predicted"]["step_time_s"] *= 0.9
+        tampered = self.write("tampered.json", json.dumps(plan))
+        refused = self.run_isobar("verify", platform, others[0], tampered, *others[1:], expect=5)
+        self.assertIn("predicted.step_time_s: claims", refused.stdout + refused.stderr)
+        for alone, together in zip(losses["one"], losses["two"], strict=True):
+            self.assertAlmostEqual(together / alone, 1, places=6)
+        output = self.folder / "resumed.json"
+        self.run_isobar("run", workload, "--plan", plans["one"], "--spawn", "--steps", 5, "--checkpoint", self.folder / "two",
+                        "--resume", "-o", output)
+        self.assertEqual(len(json.loads(output.read_text())["losses"]), 2)
+        self.run_isobar("export", workload, self.folder / "two", "-o", self.folder / "hf", "--step", 3)
+        self.assertTrue(json.loads((self.folder / "hf/config.json").read_text())["tie_word_embeddings"])
+        self.run_isobar("run", workload, "--plan", plans["two"], "--spawn", "--steps", 1, "--weights", self.folder / "hf")
+
     def test_a_model_with_differences_is_refused_until_they_are_left_out(self):
         workload = self.write("imported.yaml", MODEL + "tied: apart\ndifferences: [activation_function gelu]\n")
         platform, _ = self.small_inputs()

@@ -52,7 +52,12 @@ class DecoderHead final : public DecoderLayerModule {
   DecoderHead(const LayerSetup& setup, const DecoderSizes& sizes)
       : DecoderLayerModule(setup, sizes), cap_(sizes.logit_cap), norm_(add_norm("norm", sizes.hidden))
   {
-    if (sizes.tied) {
+    if (setup.workload.layers[setup.layer].has_tied_copy) {
+      LayerSetup whole = setup;
+      whole.units = {};
+      const at::Tensor words = embedding_words(whole, sizes).detach();
+      words_of_embedding_ = parameter(add_copy("words", words, by_rows));
+    } else if (sizes.tied) {
       words_of_embedding_ = setup.tied != nullptr ? setup.tied->parameters().front() : embedding_words(setup, sizes);
     } else {
       words_ = add_linear_without_bias("words", sizes.hidden, sizes.vocabulary, by_rows);
@@ -77,7 +82,7 @@ class DecoderHead final : public DecoderLayerModule {
   double cap_;
   NormParameters norm_;
   std::optional<Linear> words_;    // none if it is tied
-  at::Tensor words_of_embedding_;  // then
+  at::Tensor words_of_embedding_;  // then: the embedding's, or the copy that this layer has
 };
 
 /// A block whose feed-forward network reads what its mixer gives.

@@ -131,6 +131,8 @@ class ModelLayer : public LayerModule {
   std::size_t add_with(FirstValues values, const std::string& name, const std::vector<std::uint64_t>& shape);
   Linear add_linear(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut = {});
   Linear add_linear_without_bias(const std::string& name, std::uint64_t from, std::uint64_t to, Cut cut = {});
+  /// Begins with the values of another layer's parameter.
+  std::size_t add_copy(const std::string& name, const at::Tensor& whole, Cut cut) { return add(name, whole, cut); }
   LayerNorm add_layer_norm(const std::string& name, std::uint64_t width, double epsilon);
 
   /// Keeps only a slice of a parameter: some indices of one dimension.

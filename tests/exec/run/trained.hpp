@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/plan/tied_copies.hpp"
 #include "exec/files/checkpoint.hpp"
 #include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
@@ -27,8 +28,9 @@ inline Trained trained(
     const Workload& workload, const Plan& plan, Way way, const RunOptions& options,
     const StepEnded& step_ended = [](const StepReport&) {})
 {
-  const auto program = testing_support::unit_program(plan, workload);
-  const auto measured = run_by(way, workload, plan, *program, options, step_ended);
+  const Workload planned = with_tied_copies(workload, plan);
+  const auto program = testing_support::unit_program(plan, planned);
+  const auto measured = run_by(way, planned, plan, *program, options, step_ended);
   return {measured.losses(), measured.evaluation()};
 }
 
