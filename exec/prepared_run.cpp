@@ -5,6 +5,7 @@
 #include "core/base/standard_streams.hpp"
 #include "core/check/residence_checker.hpp"
 #include "core/model/differences.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/program/walk.hpp"
 #include "exec/device/device.hpp"
 #include "exec/run/run_devices.hpp"
@@ -74,7 +75,7 @@ void PreparedRun::complete(const std::optional<LaunchPlace>& launched, const std
   program = schedules::make_program(plan, workload, run_devices(plan, options.run));
   require_end(plan, *program, options.plan);
   options.run.limits = time_limits_of(plan.predicted ? plan.predicted->step_time : Seconds(0), options);
-  data.emplace(options, workload, plan.goal.microbatches);
+  data.emplace(options, workload, whole_microbatches(plan));
   options.run.batches = data->batches.get();
   options.run.evaluation = data->evaluation.get();
   options.run.evaluation_steps = data->evaluation_steps;
@@ -96,7 +97,7 @@ bool PreparedRun::is_done() const
 
 double PreparedRun::samples_per_step() const
 {
-  return static_cast<double>(workload.micro_batch * plan.goal.microbatches);
+  return static_cast<double>(workload.micro_batch * whole_microbatches(plan));
 }
 
 StepLogOptions PreparedRun::log_options() const

@@ -2,6 +2,7 @@
 
 #include "core/base/standard_streams.hpp"
 #include "core/errors.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/text/quantity_text.hpp"
 #include "exec/data/dataset.hpp"
 #include "exec/data/tokenizer_settings.hpp"
@@ -15,7 +16,7 @@ std::string run_identity(const RunCommandOptions& options, const Plan& plan, con
                          const std::optional<Weights>& weights)
 {
   nlohmann::ordered_json identity = {
-      {"workload", workload_hash}, {"microbatches", plan.goal.microbatches}, {"seed", options.run.seed}};
+      {"workload", workload_hash}, {"microbatches", whole_microbatches(plan)}, {"seed", options.run.seed}};
   if (plan.micro_batch) identity["micro_batch"] = *plan.micro_batch;
   if (!options.data.train.empty()) identity["data"] = data_fingerprint(options.data.train);
   const bool has_type = !options.data.type.empty() && options.data.type != "uint16";  // which is the default

@@ -226,10 +226,10 @@ class Checker {
 
   void check_system()
   {
-    const std::uint64_t most = plan_.goal.microbatches / plan_.context.degree * workload_.micro_batch;
+    const std::uint64_t most = whole_microbatches(plan_) * workload_.micro_batch;
     if (plan_.samples && *plan_.samples > most) {
       fault("samples: {}; the step has {} of {}, so at most {}", *plan_.samples,
-            counted(plan_.goal.microbatches / plan_.context.degree, "micro-batch", "es"), workload_.micro_batch, most);
+            counted(whole_microbatches(plan_), "micro-batch", "es"), workload_.micro_batch, most);
     }
     if (!plan_.system || framework_of(plan_) != nullptr || cluster_.systems.contains(plan_.system->name)) return;
     std::vector<std::string> known = framework_names();

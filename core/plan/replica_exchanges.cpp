@@ -255,6 +255,11 @@ std::size_t replicas_that_meet(const Workload& workload)
   return std::lcm(workload.context.degree, workload.experts.degree);
 }
 
+std::uint64_t whole_microbatches(const Plan& plan)
+{
+  return plan.goal.microbatches / plan.context.degree;
+}
+
 std::optional<std::string> fault_of_context(const Plan& plan)
 {
   if (!plan.context.divides() || plan.stages.empty()) return std::nullopt;

@@ -5,6 +5,7 @@
 #include "core/plan/shard_collectives.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,10 @@ bool has_exchanges(const Plan& plan);
 bool has_exchanges(const Workload& workload);
 /// The fewest neighbouring replicas, from the first of a stage on, that exchange nothing with others for their passes.
 std::size_t replicas_that_meet(const Workload& workload);
+
+/// How many micro-batches of whole sequences a step of a plan has. Micro-batch m of the plan is part m modulo
+/// ContextParallelism::degree of those of the m / degree-th.
+std::uint64_t whole_microbatches(const Plan& plan);
 
 /// What keeps the replicas of a plan from dividing sequences as it says; none if nothing does, or it says nothing.
 std::optional<std::string> fault_of_context(const Plan& plan);

@@ -3,6 +3,7 @@
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/errors.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "exec/watch/rank_failures.hpp"
 
 #include <fmt/format.h>
@@ -103,7 +104,7 @@ std::vector<std::string> replan_arguments(const Plan& plan, const std::string& d
                                         "--schedule",
                                         schedule_for_others(plan.goal.schedule),
                                         "--microbatches",
-                                        std::to_string(plan.goal.microbatches),
+                                        std::to_string(whole_microbatches(plan)),
                                         "--without",
                                         fmt::format("{}", fmt::join(without, ",")),
                                         "--output",
