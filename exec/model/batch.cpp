@@ -3,6 +3,7 @@
 #include "exec/device/device.hpp"
 #include "exec/model/layers/model_layer.hpp"
 #include "exec/model/random.hpp"
+#include "exec/model/sequence_part.hpp"
 
 #include <ATen/ATen.h>
 
@@ -237,7 +238,44 @@ class DatasetBatches final : public BatchSource {
   std::uint64_t microbatches_;
 };
 
+class BatchesInParts final : public BatchSource {
+ public:
+  BatchesInParts(const BatchSource& whole, std::size_t parts) : whole_(whole), parts_(parts) {}
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    Tensors tensors = whole_.inputs(key_of_whole(key), device);
+    for (auto& tensor : tensors) tensor = part_of(tensor, key);
+    return tensors;
+  }
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    return part_of(whole_.labels(key_of_whole(key), device), key);
+  }
+
+ private:
+  RandomKey key_of_whole(RandomKey key) const
+  {
+    key.microbatch /= parts_;
+    return key;
+  }
+  /// Of one number for each token of each sample.
+  at::Tensor part_of(const at::Tensor& tokens, const RandomKey& key) const
+  {
+    const SequencePart part = {key.microbatch % parts_, parts_};
+    return tokens.index_select(1, part.positions(tokens.size(1)).to(tokens.device()));
+  }
+
+  const BatchSource& whole_;
+  std::size_t parts_;
+};
+
 }  // namespace
+
+std::unique_ptr<BatchSource> batches_in_parts(const BatchSource& whole, std::size_t parts)
+{
+  return std::make_unique<BatchesInParts>(whole, parts);
+}
 
 std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
                                              std::uint64_t microbatches)

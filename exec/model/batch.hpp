@@ -3,6 +3,8 @@
 #include "exec/data/dataset.hpp"
 #include "exec/model/layer_module.hpp"
 
+#include <cstddef>
+
 namespace isobar::exec {
 
 /// Source of micro-batches: a pure function of their key. Thread-safe.
@@ -26,6 +28,10 @@ std::unique_ptr<BatchSource> synthetic_batches(const Workload& workload);
 /// order of the file for an evaluation (`drops` is false in the key). `workload` and `dataset` must outlive it.
 std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dataset& dataset,
                                              std::uint64_t microbatches);
+
+/// The parts of the sequences of `whole`, which must outlive it: micro-batch m has part m modulo `parts` of those of
+/// micro-batch m / `parts` (SequencePart).
+std::unique_ptr<BatchSource> batches_in_parts(const BatchSource& whole, std::size_t parts);
 
 /// Synthetic inputs of the first layer for a micro-batch, `Workload::input` bytes. A function of the key only: drawn on
 /// the CPU, then moved to `device`.

@@ -1,8 +1,10 @@
 #include "exec/model/batch.hpp"
+#include "exec/model/sequence_part.hpp"
 
 #include "core/errors.hpp"
 #include "exec/model/loss.hpp"
 #include "tests/exec/model/forward_passes.hpp"
+#include "tests/exec/model/small_models.hpp"
 #include "tests/support/small_models.hpp"
 #include "tests/support/temporary_folder.hpp"
 
@@ -184,6 +186,28 @@ TEST(LossOf, HasTheGradientOfLibTorchsCrossEntropyInTheMemoryOfTheLogits)
   EXPECT_TRUE(at::allclose(logits.grad(), expected.grad(), 1e-6, 1e-7));
   EXPECT_TRUE(at::equal(logits.grad()[1], at::zeros(3)));
   EXPECT_EQ(logits.grad().const_data_ptr(), memory);
+}
+
+TEST(BatchesInParts, AreThePartsOfWholeSequences)
+{
+  const Workload workload = small_gpt();
+  const auto whole = synthetic_batches(workload);
+  for (const std::size_t parts : {2, 4}) {
+    const auto divided = batches_in_parts(*whole, parts);
+    const auto length = static_cast<std::int64_t>(workload.sequence);
+    const auto order = positions_by_part(parts, length).argsort();
+    for (const std::uint64_t microbatch : {0, 3}) {
+      Tensors inputs, labels;
+      for (std::size_t part = 0; part < parts; ++part) {
+        const RandomKey key{5, 2, microbatch * parts + part};
+        inputs.push_back(divided->inputs(key, "cpu").at(0));
+        labels.push_back(divided->labels(key, "cpu"));
+      }
+      const RandomKey key{5, 2, microbatch};
+      EXPECT_TRUE(at::equal(at::cat(inputs, 1).index_select(1, order), whole->inputs(key, "cpu").at(0)));
+      EXPECT_TRUE(at::equal(at::cat(labels, 1).index_select(1, order), whole->labels(key, "cpu")));
+    }
+  }
 }
 
 }  // namespace
