@@ -1,4 +1,5 @@
 #include "core/errors.hpp"
+#include "exec/model/divided_attention.hpp"
 #include "exec/model/layers/decoder_layer.hpp"
 #include "exec/model/layers/rotation.hpp"
 
@@ -76,10 +77,18 @@ class AttentionCore {
   const std::optional<double>& scale() const { return scale_; }
   double cap() const { return cap_; }
 
-  std::optional<Rotation> rotation(const at::Tensor& query) const
+  /// `positions`: of the tokens.
+  std::optional<Rotation> rotation(const at::Tensor& query, const at::Tensor& positions) const
   {
     if (rotated_ == 0) return std::nullopt;
-    return Rotation(base_, scaling_, query.size(2), rotated_, query);
+    return Rotation(base_, scaling_, positions, rotated_, query);
+  }
+
+  /// `width`: of queries and keys.
+  BlockRules rules(std::int64_t width, double dropout) const
+  {
+    const double scale = scale_.value_or(1 / std::sqrt(static_cast<double>(width)));
+    return {scale, cap_, reach_.window, reach_.chunk, is_fused_, dropout};
   }
 
   /// By a fused kernel. Pads the narrower ones of keys and values, since such kernels have one width.
@@ -116,37 +125,77 @@ class AttentionCore {
 };
 
 /// What attention with heads of one width and latent attention have in common.
-class AnyAttention : public Sublayer {
+class AnyAttention : public Sublayer, public DividedAttention {
+ public:
+  const DividedAttention* attention() const final { return this; }
+
+  ProjectedTokens project(const at::Tensor& residual) const final { return projected(input_of(residual)); }
+  BlockRules rules() const final { return core_.rules(width_, dropout()); }
+  at::Tensor attend(const ProjectedTokens& tokens, const UnitRange& heads, const RandomKey& key) const final
+  {
+    return attended(tokens, heads, key);
+  }
+  at::Tensor kept(const at::Tensor& query, const RandomKey& key) const final
+  {
+    const std::int64_t length = sequence_part().whole_length(query.size(2));
+    return kept_of_heads({query.size(0), query.size(1), length, length}, {}, key, 0);
+  }
+  at::Tensor finish(const at::Tensor& heads, const at::Tensor& gate, const at::Tensor& residual,
+                    const RandomKey& key) const final
+  {
+    return output_of(residual, output(heads, gate, key));
+  }
+
  protected:
-  AnyAttention(const LayerSetup& setup, const DecoderSizes& sizes, const DecoderBlock& block)
-      : Sublayer(setup, sizes, "attention"), core_(sizes, block)
+  /// `width`: of the queries of a head.
+  AnyAttention(const LayerSetup& setup, const DecoderSizes& sizes, const DecoderBlock& block, std::uint64_t width)
+      : Sublayer(setup, sizes, "attention"), core_(sizes, block), width_(in_torch(width))
   {
     add_input_norm();
   }
 
   const AttentionCore& core() const { return core_; }
-
-  /// [samples, heads, tokens, width]. Keys and values may have fewer heads.
-  at::Tensor attended(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                      const at::Tensor* sinks, const RandomKey& key) const
+  std::optional<Rotation> rotation(const at::Tensor& query) const
   {
-    if (core_.is_fused()) return core_.attend_fused(query, keys, values);
-    const ScoreRules rules = {core_.scale(), core_.cap(), sinks};
-    const auto mask = core_.reach().mask(query);
-    if (keys.size(1) == query.size(1)) return attend(query, keys, values, mask, key, rules);
-    const auto heads = static_cast<std::uint64_t>(query.size(1));
-    return attend(query, for_each_head(keys, heads), for_each_head(values, heads), mask, key, rules);
+    return core_.rotation(query, positions(query.size(2), query));
+  }
+
+  virtual ProjectedTokens projected(const at::Tensor& input) const = 0;
+  /// The addend, of what all heads give.
+  virtual at::Tensor output(const at::Tensor& heads, const at::Tensor& gate, const RandomKey& key) const = 0;
+
+  at::Tensor compute(const at::Tensor& input, const RandomKey& key) const final
+  {
+    const ProjectedTokens tokens = projected(input);
+    return output(attended(tokens, {}, key), tokens.tensors[ProjectedTokens::Gate], key);
   }
 
  private:
+  /// [samples, heads, tokens, width], by `own` of the heads.
+  at::Tensor attended(const ProjectedTokens& tokens, const UnitRange& own, const RandomKey& key) const
+  {
+    const at::Tensor& query = tokens.tensors[ProjectedTokens::Query];
+    const at::Tensor& keys = tokens.tensors[ProjectedTokens::Keys];
+    const at::Tensor& values = tokens.tensors[ProjectedTokens::Values];
+    if (core_.is_fused()) return core_.attend_fused(query, keys, values);
+    at::Tensor of_heads = sinks();
+    if (of_heads.defined()) of_heads = of_heads.chunk(in_torch(own.all))[own.begin];
+    const ScoreRules rules = {core_.scale(), core_.cap(), of_heads.defined() ? &of_heads : nullptr, own};
+    const auto mask = core_.reach().mask(query);
+    if (keys.size(1) == query.size(1)) return ModelLayer::attend(query, keys, values, mask, key, rules);
+    const auto heads = static_cast<std::uint64_t>(query.size(1));
+    return ModelLayer::attend(query, for_each_head(keys, heads), for_each_head(values, heads), mask, key, rules);
+  }
+
   AttentionCore core_;
+  std::int64_t width_;
 };
 
 /// Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245).
 class DecoderAttention final : public AnyAttention {
  public:
   DecoderAttention(const LayerSetup& setup, const DecoderSizes& sizes, const DecoderBlock& block)
-      : AnyAttention(setup, sizes, block),
+      : AnyAttention(setup, sizes, block, sizes.head_width),
         heads_(own_of(sizes.heads)),
         kv_heads_(own_of(sizes.kv_heads)),
         width_(sizes.head_width),
@@ -174,8 +223,10 @@ class DecoderAttention final : public AnyAttention {
     add_output_norm();
   }
 
+  at::Tensor sinks() const override { return sinks_ ? parameter(*sinks_) : at::Tensor(); }
+
  protected:
-  at::Tensor compute(const at::Tensor& input, const RandomKey& key) const override
+  ProjectedTokens projected(const at::Tensor& input) const override
   {
     at::Tensor query, keys, values, gate;
     if (query_key_value_) {
@@ -195,11 +246,15 @@ class DecoderAttention final : public AnyAttention {
     }
     query = of_each_head(query, query_norm_);
     keys = of_each_head(keys, key_norm_);
-    if (const auto rotation = core().rotation(query)) {
-      query = rotation->apply(query);
-      keys = rotation->apply(keys);
+    if (const auto turns = rotation(query)) {
+      query = turns->apply(query);
+      keys = turns->apply(keys);
     }
-    const auto heads = attended(query, keys, values, sinks_ ? &parameter(*sinks_) : nullptr, key);
+    return {{query, keys, values, gate}};
+  }
+
+  at::Tensor output(const at::Tensor& heads, const at::Tensor& gate, const RandomKey& key) const override
+  {
     const auto context = has_gate_ ? join_heads(heads) * at::sigmoid(gate) : join_heads(heads);
     return drop_out(apply(*output_, context), key, 1);
   }
@@ -270,7 +325,9 @@ class DecoderAttention final : public AnyAttention {
 class LatentAttention final : public AnyAttention {
  public:
   LatentAttention(const LayerSetup& setup, const DecoderSizes& sizes, const DecoderBlock& block)
-      : AnyAttention(setup, sizes, block), heads_(own_of(sizes.heads)), sizes_(sizes.latent)
+      : AnyAttention(setup, sizes, block, sizes.latent.nope + sizes.latent.rope),
+        heads_(own_of(sizes.heads)),
+        sizes_(sizes.latent)
   {
     const auto& [kv_rank, nope, rope, value] = sizes.latent;
     const std::uint64_t q_rank = sizes.q_rank;
@@ -292,8 +349,10 @@ class LatentAttention final : public AnyAttention {
     add_output_norm();
   }
 
+  at::Tensor sinks() const override { return {}; }
+
  protected:
-  at::Tensor compute(const at::Tensor& input, const RandomKey& key) const override
+  ProjectedTokens projected(const at::Tensor& input) const override
   {
     const std::int64_t nope = in_torch(sizes_.nope);
     const std::int64_t rope = in_torch(sizes_.rope);
@@ -303,13 +362,18 @@ class LatentAttention final : public AnyAttention {
     const auto expanded = split_heads(apply(*key_value_, normalise_rms(key_value_norm_, compressed[0])), heads_)
                               .split_with_sizes({nope, in_torch(sizes_.value)}, -1);
     auto shared = compressed[1].unsqueeze(1);  // of the keys of all heads
-    if (const auto rotation = core().rotation(query)) {
+    if (const auto turns = rotation(query)) {
       const auto parts = query.split_with_sizes({nope, rope}, -1);
-      query = at::cat({parts[0], rotation->apply(parts[1])}, -1);
-      shared = rotation->apply(shared);
+      query = at::cat({parts[0], turns->apply(parts[1])}, -1);
+      shared = turns->apply(shared);
     }
     const auto keys = at::cat({expanded[0], shared.expand({-1, in_torch(heads_), -1, -1})}, -1);
-    return apply(*output_, join_heads(attended(query, keys, expanded[1], nullptr, key)));
+    return {{query, keys, expanded[1], at::Tensor()}};
+  }
+
+  at::Tensor output(const at::Tensor& heads, const at::Tensor& /*gate*/, const RandomKey& /*key*/) const override
+  {
+    return apply(*output_, join_heads(heads));
   }
 
  private:

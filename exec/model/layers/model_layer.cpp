@@ -21,20 +21,17 @@ std::vector<std::int64_t> in_torch(const std::vector<std::uint64_t>& shape)
   return {shape.begin(), shape.end()};
 }
 
+constexpr std::int64_t unfused = 0;  // at::SDPBackend::math: plain matrix products, which store the scores
+
 at::Tensor by_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                            const std::optional<at::Tensor>& mask, bool causal, std::optional<double> scale)
 {
-  constexpr std::int64_t unfused = 0;  // at::SDPBackend::math: plain matrix products, which store the scores
   const bool shares = keys.size(1) != query.size(1);
-  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, scale, shares) == unfused) {
+  if (shares && at::_fused_sdp_choice(query, keys, values, mask, 0, causal, scale, shares) == unfused) {
     const auto heads = static_cast<std::uint64_t>(query.size(1));
-    if (shares) {
-      return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal, scale);
-    }
-    throw EnvironmentError(
-        "attention: fused: LibTorch has no fused kernel for these heads in this dtype on this device; "
-        "write attention: unfused");
+    return by_fused_kernel(query, for_each_head(keys, heads), for_each_head(values, heads), mask, causal, scale);
   }
+  if (!shares) require_fused_kernel(query, keys, values, mask, causal, scale);
   return at::scaled_dot_product_attention(query, keys, values, mask, 0, causal, scale, shares);
 }
 
@@ -100,6 +97,15 @@ at::Tensor for_each_head(const at::Tensor& shared, std::uint64_t heads)
   return shared.repeat_interleave(static_cast<std::int64_t>(heads) / shared.size(1), 1);
 }
 
+void require_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                          const std::optional<at::Tensor>& mask, bool causal, std::optional<double> scale)
+{
+  if (at::_fused_sdp_choice(query, keys, values, mask, 0, causal, scale, false) != unfused) return;
+  throw EnvironmentError(
+      "attention: fused: LibTorch has no fused kernel for these heads in this dtype on this device; "
+      "write attention: unfused");
+}
+
 at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                         const std::optional<at::Tensor>& mask, std::optional<double> scale)
 {
@@ -115,6 +121,7 @@ at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys
 ModelLayer::ModelLayer(const LayerSetup& setup)
     : units_(setup.units),
       expert_range_(setup.experts),
+      sequence_(setup.sequence),
       layer_(setup.layer),
       first_parameter_(setup.first_parameter),
       seed_(setup.seed),
@@ -128,28 +135,42 @@ ModelLayer::~ModelLayer() = default;
 
 std::size_t ModelLayer::add(const std::string& name, const at::Tensor& whole, Cut cut)
 {
-  const UnitRange& range = cut.kind == Cut::Kind::Experts ? expert_range_ : units_;
-  TensorPart part = part_of(TensorPart::whole({whole.sizes().begin(), whole.sizes().end()}), cut, range);
   at::Tensor values = whole;
+  std::optional<TensorPart> of_experts;
+  if (cut.is_of_experts && !expert_range_.is_whole()) {
+    auto shape = whole.sizes().vec();
+    const auto all = static_cast<std::uint64_t>(whole.numel());
+    const std::uint64_t begin = all / expert_range_.all * expert_range_.begin;
+    of_experts = TensorPart::range(begin, begin + expert_range_.part_of(all), {shape.begin(), shape.end()});
+    shape.front() = static_cast<std::int64_t>(expert_range_.part_of(static_cast<std::uint64_t>(shape.front())));
+    values = values_of(*of_experts, whole).view(shape).clone();
+  }
+  TensorPart part = part_of(TensorPart::whole({values.sizes().begin(), values.sizes().end()}), cut, units_);
   if (!part.is_whole()) {
     auto shape = part.shape;
     auto& extent = cut.kind == Cut::Kind::Columns ? shape.back() : shape.front();
-    extent = range.part_of(extent);
-    values = values_of(part, whole).view(in_torch(shape)).clone();
+    extent = units_.part_of(extent);
+    values = values_of(part, values).view(in_torch(shape)).clone();
   }
   parameters_.push_back(values.to(at::Device(device_)).requires_grad_());
   names_.push_back(name);
   parts_.push_back(std::move(part));
+  of_experts_.push_back(std::move(of_experts));
   cuts_.push_back(cut);
   return parameters_.size() - 1;
+}
+
+const TensorPart* ModelLayer::part_of_experts(std::size_t parameter) const
+{
+  const auto& part = of_experts_[parameter];
+  return part ? &*part : nullptr;
 }
 
 std::vector<TensorPart> ModelLayer::parts_of(const UnitRange& units) const
 {
   std::vector<TensorPart> parts;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
-    const bool is_of_experts = cuts_[i].kind == Cut::Kind::Experts;
-    parts.push_back(part_of(TensorPart::whole(parts_[i].shape), cuts_[i], is_of_experts ? expert_range_ : units));
+    parts.push_back(part_of(TensorPart::whole(parts_[i].shape), cuts_[i], units));
   }
   return parts;
 }
@@ -215,6 +236,12 @@ const at::Tensor& ModelLayer::parameter(std::size_t index) const
   return parameters_[index];
 }
 
+at::Tensor ModelLayer::positions(std::int64_t tokens, const at::Tensor& like) const
+{
+  if (sequence_.is_whole()) return at::arange(tokens, like.options().dtype(at::kLong));
+  return sequence_.positions(sequence_.whole_length(tokens)).to(like.device());
+}
+
 at::Tensor ModelLayer::in_dtype(const at::Tensor& tensor) const
 {
   return cast(tensor, dtype_);
@@ -254,8 +281,9 @@ at::Tensor ModelLayer::apply(const LayerNorm& norm, const at::Tensor& input) con
 
 at::Tensor ModelLayer::kept(const std::vector<std::int64_t>& shape, const RandomKey& key, std::uint64_t which) const
 {
-  const auto generator =
-      generator_for(RandomStream::Dropout, {key.seed, key.step, key.microbatch, layer_, which}, device_);
+  // Of whole sequences, of which a micro-batch has one part.
+  const std::uint64_t microbatch = key.microbatch / sequence_.parts;
+  const auto generator = generator_for(RandomStream::Dropout, {key.seed, key.step, microbatch, layer_, which}, device_);
   // A boolean mask, since it is kept until the backward pass: one byte per element, as core/model/models.hpp counts.
   const auto options = at::TensorOptions(at::Device(device_)).dtype(at::kBool);
   return at::empty(shape, options).bernoulli_(1 - dropout_, generator);
@@ -264,23 +292,45 @@ at::Tensor ModelLayer::kept(const std::vector<std::int64_t>& shape, const Random
 at::Tensor ModelLayer::drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
 {
   if (!drops(key)) return input;
-  const auto mask = [this, shape = input.sizes().vec(), key, which] { return kept(shape, key, which); };
+  const auto mask = [this, own = input.sizes().vec(), key, which] {
+    if (sequence_.is_whole()) return kept(own, key, which);
+    constexpr std::size_t tokens = 1;
+    auto shape = own;
+    shape[tokens] = sequence_.whole_length(own[tokens]);
+    const auto whole = kept(shape, key, which);
+    return whole.index_select(tokens, positions(own[tokens], whole));
+  };
   const auto drawn = mask();
   RecomputedTensors::add(drawn, mask);
   return input * drawn * (1 / (1 - dropout_));
 }
 
-at::Tensor ModelLayer::drop_out_of_heads(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const
+at::Tensor ModelLayer::kept_of_heads(std::vector<std::int64_t> shape, const UnitRange& heads, const RandomKey& key,
+                                     std::uint64_t which) const
 {
-  if (units_.is_whole() || !drops(key)) return drop_out(input, key, which);
-  constexpr std::int64_t dimension = 1;
-  const std::int64_t heads = input.size(dimension);
-  const auto of_units = heads / static_cast<std::int64_t>(units_.end - units_.begin);
-  auto shape = input.sizes().vec();
-  shape[dimension] = of_units * static_cast<std::int64_t>(units_.all);
-  const auto mask = kept(shape, key, which);
-  const auto own = mask.narrow(dimension, of_units * static_cast<std::int64_t>(units_.begin), heads).contiguous();
-  return input * own * (1 / (1 - dropout_));
+  if (!drops(key)) return {};
+  constexpr std::size_t dimension = 1;
+  const std::int64_t own = shape[dimension];
+  const auto of_part = own / static_cast<std::int64_t>(heads.end - heads.begin);
+  const auto of_shard = of_part * static_cast<std::int64_t>(heads.all);
+  const auto of_unit = of_shard / static_cast<std::int64_t>(units_.end - units_.begin);
+  shape[dimension] = of_unit * static_cast<std::int64_t>(units_.all);
+  const auto begin =
+      of_unit * static_cast<std::int64_t>(units_.begin) + of_part * static_cast<std::int64_t>(heads.begin);
+  return kept(shape, key, which).narrow(dimension, begin, own).contiguous();
+}
+
+at::Tensor ModelLayer::drop_out_of_heads(const at::Tensor& input, const UnitRange& heads, const RandomKey& key,
+                                         std::uint64_t which) const
+{
+  if (!drops(key)) return input;
+  if (units_.is_whole() && heads.is_whole()) {
+    const auto mask = [this, shape = input.sizes().vec(), key, which] { return kept(shape, key, which); };
+    const auto drawn = mask();
+    RecomputedTensors::add(drawn, mask);
+    return input * drawn * (1 / (1 - dropout_));
+  }
+  return input * kept_of_heads(input.sizes().vec(), heads, key, which) * (1 / (1 - dropout_));
 }
 
 at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
@@ -297,7 +347,7 @@ at::Tensor ModelLayer::attend(const at::Tensor& query, const at::Tensor& keys, c
   }
   // With an explicit dtype autocast keeps it, so no second copy of the probabilities is kept in float32.
   const auto probabilities = at::softmax(scores, -1, scores.scalar_type()).narrow(-1, 0, tokens);
-  return at::matmul(drop_out_of_heads(probabilities, key, 0), values);
+  return at::matmul(drop_out_of_heads(probabilities, rules.heads, key, 0), values);
 }
 
 }  // namespace isobar::exec

@@ -2,6 +2,7 @@
 
 #include "core/spmd/operator_graph.hpp"
 #include "exec/model/layer_module.hpp"
+#include "exec/model/sequence_part.hpp"
 #include "exec/spmd/tensor_block.hpp"
 
 #include <cstddef>
@@ -25,6 +26,7 @@ struct LayerSetup {
   const LayerModule* tied = nullptr;  ///< whose first parameter the layer uses, too; null: of no module that is known
   std::size_t first_parameter = 0;    ///< its number in a layer that holds this one
   UnitRange experts = {};             ///< the part of its experts
+  SequencePart sequence = {};         ///< the part of each sequence
 };
 
 std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const BertSizes& sizes);
@@ -82,19 +84,25 @@ at::Tensor attend_fused(const at::Tensor& query, const at::Tensor& keys, const a
 at::Tensor attend_fused_causally(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
                                  std::optional<double> scale = {});
 
+/// @throws EnvironmentError when LibTorch has no fused kernel for them.
+void require_fused_kernel(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
+                          const std::optional<at::Tensor>& mask, bool causal, std::optional<double> scale);
+
 /// What some models do with the scores of attention.
 struct ScoreRules {
   std::optional<double> scale = {};   ///< none: one over the root of the width
   double cap = 0;                     ///< scores are cap · tanh(score / cap); 0: as they are
   const at::Tensor* sinks = nullptr;  ///< of each head, a score that takes part in its softmax alone; null: none
+  UnitRange heads = {};               ///< which of the layer's or its shard's heads these are
 };
 
-/// What a shard has of a parameter: all, the rows of its units, in each of several blocks of rows, or their columns;
-/// and a device that has some of the experts, of the matrices of all: theirs.
+/// What a shard has of a parameter: all, the rows of its units, in each of several blocks of rows, or their columns. A
+/// device that has some of the experts has this of the matrices of theirs, which lie one below the other.
 struct Cut {
-  enum class Kind { None, Rows, Columns, Experts };
+  enum class Kind { None, Rows, Columns };
   Kind kind = Kind::None;
   std::uint64_t blocks = 1;
+  bool is_of_experts = false;
 };
 inline constexpr Cut by_rows = {Cut::Kind::Rows};
 inline constexpr Cut by_columns = {Cut::Kind::Columns};
@@ -106,6 +114,7 @@ class ModelLayer : public LayerModule {
   const Tensors& parameters() const final { return parameters_; }
   const std::vector<std::string>& parameter_names() const final { return names_; }
   const std::vector<TensorPart>& parameter_parts() const final { return parts_; }
+  const TensorPart* part_of_experts(std::size_t parameter) const final;
   std::vector<TensorPart> parts_of(const UnitRange& units) const final;
 
  protected:
@@ -144,6 +153,7 @@ class ModelLayer : public LayerModule {
   /// The sum of a residual connection and an addend. The first shard adds the former.
   at::Tensor add_residual(const at::Tensor& residual, const at::Tensor& addend) const;
   bool is_first_shard() const { return units_.begin == 0; }
+  const UnitRange& units() const { return units_; }
   /// The part of the experts.
   const UnitRange& experts_of_device() const { return expert_range_; }
   /// Rows of an embedding table, by index; float32. Zeros for those of other shards.
@@ -151,10 +161,18 @@ class ModelLayer : public LayerModule {
   at::Tensor apply(const Linear& linear, const at::Tensor& input) const;
   /// Normalises in float32, with or without autocast.
   at::Tensor apply(const LayerNorm& norm, const at::Tensor& input) const;
-  /// Applies dropout: zeroes a fraction of the elements and scales the others up. `which` numbers a layer's dropouts.
+  const SequencePart& sequence_part() const { return sequence_; }
+  /// The places in their sequence of the tokens of a part, int64 on the device of `like`.
+  at::Tensor positions(std::int64_t tokens, const at::Tensor& like) const;
+  /// Applies dropout to [samples, tokens, …]: zeroes a fraction of the elements and scales the others up. `which`
+  /// numbers a layer's dropouts. What a part of a sequence keeps is its part of what is kept of the whole.
   at::Tensor drop_out(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const;
-  /// The same for [batch, heads, …] of the shard's heads.
-  at::Tensor drop_out_of_heads(const at::Tensor& input, const RandomKey& key, std::uint64_t which) const;
+  /// The same for [batch, heads, …] of whole sequences and some of the shard's heads.
+  at::Tensor drop_out_of_heads(const at::Tensor& input, const UnitRange& heads, const RandomKey& key,
+                               std::uint64_t which) const;
+  /// Which elements of that shape drop_out_of_heads keeps; undefined if it drops none.
+  at::Tensor kept_of_heads(std::vector<std::int64_t> shape, const UnitRange& heads, const RandomKey& key,
+                           std::uint64_t which) const;
   /// Attention by its formula, with the layer's dropout number 0 on the probabilities. `mask` is added to the scores.
   /// The heads are the shard's.
   at::Tensor attend(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& mask,
@@ -172,9 +190,11 @@ class ModelLayer : public LayerModule {
   Tensors parameters_;
   std::vector<std::string> names_;
   std::vector<TensorPart> parts_;
-  std::vector<Cut> cuts_;  // of the parameters
+  std::vector<std::optional<TensorPart>> of_experts_;  // part_of_experts
+  std::vector<Cut> cuts_;                              // of the parameters
   UnitRange units_;
   UnitRange expert_range_;
+  SequencePart sequence_;
   std::size_t layer_;
   std::size_t first_parameter_;
   std::uint64_t seed_;

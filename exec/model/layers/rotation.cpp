@@ -21,12 +21,12 @@ at::Tensor scaled(const at::Tensor& speeds, const RopeScaling& scaling)
 
 }  // namespace
 
-Rotation::Rotation(double base, const RopeScaling& scaling, std::int64_t length, std::int64_t width,
+Rotation::Rotation(double base, const RopeScaling& scaling, const at::Tensor& positions, std::int64_t width,
                    const at::Tensor& like)
 {
   const auto options = like.options().dtype(at::kFloat);
   const auto speeds = at::pow(base, at::arange(0, width, 2, options) * (-1.0 / static_cast<double>(width)));
-  const auto angles = at::outer(at::arange(length, options), scaled(speeds, scaling));
+  const auto angles = at::outer(positions.to(options), scaled(speeds, scaling));
   turns_ = {angles.cos(), angles.sin()};
 }
 

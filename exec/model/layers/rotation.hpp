@@ -11,15 +11,17 @@ namespace isobar::exec {
 /// position · base^(-2i/width), scaled as `scaling` says. In float32, since bf16 cannot distinguish distant positions.
 class Rotation {
  public:
+  /// @param positions of the tokens, int64 [tokens]
   /// @param width how many numbers of a head turn, the first ones; even
   /// @param like a tensor on the same device
-  Rotation(double base, const RopeScaling& scaling, std::int64_t length, std::int64_t width, const at::Tensor& like);
+  Rotation(double base, const RopeScaling& scaling, const at::Tensor& positions, std::int64_t width,
+           const at::Tensor& like);
 
-  /// Turns [..., length, width or more].
+  /// Turns [..., tokens, width or more].
   at::Tensor apply(const at::Tensor& heads) const;
 
  private:
-  Tensors turns_;  // cosines and sines, [length, width/2]
+  Tensors turns_;  // cosines and sines, [tokens, width/2]
 };
 
 }  // namespace isobar::exec
