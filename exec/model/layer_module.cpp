@@ -66,12 +66,14 @@ void require_executable(const Workload& workload)
 
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units,
-                                               const LayerModule* tied, std::size_t expert_part)
+                                               const LayerModule* tied, const DevicePart& part)
 {
   require_executable(workload);
   ensure(layer < workload.layers.size(), "a layer module needs one of the workload's layers");
   LayerSetup setup{workload, layer, seed, device, units, tied};
-  setup.experts = {expert_part, expert_part + 1, workload.experts.degree};
+  const std::size_t shards = units.all / (units.end - units.begin);  // which have equal parts if devices divide experts
+  setup.experts = {part.experts, part.experts + 1, workload.experts.parts(shards)};
+  setup.sequence = {part.sequence, workload.context.degree};
   auto module = std::visit([&](const auto& sizes) { return make_layer(setup, sizes); }, workload.model);
   std::uint64_t parameters = 0;
   for (const auto& parameter : module->parameters()) parameters += static_cast<std::uint64_t>(parameter.numel());
@@ -98,11 +100,14 @@ std::vector<std::string> load_weights(const Workload& workload, std::size_t laye
   std::vector<std::string> missing;
   const at::NoGradGuard no_graph;
   for (std::size_t i = 0; i < sources.size(); ++i) {
-    const auto& part = module.parameter_parts()[i];
-    const auto values = at::empty(std::vector<std::int64_t>(part.shape.begin(), part.shape.end()), at::kFloat);
+    const TensorPart& part = module.parameter_parts()[i];
+    const TensorPart* const of_experts = module.part_of_experts(i);
+    const auto& shape = of_experts != nullptr ? of_experts->shape : part.shape;
+    const auto values = at::empty(std::vector<std::int64_t>(shape.begin(), shape.end()), at::kFloat);
     const std::span into(values.mutable_data_ptr<float>(), static_cast<std::size_t>(values.numel()));
     if (read_weight(weights, sources[i], into)) {
-      parameters[i].copy_(values_of(part, values).view_as(parameters[i]));
+      const auto own = of_experts != nullptr ? values_of(*of_experts, values) : values;
+      parameters[i].copy_(values_of(part, own).view_as(parameters[i]));
     } else {
       missing.push_back(module.parameter_names()[i]);
     }

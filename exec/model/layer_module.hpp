@@ -15,6 +15,7 @@
 
 namespace isobar::exec {
 
+class DividedAttention;
 class DividedExperts;
 
 /// Key of a layer's random numbers. They depend on nothing else: not on the split of the model, on threads, or on
@@ -53,17 +54,28 @@ class LayerModule {
   virtual const std::vector<std::string>& parameter_names() const = 0;
   /// The elements of the whole parameters that they are, in the same order; of one that all shards share all.
   virtual const std::vector<TensorPart>& parameter_parts() const = 0;
+  /// What the experts of this device are of a whole parameter, if devices divide its experts: parameter_parts() is then
+  /// of theirs alone. Null of other parameters.
+  virtual const TensorPart* part_of_experts(std::size_t /*parameter*/) const { return nullptr; }
   /// Those that a shard with these units would have.
   virtual std::vector<TensorPart> parts_of(const UnitRange& units) const = 0;
   /// Its experts, if devices may divide them; null otherwise.
   virtual const DividedExperts* experts() const { return nullptr; }
+  /// Its attention, if devices may divide sequences; null otherwise.
+  virtual const DividedAttention* attention() const { return nullptr; }
+};
+
+/// What a device has of a layer whose experts or sequences several divide.
+struct DevicePart {
+  std::size_t experts = 0;   ///< which part of its experts
+  std::size_t sequence = 0;  ///< which part of each sequence
 };
 
 /// Makes the module of layer `layer` on `device` ("cpu", "cuda:0"), for some of its units: all, unless it has a split.
 /// One with Layer::tied_to uses the first parameter of `tied`, the module of that layer, as its matrix. Without `tied`
 /// it makes a matrix with the same values, which belongs to no layer's parameters. One with Layer::has_tied_copy has
-/// the matrix as its last parameter, with these values and that name. Of a workload whose experts are divided
-/// (with_experts), the module has part `expert_part` of them.
+/// the matrix as its last parameter, with these values and that name. Of a workload whose experts or sequences are
+/// divided (with_experts, with_context), the module has `part` of them.
 ///
 /// Its parameters depend on seed and layer only (drawn on the CPU, then moved), so every split of a model begins with
 /// the same parameters. Does not use torch's global generators.
@@ -71,7 +83,7 @@ class LayerModule {
 /// is a llama with heads of an odd width, which rotary positions cannot rotate.
 std::unique_ptr<LayerModule> make_layer_module(const Workload& workload, std::size_t layer, std::uint64_t seed,
                                                const std::string& device, const UnitRange& units = {},
-                                               const LayerModule* tied = nullptr, std::size_t expert_part = 0);
+                                               const LayerModule* tied = nullptr, const DevicePart& part = {});
 
 /// Makes the module of an operator of a workload whose layers are operators, on `device`. That of a parameter has
 /// `held` of it, which may be empty, with the values that the layer's module of the same model by blocks draws; others

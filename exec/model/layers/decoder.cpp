@@ -34,7 +34,7 @@ class DecoderEmbedding final : public DecoderLayerModule {
     auto sum = look_up(words_, tokens);
     if (scale_ != 1) sum = sum * scale_;
     if (positions_ && is_first_shard()) {
-      sum = sum + look_up(*positions_, at::arange(tokens.size(1), tokens.options()));
+      sum = sum + look_up(*positions_, positions(tokens.size(1), tokens));
     }
     const auto embedded = in_dtype(sum);
     return {drop_out(norm_ ? normalise(*norm_, embedded) : embedded, key, 0)};
@@ -223,13 +223,15 @@ void require_divisible(const LayerSetup& setup, const DecoderSizes& sizes)
   if (sizes.has_embedding_norm) refuse_key("embedding_norm");
 }
 
-/// Refuses experts that devices divide in layers that they do not divide.
-void require_whole_blocks(const LayerSetup& setup, const DecoderSizes& sizes)
+/// Refuses experts that devices divide, and of which shards share a bias.
+void require_divisible_experts(const LayerSetup& setup, const DecoderSizes& sizes)
 {
   if (setup.experts.is_whole()) return;
   ensure(sizes.unit == Unit::Operator, "devices divide experts of layers that are operators");
-  if (!setup.units.is_whole()) {
-    refuse(setup, "isobar run divides layers among shards or experts among replicas, not both; plan without one");
+  if (!setup.units.is_whole() && sizes.biases.experts) {
+    refuse(setup,
+           "biases: experts have biases, which isobar run does not divide among shards and replicas; plan "
+           "without one of them");
   }
 }
 
@@ -261,7 +263,7 @@ std::unique_ptr<LayerModule> make_layer(const LayerSetup& setup, const DecoderSi
 {
   require_executable(setup, sizes);
   require_divisible(setup, sizes);
-  require_whole_blocks(setup, sizes);
+  require_divisible_experts(setup, sizes);
   const DecoderLayer which = decoder_layer(setup.layer, sizes);
   return make_decoder_layer(setup, sizes, which, sizes.blocks.size(), decoder_block(sizes, which.block));
 }

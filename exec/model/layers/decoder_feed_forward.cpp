@@ -93,6 +93,7 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
       : AnyFeedForward(setup, sizes),
         experts_(sizes.experts),
         own_(experts_of_device().part_of(experts_.count)),
+        are_whole_(setup.workload.experts.are_whole && !experts_of_device().is_whole()),
         router_(sizes.biases.router ? add_linear("router", sizes.hidden, experts_.count)
                                     : add_linear_without_bias("router", sizes.hidden, experts_.count))
   {
@@ -104,7 +105,9 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
     down_ = add_stack("experts.down", experts_.intermediate, width, has_bias, Cut::Kind::Columns);
     if (experts_.latent > 0) {
       latent_up_ = add_latent(sizes, "latent_up", width, sizes.hidden);
-      latent_up_->makes_addends = true;  // of what a shard's part of each expert gives
+      // Of what a shard's part of each expert gives; where devices divide experts, shards have the sums for some
+      // tokens.
+      latent_up_->makes_addends = experts_of_device().is_whole();
     }
     if (experts_.shared > 0) shared_ = add_network(sizes, "shared.", experts_.shared);
     if (experts_.has_shared_gate) shared_gate_ = add_linear_without_bias("shared_gate", sizes.hidden, 1);
@@ -113,7 +116,14 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
 
   const DividedExperts* experts() const override { return this; }
 
-  RoutedTokens route(const at::Tensor& residual) const override { return routed(input_of(residual).flatten(0, -2)); }
+  RoutedTokens route(const at::Tensor& residual) const override
+  {
+    const auto tokens = input_of(residual).flatten(0, -2);
+    const auto [begin, end] = own_tokens(tokens.size(0));
+    RoutedTokens own = routed(tokens.narrow(0, begin, end - begin));
+    own.tensors[RoutedTokens::Tokens] = tokens;
+    return own;
+  }
 
   ComputedExperts compute(const at::Tensor& rows, const at::Tensor& counts, const at::Tensor& tokens) const override
   {
@@ -139,7 +149,11 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
   at::Tensor combine(const ComputedExperts& computed, const RoutedTokens& routed,
                      const at::Tensor& residual) const override
   {
-    return output_of(residual, added_up(computed, routed).reshape_as(residual));
+    const std::int64_t tokens = residual.numel() / residual.size(-1);
+    const auto [begin, end] = own_tokens(tokens);
+    auto output = of_rows(computed, routed);
+    if (end - begin < tokens) output = at::constant_pad_nd(output, {0, 0, begin, tokens - end});
+    return output_of(residual, with_shared(output, computed).reshape_as(residual));
   }
 
  protected:
@@ -147,7 +161,8 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
   {
     const auto tokens = routed(input.flatten(0, -2));
     const auto computed = compute_experts(tokens.tensors[RoutedTokens::Rows], tokens.tensors[RoutedTokens::Counts]);
-    return added_up({{computed, of_shared(tokens.tensors[RoutedTokens::Tokens])}}, tokens).reshape_as(input);
+    const ComputedExperts both = {{computed, of_shared(tokens.tensors[RoutedTokens::Tokens])}};
+    return with_shared(of_rows(both, tokens), both).reshape_as(input);
   }
 
  private:
@@ -165,18 +180,26 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
   /// `of_shard`: how shards divide each matrix.
   Stack add_stack(const std::string& name, std::uint64_t from, std::uint64_t to, bool has_bias, Cut::Kind of_shard)
   {
-    const bool has_all = experts_of_device().is_whole();
-    const Cut cut = has_all ? Cut{of_shard, experts_.count} : Cut{Cut::Kind::Experts};
+    Cut cut = {are_whole_ ? Cut::Kind::None : of_shard, own_, true};
     const std::size_t weight = add_normal(name + ".weight", {experts_.count * to, from}, usual_deviation, cut);
     if (!has_bias) return {weight, std::nullopt};
-    const bool divides_bias = !has_all || of_shard == Cut::Kind::Rows;
-    return {weight, add_constant(name + ".bias", {experts_.count * to}, 0, divides_bias ? cut : Cut())};
+    if (of_shard == Cut::Kind::Columns) cut.kind = Cut::Kind::None;
+    return {weight, add_constant(name + ".bias", {experts_.count * to}, 0, cut)};
   }
 
   /// The matrix of each of the device's experts, in the workload's dtype.
   Tensors of_each(std::size_t stack) const
   {
     return in_dtype(parameter(stack)).unflatten(0, {static_cast<std::int64_t>(own_), -1}).unbind(0);
+  }
+
+  /// Of a replica's tokens, those that this shard routes where devices divide experts: begin and end.
+  std::pair<std::int64_t, std::int64_t> own_tokens(std::int64_t tokens) const
+  {
+    const auto place = [&](std::uint64_t unit) {
+      return tokens * static_cast<std::int64_t>(unit) / static_cast<std::int64_t>(units().all);
+    };
+    return {place(units().begin), place(units().end)};
   }
 
   /// @param tokens [tokens, hidden]
@@ -201,15 +224,19 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
     return shared_gate_ ? of_all * at::sigmoid(apply(*shared_gate_, tokens)) : of_all;
   }
 
-  /// What all experts of each token add up to.
-  at::Tensor added_up(const ComputedExperts& computed, const RoutedTokens& routed) const
+  /// What the routed experts of each token add up to.
+  at::Tensor of_rows(const ComputedExperts& computed, const RoutedTokens& routed) const
   {
     const auto choices = static_cast<std::int64_t>(experts_.per_token);
     const auto in_order = routed.tensors[RoutedTokens::Order].argsort();
     const auto of_tokens =
         computed.tensors[ComputedExperts::Rows].index_select(0, in_order).unflatten(0, {-1, choices});
     const auto sum = (of_tokens * in_dtype(routed.tensors[RoutedTokens::Weights]).unsqueeze(-1)).sum(1);
-    const auto output = latent_up_ ? apply(*latent_up_, sum) : sum;
+    return latent_up_ ? apply(*latent_up_, sum) : sum;
+  }
+
+  static at::Tensor with_shared(const at::Tensor& output, const ComputedExperts& computed)
+  {
     const auto& shared = computed.tensors[ComputedExperts::Shared];
     return shared.defined() ? output + shared : output;
   }
@@ -254,6 +281,7 @@ class ExpertsFeedForward final : public AnyFeedForward, public DividedExperts {
 
   ExpertSizes experts_;
   std::uint64_t own_;  // experts of this device
+  bool are_whole_;     // which are so on each shard
   Linear router_;
   std::optional<Linear> latent_down_, latent_up_;
   std::optional<Stack> gate_, up_, down_;
