@@ -26,15 +26,20 @@ std::vector<StoredTensor> StageModel::state() const
   std::vector<StoredTensor> all;
   // Of values begin..end-1 of a parameter.
   const auto add = [&](std::size_t index, std::size_t begin, std::size_t end, std::vector<StoredTensor> tensors) {
-    const TensorPart& part = parameters.part(index);
+    const TensorPart* const of_experts = parameters.part_of_experts(index);
+    TensorPart part = parameters.part(index);
+    // A part of a part has one dimension.
+    if (of_experts != nullptr) part.shape = {of_experts->elements()};
+    const bool has_first_experts = of_experts == nullptr || of_experts->begin == 0;
     for (auto& tensor : tensors) {
       const bool is_one_for_all = tensor.facts.shape.empty();  // the number of steps
-      const bool is_first_part = begin == 0 && is_first_shard && (is_divided || is_first);
+      const bool is_first_part = begin == 0 && is_first_shard && has_first_experts && (is_divided || is_first);
       if (is_one_for_all && !is_first_part) continue;
       if (!is_one_for_all && begin == end) continue;  // an empty slice
       if (!is_one_for_all) {
         const auto values = static_cast<std::uint64_t>(parameters.all()[index].numel());
         const auto slice = TensorPart::range(begin, end, part.is_whole() ? part.shape : std::vector{values});
+        if (of_experts != nullptr) tensor.facts.name = part_name(tensor.facts.name, *of_experts);
         tensor.facts.name = part_name(part_name(tensor.facts.name, part), slice);
         const bool is_whole = part.is_whole() && slice.is_whole();
         tensor.facts.shape = is_whole ? part.shape : std::vector{slice.elements()};
@@ -75,18 +80,19 @@ void StageModel::restore(const TensorSource& source)
   const bool is_divided = parameters.is_divided();
   for (std::size_t i = 0; i < parameters.all().size(); ++i) {
     const TensorPart& part = parameters.part(i);
+    const TensorPart* const of_experts = parameters.part_of_experts(i);
     parameters.change(i, i + 1, [&] {
       const at::Tensor& parameter = parameters.all()[i];
-      const auto whole = read_tensor(source, {parameters.name(i), ElementType::F32, part.shape});
-      parameter.copy_(values_of(part, whole).view_as(parameter));
+      parameter.copy_(read_part(source, parameters.name(i), of_experts, part).view_as(parameter));
     });
-    if (!is_divided) update.optimizer().restore(source, parameters.name(i), part, updated[i], 0);
+    if (!is_divided) update.optimizer().restore(source, parameters.name(i), of_experts, part, updated[i], 0);
   }
   update.keep_state_on_host();
   state_->places.restore_gradients(source);
   for (std::size_t i = 0; i < parameters.own().size() && is_divided; ++i) {
     const auto& [index, begin, end] = parameters.own()[i];
-    update.optimizer().restore(source, parameters.name(index), parameters.part(index), updated[i], begin);
+    update.optimizer().restore(source, parameters.name(index), parameters.part_of_experts(index),
+                               parameters.part(index), updated[i], begin);
   }
   update.loss_scale().restore(source);
 }

@@ -219,8 +219,8 @@ std::vector<StoredTensor> StageOptimizer::state(const std::string& name, const a
   return all;
 }
 
-void StageOptimizer::restore(const TensorSource& source, const std::string& name, const TensorPart& part,
-                             const at::Tensor& parameter, std::size_t begin)
+void StageOptimizer::restore(const TensorSource& source, const std::string& name, const TensorPart* of_experts,
+                             const TensorPart& part, const at::Tensor& parameter, std::size_t begin)
 {
   const auto& names = impl_->names;
   if (names.empty() || source.find(state_name(name, names.front())) == nullptr) return;
@@ -230,7 +230,7 @@ void StageOptimizer::restore(const TensorSource& source, const std::string& name
     state.steps = read_tensor(source, {state_name(name, "step"), ElementType::I64, {}}).item<std::int64_t>();
   }
   for (const auto& kind : names) {
-    const auto whole = values_of(part, read_tensor(source, {state_name(name, kind), ElementType::F32, part.shape}));
+    const auto whole = read_part(source, state_name(name, kind), of_experts, part);
     state.moments.push_back(whole.narrow(0, static_cast<std::int64_t>(begin), parameter.numel())
                                 .reshape(parameter.sizes())
                                 .to(parameter.device(), /*non_blocking=*/false, /*copy=*/true));

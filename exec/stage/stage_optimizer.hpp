@@ -32,11 +32,11 @@ class StageOptimizer {
   /// The state of the parameter that checkpoints call `name`: tensors such as "NAME:exp_avg", and the number of steps
   /// as the int64 scalar "NAME:step". Empty before the first step. The thread waits for its own stream of a GPU.
   std::vector<StoredTensor> state(const std::string& name, const at::Tensor& parameter) const;
-  /// Restores such a state of a parameter that checkpoints call `name`. `parameter` has the values of a part of it,
-  /// from number `begin` of these. One that has no state in `source` keeps its initial state.
+  /// Restores such a state of a parameter that checkpoints call `name`. `parameter` has the values of a part of it
+  /// (read_part), from number `begin` of these. One that has no state in `source` keeps its initial state.
   /// @throws InputError naming a tensor that is missing or has another shape or type.
-  void restore(const TensorSource& source, const std::string& name, const TensorPart& part, const at::Tensor& parameter,
-               std::size_t begin);
+  void restore(const TensorSource& source, const std::string& name, const TensorPart* of_experts,
+               const TensorPart& part, const at::Tensor& parameter, std::size_t begin);
 
  private:
   struct Impl;

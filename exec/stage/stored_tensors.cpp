@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/device/device.hpp"
+#include "exec/device/tensor_slices.hpp"
 
 #include <fmt/format.h>
 
@@ -70,6 +71,14 @@ at::Tensor read_tensor(const TensorSource& source, const TensorFacts& expected)
                     shape_in_words(found.shape), name_of(expected.type), shape_in_words(expected.shape)));
   }
   return read_tensor(source, expected.name);
+}
+
+at::Tensor read_part(const TensorSource& source, const std::string& name, const TensorPart* of_experts,
+                     const TensorPart& part)
+{
+  if (of_experts == nullptr) return values_of(part, read_tensor(source, {name, ElementType::F32, part.shape}));
+  const auto whole = read_tensor(source, {name, ElementType::F32, of_experts->shape});
+  return values_of(part, values_of(*of_experts, whole));
 }
 
 }  // namespace isobar::exec

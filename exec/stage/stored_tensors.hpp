@@ -1,5 +1,6 @@
 #pragma once
 
+#include "exec/files/tensor_part.hpp"
 #include "exec/files/tensor_source.hpp"
 #include "exec/model/layer_module.hpp"
 
@@ -16,5 +17,9 @@ at::Tensor read_tensor(const TensorSource& source, const std::string& name);
 /// Reads a tensor that must have this shape and type. Checks them before it allocates: a file may claim more than fits
 /// in memory. @throws InputError also for another shape or type.
 at::Tensor read_tensor(const TensorSource& source, const TensorFacts& expected);
+/// Reads such a part of a float32 tensor, in one dimension: `part` of the whole, or of what `of_experts` is of it, if
+/// that is not null. @throws InputError also for another shape or type.
+at::Tensor read_part(const TensorSource& source, const std::string& name, const TensorPart* of_experts,
+                     const TensorPart& part);
 
 }  // namespace isobar::exec
