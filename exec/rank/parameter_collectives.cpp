@@ -1,7 +1,7 @@
 #include "exec/rank/parameter_collectives.hpp"
 
 #include "exec/device/tensor_slices.hpp"
-#include "exec/stage/expert_passes.hpp"
+#include "exec/stage/exchanged_passes.hpp"
 
 #include <ATen/ATen.h>
 
@@ -19,9 +19,11 @@ void ParameterCollectives::run(std::uint64_t step, const Instruction& instructio
   if (instruction.payload == Payload::TiedGradient) {
     return collective(instruction, stages_.model(instruction.stage).tied_gradient());
   }
-  if (instruction.payload == Payload::Parameter) return gather_parameters(instruction, collective);
+  if (instruction.payload == Payload::Parameter) return gather_parameters(step, instruction, channel, collective);
   if (!is_among_shards(instruction.stage, channel)) return reduce_gradients(step, instruction, channel, collective);
-  collective(instruction, stages_.model(instruction.stage).shared_gradients());
+  StageModel& model = stages_.model(instruction.stage);
+  if (ExchangedPasses* const passes = model.exchanged_passes()) passes->await_gradients();
+  collective(instruction, model.shared_gradients());
 }
 
 GradientFacts ParameterCollectives::facts(std::uint64_t step)
@@ -64,7 +66,7 @@ void ParameterCollectives::reduce_gradients(std::uint64_t step, Instruction inst
   std::optional<at::Tensor> loss;
   for (const auto& [stage, own] : stages_.own) {
     if (stage < instruction.stage || own.last_layer > instruction.last_layer) continue;
-    if (ExpertPasses* const experts = own.model->expert_passes()) experts->await_gradients();
+    if (ExchangedPasses* const passes = own.model->exchanged_passes()) passes->await_gradients();
     models.push_back(own.model.get());
     const Tensors of_stage = gradients_of(stage, channel);
     gradients.insert(gradients.end(), of_stage.begin(), of_stage.end());
@@ -89,7 +91,7 @@ void ParameterCollectives::reduce_gradients(std::uint64_t step, Instruction inst
   for (StageModel* model : models) {
     const Tensors tied = model->divided_tied_gradient();
     if (!tied.empty()) collective(instruction, tied);
-    model->keep_own_gradients();
+    model->keep_own_gradients(is_of_experts(instruction.stage, channel));
     if (model->is_updated_by_machine()) model->keep_gradient_facts(step);
   }
   if (loss) loss_ = {*loss};
@@ -97,13 +99,17 @@ void ParameterCollectives::reduce_gradients(std::uint64_t step, Instruction inst
 
 /// Gets the parameters of a stage that its other replicas have. The values are divided as the sums of the gradients
 /// are, of the last stage after the loss.
-void ParameterCollectives::gather_parameters(const Instruction& instruction, const Collective& collective)
+void ParameterCollectives::gather_parameters(std::uint64_t step, const Instruction& instruction, const Channel& channel,
+                                             const Collective& collective)
 {
-  Tensors values = stages_.model(instruction.stage).gather();
+  StageModel& model = stages_.model(instruction.stage);
+  const bool of_experts = is_of_experts(instruction.stage, channel);
+  Tensors values = model.gather(of_experts);
   if (stages_.is_last(instruction.stage)) values.insert(values.begin(), at::zeros({1}, at::Device(device_)));
   collective(instruction, values);
-  const Tensors tied = stages_.model(instruction.stage).gather_tied();
+  const Tensors tied = model.gather_tied();
   if (!tied.empty()) collective(instruction, tied);
+  if (ExchangedPasses* const passes = model.exchanged_passes()) passes->updated(step);
 }
 
 /// Whether the ends of a channel are shards of one replica, this rank's.

@@ -40,7 +40,8 @@ class ParameterCollectives {
   void reduce_facts(std::uint64_t step, const Instruction& instruction, const Collective& collective);
   void reduce_gradients(std::uint64_t step, Instruction instruction, const Channel& channel,
                         const Collective& collective);
-  void gather_parameters(const Instruction& instruction, const Collective& collective);
+  void gather_parameters(std::uint64_t step, const Instruction& instruction, const Channel& channel,
+                         const Collective& collective);
   bool is_among_shards(std::uint32_t stage, const Channel& channel) const;
   bool is_of_experts(std::uint32_t stage, const Channel& channel) const;
   Tensors gradients_of(std::uint32_t stage, const Channel& channel) const;

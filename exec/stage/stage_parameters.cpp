@@ -31,7 +31,9 @@ StageParameters::StageParameters(const Workload& workload, const StageOptions& o
       if (is_copy) copy_ = all_.size();
       if (layer == options.tied_layer && (has_copy ? is_copy : i == 0)) tied_ = all_.size();
       parts_.push_back(modules_.back()->parameter_parts()[i]);
-      shared_.push_back(options.has_shards && is_on_all_shards(layer, i));
+      of_experts_.push_back(modules_.back()->part_of_experts(i));
+      const bool is_on_one_shard = workload.experts.are_whole && is_of_experts(all_.size());
+      shared_.push_back(options.has_shards && !is_on_one_shard && is_on_all_shards(layer, i));
       take_parameter(modules_.back()->parameters()[i]);
     }
   }
@@ -45,8 +47,10 @@ std::unique_ptr<LayerModule> StageParameters::make_module(std::size_t layer)
   if (!options_.operators.empty()) {
     return make_operator_module(workload_, layer, options_.seed, options_.device, held(layer).block);
   }
+  std::size_t expert_part = options_.replica % workload_.experts.degree;
+  if (workload_.experts.are_whole) expert_part = expert_part * equal_shards() + options_.shard;
   return make_layer_module(workload_, layer, options_.seed, options_.device, options_.units, module_tied_to(layer),
-                           options_.replica % workload_.experts.degree);
+                           {.experts = expert_part, .sequence = options_.replica % workload_.context.degree});
 }
 
 bool StageParameters::is_on_all_shards(std::size_t layer, std::size_t parameter) const
@@ -66,40 +70,30 @@ const LayerModule* StageParameters::module_tied_to(std::size_t layer)
   return &module;
 }
 
-/// Adds a parameter where replicas divide experts. The work of the gradient facts is divided among all replicas, of
-/// experts among those that have the same ones.
-void StageParameters::take_divided(const at::Tensor& parameter, bool is_of_experts)
-{
-  ensure(!is_divided(), "replicas that divide experts divide nothing else");
-  const std::size_t degree = workload_.experts.degree;
-  const std::size_t replicas = options_.sites.size() / (is_of_experts ? degree : 1);
-  const std::size_t replica = options_.replica / (is_of_experts ? degree : 1);
-  const auto values = static_cast<std::size_t>(parameter.numel());
-  const std::size_t begin = values * replica / replicas;
-  const std::size_t end = values * (replica + 1) / replicas;
-  if (begin < end) own_.push_back({all_.size(), begin, end});
-  all_.push_back(parameter);
-}
-
-/// Adds a parameter, and cuts the own part out of it.
+/// Adds a parameter, and cuts the own part out of it. Of experts, those replicas divide it that have the same ones.
 void StageParameters::take_parameter(const at::Tensor& parameter)
 {
-  if (workload_.experts.divides()) return take_divided(parameter, is_of_experts(all_.size()));
+  const bool of_experts = is_of_experts(all_.size());
+  const std::size_t degree = of_experts ? workload_.experts.degree : 1;
+  std::vector<std::string> sites;
+  for (std::size_t k = options_.replica % degree; k < options_.sites.size(); k += degree) {
+    sites.push_back(options_.sites[k]);
+  }
   // The values of the sum of the gradients, of which the first is the last stage's part of the loss.
-  const std::size_t loss_values = options_.last_layer + 1 == workload_.layers.size() ? 1 : 0;
-  const bool is_alone = is_divided_alone(all_.size());
-  const std::size_t tied = is_divided() ? size_of_tied() : 0;
-  std::size_t first = loss_values + size_of(all_);
-  std::size_t values = loss_values + parameters_of_layers() - tied;
-  if (is_alone) {
+  const std::size_t loss_values = !of_experts && options_.last_layer + 1 == workload_.layers.size() ? 1 : 0;
+  const std::size_t tied = is_divided() && !of_experts ? size_of_tied() : 0;
+  std::size_t first = loss_values;
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (is_of_experts(i) == of_experts && !is_divided_alone(i)) first += static_cast<std::size_t>(all_[i].numel());
+  }
+  std::size_t values = loss_values + values_among(of_experts) - tied;
+  if (is_divided_alone(all_.size())) {
     first = 0;
     values = tied;
-  } else if (is_divided() && tied_) {
-    first -= tied;
   }
   // Where sites are not equal, replicas divide nothing but the work of the gradient facts.
-  const Algorithm algorithm = are_equal_sites(options_.sites) ? options_.sync.algorithm : Algorithm::Ring;
-  ValueRange range = part_of_end(options_.replica, options_.sites.size(), values, algorithm, options_.sites);
+  const Algorithm algorithm = are_equal_sites(sites) ? options_.sync.algorithm : Algorithm::Ring;
+  ValueRange range = part_of_end(options_.replica / degree, sites.size(), values, algorithm, sites);
   if (!options_.is_divided_alike) {
     range = {0, options_.replica == 0 ? values : 0};
   }
@@ -148,6 +142,26 @@ std::size_t StageParameters::size_of_tied() const
     return layer.tied_to == layers[*options_.tied_layer].tied_to.value_or(*options_.tied_layer);
   });
   return static_cast<std::size_t>(options_.units.part_of(uses_it->tied_parameters));
+}
+
+/// The values of all parameters, of experts or others. Where devices divide experts, the stage has one layer.
+std::size_t StageParameters::values_among(bool of_experts) const
+{
+  if (!workload_.experts.divides()) return parameters_of_layers();
+  const LayerModule& module = *modules_.back();
+  std::size_t values = 0;
+  for (std::size_t i = 0; i < module.parameters().size(); ++i) {
+    const bool is_of_kind = (module.part_of_experts(i) != nullptr) == of_experts;
+    if (is_of_kind) values += static_cast<std::size_t>(module.parameters()[i].numel());
+  }
+  return values;
+}
+
+std::size_t StageParameters::updates() const
+{
+  const bool has_experts =
+      std::any_of(of_experts_.begin(), of_experts_.end(), [](const TensorPart* part) { return part != nullptr; });
+  return is_divided() && has_experts && has_copies() ? 2 : 1;
 }
 
 std::vector<TensorPart> StageParameters::parts_of_one_unit(std::size_t layer) const
@@ -227,27 +241,31 @@ Tensors StageParameters::shared_gradients()
   return shared;
 }
 
-void StageParameters::keep_own_gradients()
+void StageParameters::keep_own_gradients(bool of_experts)
 {
   if (!is_divided()) return;
   for (std::size_t i = 0; i < own_.size(); ++i) {
-    const auto slice = view_of(all_[own_[i].tensor].grad(), own_[i]);
+    const std::size_t parameter = own_[i].tensor;
+    if (!is_among(of_experts, parameter)) continue;
+    const auto slice = view_of(gradient_or_zeros(parameter), own_[i]);
     updated_[i].mutable_grad() = divides_gradients() ? slice.clone() : slice;
   }
   if (!divides_gradients()) return;
-  for (const auto& parameter : all_) parameter.mutable_grad().reset();
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    if (is_among(of_experts, i)) all_[i].mutable_grad().reset();
+  }
 }
 
-Tensors StageParameters::gather()
+Tensors StageParameters::gather(bool of_experts)
 {
   Tensors aliases;
   for (std::size_t i = 0; i < all_.size(); ++i) {
-    if (is_divided_alone(i)) continue;
+    if (is_of_experts(i) != of_experts || is_divided_alone(i)) continue;
     if (divides_parameters()) allocate_memory(all_[i]);
     aliases.push_back(alias_of(all_[i]));
   }
   for (std::size_t i = 0; i < own_.size() && divides_parameters(); ++i) {
-    view_of(aliases[own_[i].tensor], own_[i]).copy_(updated_[i]);
+    view_of(alias_of(all_[own_[i].tensor]), own_[i]).copy_(updated_[i]);
   }
   return aliases;
 }

@@ -37,10 +37,9 @@ class StageParameters {
   /// What it is of the whole parameter.
   const TensorPart& part(std::size_t parameter) const { return parts_[parameter]; }
   /// Whether it is a part of a parameter of experts, which replicas divide.
-  bool is_of_experts(std::size_t parameter) const
-  {
-    return workload_.experts.divides() && !parts_[parameter].is_whole();
-  }
+  bool is_of_experts(std::size_t parameter) const { return of_experts_[parameter] != nullptr; }
+  /// What its experts are of the whole parameter, of whose matrices `part` is then; null of others.
+  const TensorPart* part_of_experts(std::size_t parameter) const { return of_experts_[parameter]; }
   /// Whether this replica is the first one that has the parameter, or this part of it.
   bool is_of_first_replica(std::size_t parameter) const
   {
@@ -59,8 +58,12 @@ class StageParameters {
   const StageParameters* matrix_owner() const { return matrix_owner_; }
 
   bool is_first_shard() const { return options_.shard == 0; }
+  /// How many shards a replica has whose shards have equal parts, as where devices divide experts.
+  std::size_t equal_shards() const { return options_.units.all / (options_.units.end - options_.units.begin); }
   /// Whether this replica updates its own part only.
   bool is_divided() const { return options_.sites.size() > 1 && options_.sync.sharded != Sharding::None; }
+  /// How often a step changes parameters: by an update, or by what replicas gather after it.
+  std::size_t updates() const;
   bool divides_gradients() const { return is_divided() && options_.sync.sharded >= Sharding::Gradients; }
   /// Then parameters have no memory but while they are used, and `updated` has the own part.
   bool divides_parameters() const { return is_divided() && options_.sync.sharded >= Sharding::Parameters; }
@@ -77,8 +80,8 @@ class StageParameters {
   Tensors tied_gradient();
   Tensors expert_gradients();
   Tensors shared_gradients();
-  void keep_own_gradients();
-  Tensors gather();
+  void keep_own_gradients(bool of_experts);
+  Tensors gather(bool of_experts);
   Tensors gather_tied();
   std::string not_finite() const;
 
@@ -94,13 +97,21 @@ class StageParameters {
   const HeldParameter& held(std::size_t layer) const { return options_.operators.at(layer - options_.first_layer); }
   const LayerModule* module_tied_to(std::size_t layer);
   void take_parameter(const at::Tensor& parameter);
-  void take_divided(const at::Tensor& parameter, bool is_of_experts);
   void keep_on_machine();
   void change_on_machine(std::size_t begin, std::size_t end, const std::function<void()>& write);
   std::size_t parameters_of_layers() const;
   std::size_t size_of_tied() const;
   /// Whether replicas divide the parameter by itself.
   bool is_divided_alone(std::size_t parameter) const { return is_divided() && tied_ == parameter; }
+  std::size_t values_among(bool of_experts) const;
+  /// Whether other replicas have the same experts.
+  bool has_copies() const { return options_.sites.size() > workload_.experts.degree; }
+  /// Whether a parameter is among those that replicas add up or gather together; experts that no other replica has are
+  /// among the others.
+  bool is_among(bool of_experts, std::size_t parameter) const
+  {
+    return (is_of_experts(parameter) && has_copies()) == of_experts;
+  }
   std::vector<TensorPart> parts_of_one_unit(std::size_t layer) const;
   at::Tensor gradient_or_zeros(std::size_t parameter);
 
@@ -113,6 +124,7 @@ class StageParameters {
   const at::Tensor* tied_matrix_ = nullptr;
   std::vector<std::string> names_;
   std::vector<TensorPart> parts_;
+  std::vector<const TensorPart*> of_experts_;  // of the modules
   std::vector<bool> shared_;
   std::optional<std::size_t> tied_;  // the parameter that is the matrix of StageOptions::tied_layer
   std::optional<std::size_t> copy_;  // that parameter, if another stage writes it
