@@ -10,6 +10,7 @@
 #include "exec/device/tensor_slices.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/model/batch.hpp"
+#include "exec/stage/exchanged_passes.hpp"
 #include "exec/transport/tcp_transport.hpp"
 #include "exec/watch/rank_failures.hpp"
 #include "schedules/lowering/replicas.hpp"
@@ -102,7 +103,6 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
       rank_(rank),
       stages_(plan, rank),
       parameters_(stages_, options.device, plan.experts.divides()),
-      tokens_(rank),
       has_data_server_(plan.data_server.has_value()),
       is_alone_(devices_of(plan).size() == 1),
       divides_sequence_(plan.stages.front().grid.form == ShardGrid::Form::Sequence),
@@ -112,6 +112,7 @@ RankExecutor::RankExecutor(const Workload& workload, const Plan& plan, const Pro
 {
   std::iota(channels_.begin(), channels_.end(), std::size_t{0});
   meter_cpu_memory();
+  if (options_.batches != nullptr) use_batches(*options_.batches);
   if (is_data_server()) options_.device = "cpu";
   open_device(options_.device);
   add_lanes();
@@ -161,10 +162,6 @@ void RankExecutor::make_operators(const Plan& plan)
 
 void RankExecutor::make_models(const Plan& plan)
 {
-  if (plan.experts.divides() && is_gpu(options_.device)) {
-    throw InputError(fmt::format("device {}", options_.device),
-                     "isobar run divides experts among processors only; plan without --experts");
-  }
   const auto ties = tied_matrices(workload_, plan);
   const auto split = stages_that_split(*program_, rank_, stages_.own.size());
   const Stream::Scope scope(lanes_.front()->stream);
@@ -363,7 +360,7 @@ void RankExecutor::run_on_stream(const Job& job)
       const Payload payload = job.instruction.payload;
       if (operators_ && payload != Payload::GradientFacts) return reform(job);
       if (payload != Payload::Activation && payload != Payload::Gradient) return collective(job);
-      if (is_of_experts(role_of(job.instruction).value())) return exchange_tokens(job);
+      if (is_exchange(role_of(job.instruction).value())) return exchange(job);
       is_before_pass(role_of(job.instruction).value()) ? gather_sequence(job) : make_whole(job);
       return;
     }
@@ -398,7 +395,7 @@ void RankExecutor::cancel() noexcept
   board_->cancel();
   transport_->cancel();
   for (auto& [stage, own] : stages_.own) {
-    if (ExpertPasses* const experts = own.model->expert_passes()) experts->cancel();
+    if (ExchangedPasses* const passes = own.model->exchanged_passes()) passes->cancel();
   }
 }
 
@@ -516,24 +513,29 @@ void RankExecutor::gather_sequence(const Job& job)
   (is_again ? restored_ : gathered_).put(address, std::move(message));
 }
 
-/// Exchanges tokens of layers whose experts are divided, or gradients.
-void RankExecutor::exchange_tokens(const Job& job)
+/// Exchanges what a layer needs whose sequences or experts are divided, or gradients.
+void RankExecutor::exchange(const Job& job)
 {
   const Instruction& instruction = job.instruction;
-  const ShardRole role = role_of(instruction).value();
-  const bool is_before = is_before_pass(role);
-  const auto address = address_of(instruction.payload, instruction.stage, instruction);
-  const Event begin = job.lane.stream.record();
-  const auto exchange = [&](const Tensors& outgoing, const Tensors& incoming) {
+  Stream& stream = job.lane.stream;
+  const Event begin = stream.record();
+  ExchangedPasses::Meeting meeting;
+  for (const End& end : channel_at(instruction).ends) {
+    if (end.rank == rank_) meeting.own = meeting.devices;
+    ++meeting.devices;
+  }
+  meeting.exchange = [&](const Tensors& outgoing, const Tensors& incoming) {
     transport_->exchange(channel_of(instruction), instruction, outgoing, incoming);
   };
-  Message made = tokens_.run(job.step, instruction, role, channel_at(instruction).ends,
-                             *stages_.model(instruction.stage).expert_passes(),
-                             (is_before ? arrived_ : made_).take(address), !evaluates_, exchange);
-  made.ready = job.lane.stream.record();
-  ran(job, begin, made.ready);
-  if (is_before) return gathered_.put(address, std::move(made));
-  pass_on(instruction.payload, instruction, std::move(made));
+  const auto take = [&] { return arrived_.take(address_of(instruction.payload, instruction.stage, instruction)); };
+  const RandomKey key = {options_.seed, job.step, instruction.microbatch, !evaluates_};
+  std::optional<Message> made =
+      stages_.model(instruction.stage).exchanged_passes()->exchange(role_of(instruction).value(), key, meeting, take);
+  const Event end = stream.record();
+  ran(job, begin, end);
+  if (!made) return;
+  made->ready = end;
+  leave(instruction.payload, instruction, std::move(*made));
 }
 
 /// Makes whole what the shards of a replica have made of a task: adds up their addends, or gathers their parts. Where
@@ -625,13 +627,7 @@ Message RankExecutor::inputs_of(const Job& job)
 {
   const Instruction& instruction = job.instruction;
   const std::uint32_t stage = instruction.stage;
-  if (operators_) return {};
-  if (stages_.model(stage).expert_passes() != nullptr && instruction.opcode == Opcode::Forward) {
-    return gathered_.take(address_of(Payload::Activation, stage, instruction));
-  }
-  if (stages_.model(stage).expert_passes() != nullptr && makes_gradients(instruction)) {
-    return gathered_.take(address_of(Payload::Gradient, stage, instruction));
-  }
+  if (operators_ || stages_.model(stage).exchanged_passes() != nullptr) return {};
   if (instruction.opcode == Opcode::Forward) {
     if (stage == 0 && !has_data_server_) return micro_batch_data(job.step, instruction.microbatch);
     return (divides_sequence_ && stage > 0 ? gathered_ : arrived_)
@@ -648,8 +644,10 @@ Message RankExecutor::computed(const Job& job, Message inputs)
 {
   const Instruction& instruction = job.instruction;
   StageModel& model = stages_.model(instruction.stage);
-  if (ExpertPasses* const experts = model.expert_passes(); experts != nullptr && instruction.opcode != Opcode::Update) {
-    return tokens_.computed(instruction, *experts, inputs);
+  if (ExchangedPasses* const passes = model.exchanged_passes();
+      passes != nullptr && instruction.opcode != Opcode::Update) {
+    if (instruction.opcode == Opcode::Forward) return passes->forward(instruction.microbatch);
+    return makes_gradients(instruction) ? passes->backward(instruction.microbatch) : Message();
   }
   if (makes_gradients(instruction) && divides_sequence_ && instruction.stage > 0) {
     const Message whole = restored_.take(address_of(Payload::Activation, instruction.stage, instruction));
@@ -692,11 +690,19 @@ void RankExecutor::hand_on(const Instruction& instruction, Message outputs)
   const bool has_result =
       goes_forward ? !stages_.is_last(stage) || stages_.is_divided(stage) : makes_gradients(instruction) && stage > 0;
   if (!has_result) return;
-  const Payload payload = goes_forward ? Payload::Activation : Payload::Gradient;
-  if (stages_.is_divided(stage) || stages_.model(stage).expert_passes() != nullptr) {
-    made_.put(address_of(payload, stage, instruction), std::move(outputs));
+  const ShardPass pass = goes_forward ? ShardPass::Forward : ShardPass::InputGradient;
+  ExchangedPasses* const passes = stages_.model(stage).exchanged_passes();
+  if (passes != nullptr && passes->ends_by_exchange(pass)) return;  // which has it
+  leave(goes_forward ? Payload::Activation : Payload::Gradient, instruction, std::move(outputs));
+}
+
+/// Leaves what a replica or one of its shards has made.
+void RankExecutor::leave(Payload payload, const Instruction& instruction, Message message)
+{
+  if (stages_.is_divided(instruction.stage)) {
+    made_.put(address_of(payload, instruction.stage, instruction), std::move(message));
   } else {
-    pass_on(payload, instruction, std::move(outputs));
+    pass_on(payload, instruction, std::move(message));
   }
 }
 
@@ -723,6 +729,15 @@ void RankExecutor::pass_on(Payload payload, const Instruction& instruction, Mess
       leaving_.put(address_of(payload, stage, instruction, readers[i]), message);
     }
   }
+}
+
+/// Takes micro-batches from there; parts of them, where devices divide sequences.
+void RankExecutor::use_batches(const BatchSource& batches)
+{
+  options_.batches = &batches;
+  if (!workload_.context.divides()) return;
+  parts_of_batches_ = batches_in_parts(batches, workload_.context.degree);
+  options_.batches = parts_of_batches_.get();
 }
 
 Message RankExecutor::micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const
@@ -767,7 +782,7 @@ void RankExecutor::begin_evaluation(const Program& program, const BatchSource& b
     machine_->switch_to(program);
   }
   add_lanes();
-  options_.batches = &batches;
+  use_batches(batches);
   options_.control = [steps](std::uint64_t step, bool stop_requested) {
     return StepControl{.checkpoint = false, .end = step + 1 == steps || stop_requested};
   };

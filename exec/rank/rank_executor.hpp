@@ -17,7 +17,6 @@
 #include "exec/rank/rank_machine.hpp"
 #include "exec/rank/rank_report.hpp"
 #include "exec/rank/rank_stages.hpp"
-#include "exec/rank/token_exchange.hpp"
 #include "exec/spmd/operator_passes.hpp"
 #include "exec/stage/stage_model.hpp"
 #include "exec/transport/transport.hpp"
@@ -164,15 +163,17 @@ class RankExecutor : public RankWork {
   void collective(const Job& job);
   void make_whole(const Job& job);
   void gather_sequence(const Job& job);
-  void exchange_tokens(const Job& job);
+  void exchange(const Job& job);
   void reform(const Job& job);
   void compute(const Job& job);
   void use_machine(const Job& job);
   Message inputs_of(const Job& job);
   Message computed(const Job& job, Message inputs);
   void hand_on(const Instruction& instruction, Message outputs);
+  void leave(Payload payload, const Instruction& instruction, Message message);
   void pass_on(Payload payload, const Instruction& instruction, Message message);
   void ran(const Job& job, const Event& begin, const Event& end) const;
+  void use_batches(const BatchSource& batches);
   Message micro_batch_data(std::uint64_t step, std::uint64_t microbatch) const;
   const Channel& channel_at(const Instruction& instruction) const;
   std::size_t channel_of(const Instruction& instruction) const;
@@ -200,13 +201,13 @@ class RankExecutor : public RankWork {
   const Program* program_;
   const Program* training_;
   RankOptions options_;
+  std::unique_ptr<BatchSource> parts_of_batches_;  // null unless devices divide sequences
   Transport* transport_ = nullptr;
   StepBoard* board_ = nullptr;
   std::optional<TransferWaits> waits_;
   std::size_t rank_;
   RankStages stages_;
   ParameterCollectives parameters_;
-  TokenExchange tokens_;
   bool has_data_server_;
   bool is_alone_;  // no other rank has a stage
   bool divides_sequence_;

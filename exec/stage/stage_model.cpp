@@ -1,10 +1,13 @@
 #include "exec/stage/stage_model.hpp"
 
 #include "core/errors.hpp"
+#include "exec/stage/context_passes.hpp"
+#include "exec/stage/expert_passes.hpp"
 #include "exec/stage/stage_model_state.hpp"
 
 #include <ATen/ATen.h>
 
+#include <type_traits>
 #include <utility>
 
 namespace isobar::exec {
@@ -19,14 +22,18 @@ StageModel::State::State(const Workload& stage_workload, const StageOptions& sta
       passes(workload, options, parameters, update.loss_scale(),
              matrix_owner == nullptr ? nullptr : &matrix_owner->passes)
 {
-  if (!workload.experts.divides()) return;
-  const auto has_experts = [&](std::size_t layer) { return workload.layers[layer].experts.has_value(); };
   for (std::size_t layer = options.first_layer; layer <= options.last_layer; ++layer) {
-    ensure(!has_experts(layer) || options.first_layer == options.last_layer, "a layer with divided experts is a stage");
+    const bool divides_experts =
+        workload.experts.parts(parameters.equal_shards()) > 1 && workload.layers[layer].experts;
+    const bool divides_sequences = workload.context.divides() && parameters.module(layer).attention() != nullptr;
+    if (!divides_experts && !divides_sequences) continue;
+    ensure(options.first_layer == options.last_layer, "a layer for which devices exchange tensors is a stage");
+    const auto make = [&]<typename Passes>(std::type_identity<Passes>) {
+      exchanged_passes = std::make_unique<Passes>(workload, options, parameters.module(layer),
+                                                  parameters.name_of_layer(layer), parameters.updates());
+    };
+    divides_experts ? make(std::type_identity<ExpertPasses>()) : make(std::type_identity<ContextPasses>());
   }
-  if (!has_experts(options.first_layer)) return;
-  expert_passes.emplace(workload, options, parameters.module(options.first_layer),
-                        parameters.name_of_layer(options.first_layer));
 }
 
 StageModel::StageModel(const Workload& workload, const StageOptions& options)
@@ -62,9 +69,9 @@ void StageModel::backward_weight(std::uint64_t microbatch)
 {
   state_->passes.backward_weight(microbatch);
 }
-ExpertPasses* StageModel::expert_passes()
+ExchangedPasses* StageModel::exchanged_passes()
 {
-  return state_->expert_passes ? &*state_->expert_passes : nullptr;
+  return state_->exchanged_passes.get();
 }
 Message StageModel::take_kept(std::uint64_t microbatch)
 {
@@ -122,13 +129,13 @@ Tensors StageModel::shared_gradients()
 {
   return state_->parameters.shared_gradients();
 }
-void StageModel::keep_own_gradients()
+void StageModel::keep_own_gradients(bool of_experts)
 {
-  state_->parameters.keep_own_gradients();
+  state_->parameters.keep_own_gradients(of_experts);
 }
-Tensors StageModel::gather()
+Tensors StageModel::gather(bool of_experts)
 {
-  return state_->parameters.gather();
+  return state_->parameters.gather(of_experts);
 }
 bool StageModel::is_updated_by_machine() const
 {
@@ -158,7 +165,8 @@ void StageModel::keep_gradient_facts(std::uint64_t step)
 void StageModel::update(std::uint64_t step, const GradientFacts& reduced)
 {
   state_->update.update(step, reduced);
-  if (state_->expert_passes) state_->expert_passes->updated(step);
+  // Where each replica updates a part, the others' come after that.
+  if (state_->exchanged_passes && !state_->parameters.is_divided()) state_->exchanged_passes->updated(step);
 }
 void StageModel::update_on_machine(std::uint64_t step, const GradientFacts& reduced, const Place& gradients,
                                    const Place* state)

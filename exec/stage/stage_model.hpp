@@ -21,7 +21,7 @@
 
 namespace isobar::exec {
 
-class ExpertPasses;
+class ExchangedPasses;
 class StageModel;
 
 /// What a rank holds of a parameter that is a layer of its own.
@@ -104,9 +104,9 @@ class StageModel {
   /// Computes what the `backward_input` of the micro-batch has left out, with the bits of a whole backward pass, and
   /// frees what it kept.
   void backward_weight(std::uint64_t microbatch);
-  /// The passes of a stage whose layer has experts that replicas divide, in place of `forward` and `backward`; null of
-  /// others.
-  ExpertPasses* expert_passes();
+  /// The passes of a stage whose layer is an attention of divided sequences, or has experts that replicas divide, in
+  /// place of `forward` and `backward`; null of others.
+  ExchangedPasses* exchanged_passes();
   /// The gradients of the parameters that have one, contiguous, in a fixed order; the caller may change their elements.
   /// With sharded gradients or optimizers all parameters must have one. Without those of experts that replicas divide.
   Tensors gradients();
@@ -124,11 +124,13 @@ class StageModel {
   /// Those of the parameters that all shards have, zeros where there is none: addends, which the caller replaces by
   /// their sums. Empty if no replica has several shards.
   Tensors shared_gradients();
-  /// Call it once `gradients` are summed up over the replicas. With sharded gradients it frees those of other replicas.
-  void keep_own_gradients();
+  /// Call it once `gradients`, or with `of_experts` `expert_gradients`, are summed up over the replicas that have them.
+  /// With sharded gradients it frees those of other replicas.
+  void keep_own_gradients(bool of_experts);
   /// The parameters, in the order of `gradients`, for the caller to write those of other replicas, whose places are
   /// allocated if parameters are sharded: then call it before each forward and each backward, which frees them.
-  Tensors gather();
+  /// Those of experts that replicas divide by themselves, with `of_experts`.
+  Tensors gather(bool of_experts);
   /// The same of the matrix that `divided_tied_gradient` is of; else empty.
   Tensors gather_tied();
   /// Adds this replica's part of a step's sums: over its own part of the gradients, of those that shards share in the

@@ -1,14 +1,14 @@
 #pragma once
 
 #include "core/model/workload.hpp"
-#include "exec/stage/expert_passes.hpp"
+#include "exec/stage/exchanged_passes.hpp"
 #include "exec/stage/stage_model.hpp"
 #include "exec/stage/stage_parameters.hpp"
 #include "exec/stage/stage_passes.hpp"
 #include "exec/stage/stage_places.hpp"
 #include "exec/stage/stage_update.hpp"
 
-#include <optional>
+#include <memory>
 
 /// What a StageModel consists of. Internal to exec/model.
 namespace isobar::exec {
@@ -23,7 +23,7 @@ struct StageModel::State {
   StagePlaces places;
   StageUpdate update;
   StagePasses passes;
-  std::optional<ExpertPasses> expert_passes;
+  std::unique_ptr<ExchangedPasses> exchanged_passes;  // null if devices exchange nothing for its layer
 };
 
 }  // namespace isobar::exec
