@@ -140,7 +140,7 @@ bool carries_reforms(const Program& program, const Channel& channel)
 {
   const auto [rank, number] = channel.ends.front();
   const Lane& lane = program.lanes(rank).at(number);
-  return lane.name == spmd::reform_lane || (lane.role && is_of_experts(*lane.role));
+  return lane.name == spmd::reform_lane || (lane.role && is_exchange(*lane.role));
 }
 
 }  // namespace
@@ -188,13 +188,15 @@ std::vector<RankGroup> groups_of(const Program& program)
 
 std::vector<std::size_t> same_channels(const Program& program, const Program& training)
 {
-  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::optional<ShardRole>, std::vector<std::size_t>>;
+  using Facts = std::tuple<Opcode, Payload, std::uint32_t, std::string, std::vector<std::size_t>>;
   const auto facts_of = [](const Program& of, const Channel& channel) {
     std::vector<std::size_t> ranks;
     for (const End& end : channel.ends) ranks.push_back(end.rank);
     const Instruction first = first_instruction_of(of, channel);
     const auto& [rank, lane] = channel.ends.front();
-    return Facts(first.opcode, first.payload, first.stage, of.lanes(rank).at(lane).role, std::move(ranks));
+    const Lane& own = of.lanes(rank).at(lane);
+    // Of a role, each exchange has a lane of its own.
+    return Facts(first.opcode, first.payload, first.stage, own.role ? own.name : "", std::move(ranks));
   };
   std::map<Facts, std::size_t> index;  // of channels of the training
   for (std::size_t i = 0; i < training.channels().size(); ++i) {

@@ -37,9 +37,9 @@ class Transport {
   virtual void collective(std::size_t channel, const Instruction& instruction, const Tensors& tensors) = 0;
   /// Every rank at the channel's ends sends `outgoing[i]` to end i, and receives `incoming[i]` from end i, into memory
   /// that the caller has allocated. Sizes may differ and be zero; those of one message must agree. Its own two are
-  /// ignored. Only on channels that carry reforms or tokens of experts. The tensors are contiguous; those on a GPU are
-  /// complete before the call and on return. @throws as `send` does, and when another rank sends another number of
-  /// bytes.
+  /// ignored. Only on channels that carry reforms, or what devices that divide sequences or experts exchange. The
+  /// tensors are contiguous; those on a GPU are complete before the call and on return. @throws as `send` does, and
+  /// when another rank sends another number of bytes.
   virtual void exchange(std::size_t channel, const Instruction& instruction, const Tensors& outgoing,
                         const Tensors& incoming) = 0;
   /// Ends all waits with a failure (Cancelled within one process). Thread-safe.
