@@ -3,6 +3,7 @@
 #include "exec/model/batch.hpp"
 #include "tests/exec/model/small_decoders.hpp"
 #include "tests/exec/run/even_split.hpp"
+#include "tests/exec/run/exchange_plans.hpp"
 #include "tests/exec/run/replicated_plans.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/exec/run/trained.hpp"
@@ -55,7 +56,7 @@ Plan plan_of(const Workload& workload, const ScheduleChoice& schedule, std::size
 
 std::vector<double> losses_of(const Workload& workload, const Plan& plan, Way way, const RunOptions& options)
 {
-  return trained(plan.experts.divides() ? with_experts(workload, plan.experts) : workload, plan, way, options).losses;
+  return trained(with_divisions(workload, plan), plan, way, options).losses;
 }
 
 std::vector<double> expected_losses(const Workload& workload)
@@ -94,6 +95,45 @@ TEST(DividedExperts, HaveThePlainLoopsLossesInPipelines)
   }
 }
 
+TEST(DividedExperts, HaveThePlainLoopsLossesWithShardsRecomputationDividedOptimizersAndSequences)
+{
+  const ExpertParallelism halves = {.degree = 2};
+  const ExpertParallelism whole_on_shards = {.degree = 2, .are_whole = true};
+  const ContextParallelism parts = {2, ContextExchange::AllGather};
+  const std::vector<ExchangeShape> shapes = {
+      {.experts = halves, .replicas = 2, .recomputes = true},
+      {.experts = halves, .replicas = 4, .sharded = Sharding::Optimizer},
+      {.experts = halves, .replicas = 2, .sharded = Sharding::Optimizer},
+      {.experts = halves, .replicas = 4, .stages = 2, .sharded = Sharding::Gradients},
+      {.experts = halves, .replicas = 2, .shards = 2},
+      {.experts = whole_on_shards, .replicas = 2, .shards = 2},
+      {.experts = {.degree = 1, .are_whole = true}, .replicas = 1, .shards = 2},
+      {.context = parts, .experts = halves, .replicas = 2},
+      {.context = parts, .experts = {.degree = 4}, .replicas = 4},
+      {.experts = halves, .replicas = 4, .shards = 2, .sharded = Sharding::Optimizer, .recomputes = true},
+      {.context = parts,
+       .experts = whole_on_shards,
+       .replicas = 4,
+       .shards = 2,
+       .stages = 2,
+       .schedule = {"zero-bubble-h1"},
+       .sharded = Sharding::Optimizer,
+       .recomputes = true}};
+  Way way = Way::InProcess;
+  for (const char* keys :
+       {"shared_intermediate: 8, shared_gate: true, norm_topk_prob: false",
+        "moe_latent_size: 12, gated: false, biases: [mlp, router], scoring_func: sigmoid, shared_intermediate: 8"}) {
+    const Workload workload = mixture(keys);
+    const auto expected = expected_losses(workload);
+    for (const auto& shape : shapes) {
+      SCOPED_TRACE(fmt::format("{}: {}", keys, text_of(shape)));
+      const Plan plan = exchange_plan(workload, shape, microbatches);
+      expect_close(losses_of(workload, plan, way, options_for(steps)), expected, relative_tolerance);
+      way = way == Way::InProcess ? Way::Tcp : Way::InProcess;
+    }
+  }
+}
+
 TEST(DividedExperts, ResumeOnAnotherPlan)
 {
   const Workload workload = mixture("shared_intermediate: 8");
@@ -101,17 +141,17 @@ TEST(DividedExperts, ResumeOnAnotherPlan)
   const Plan whole = even_split(workload, 1, ScheduleChoice{"1f1b"}, microbatches);
   const Plan halves = plan_of(workload, {"1f1b"}, 1, 4, 2);
   const Plan quarters = plan_of(workload, {"1f1b"}, 1, 4, 4);
-  for (const auto& [before, after] : {std::pair(&whole, &halves), {&halves, &quarters}, {&quarters, &whole}}) {
-    const testing_support::TemporaryFolder folder;
-    RunOptions options = options_for(steps / 2);
-    options.checkpoints.folder = folder.path() / "checkpoints";
-    losses_of(workload, *before, Way::Tcp, options);
-    const Checkpoint checkpoint = CheckpointStore(options.checkpoints.folder).open(steps / 2);
-    options.steps = steps;
-    options.first_step = checkpoint.step();
-    options.resume_from = &checkpoint;
-    options.checkpoints.folder.clear();
-    expect_close(losses_of(workload, *after, Way::Tcp, options), {expected[2], expected[3]}, relative_tolerance);
+  const Plan of_shards = exchange_plan(
+      workload, {.experts = {.degree = 2}, .replicas = 4, .shards = 2, .sharded = Sharding::Optimizer}, microbatches);
+  const Plan on_shards =
+      exchange_plan(workload, {.experts = {.degree = 2, .are_whole = true}, .replicas = 2, .shards = 2}, microbatches);
+  for (const auto& [before, after] : {std::pair(&whole, &halves),
+                                      {&halves, &quarters},
+                                      {&quarters, &of_shards},
+                                      {&of_shards, &on_shards},
+                                      {&on_shards, &whole}}) {
+    expect_close(losses_after_resuming(workload, *before, *after, steps), {expected[2], expected[3]},
+                 relative_tolerance);
   }
 }
 

@@ -5,6 +5,7 @@
 #include "exec/run/run.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "tests/exec/model/plain_loop.hpp"
+#include "tests/exec/run/exchange_plans.hpp"
 #include "tests/exec/run/run_options.hpp"
 #include "tests/support/temporary_folder.hpp"
 #include "tests/support/unit_devices.hpp"
@@ -52,13 +53,13 @@ inline std::vector<double> losses_after_resuming(const Workload& workload, const
   const testing_support::TemporaryFolder folder;
   RunOptions options = options_for(steps / 2);
   options.checkpoints.folder = folder.path() / "checkpoints";
-  trained(workload, before, Way::Tcp, options);
+  trained(with_divisions(workload, before), before, Way::Tcp, options);
   const Checkpoint checkpoint = CheckpointStore(options.checkpoints.folder).open(steps / 2);
   options.steps = steps;
   options.first_step = checkpoint.step();
   options.resume_from = &checkpoint;
   options.checkpoints.folder.clear();
-  return trained(workload, after, Way::Tcp, options).losses;
+  return trained(with_divisions(workload, after), after, Way::Tcp, options).losses;
 }
 
 }  // namespace isobar::exec
