@@ -8,6 +8,7 @@
 #include "core/model/routing.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/plan/tied_copies.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/residence.hpp"
@@ -99,23 +100,29 @@ Workload read_run_workload(const Plan& plan, const std::string& workload_text, R
   return workload;
 }
 
-/// Refuses what of plans that divide experts is only simulated.
-void check_divided_experts(const Plan& plan, const std::string& plan_file)
-{
-  const auto refuse = [&](const std::string& what) {
-    throw InputError(plan_file, fmt::format("experts: {}; {}", text_of(plan.experts), what));
-  };
-  if (plan.experts.are_whole || has_shards(plan)) {
-    refuse("isobar run divides layers among shards or experts among replicas, not both; plan without one");
-  }
-  if (plan.sync.sharded != Sharding::None) {
-    refuse(fmt::format("isobar run divides {} among replicas that have all experts; leave out sync.sharded",
-                       name_of(plan.sync.sharded)));
-  }
-  if (!plan.recompute.empty()) refuse("isobar run recomputes no layer then; plan without --recompute");
-}
-
 namespace {
+
+/// Refuses what of plans that divide sequences or experts is only simulated.
+void check_exchanges(const Plan& plan, const std::string& plan_file)
+{
+  const std::string of_context = fmt::format("context: {}", text_of(plan.context));
+  const std::string of_experts = fmt::format("experts: {}", text_of(plan.experts));
+  const auto refuse = [&](const std::string& what) {
+    throw InputError(plan_file, fmt::format("{}; {}", plan.context.divides() ? of_context : of_experts, what));
+  };
+  const auto divides_activations = [](const Stage& stage) { return stage.grid.form == ShardGrid::Form::Sequence; };
+  if (std::any_of(plan.stages.begin(), plan.stages.end(), divides_activations)) {
+    refuse("isobar run does not divide activations among shards, too; plan with --splits 1d");
+  }
+  if (plan.sync.sharded == Sharding::Parameters) {
+    refuse("isobar run does not divide parameters among replicas, too; use sync.sharded gradients or optimizer");
+  }
+  if (plan.experts.are_whole && plan.experts.degree == 1 && has_replicas(plan)) {
+    throw InputError(plan_file, fmt::format("{}; isobar run divides whole experts among several replicas, or among the "
+                                            "shards of one; plan with --experts 2 or more, or one replica",
+                                            of_experts));
+  }
+}
 
 /// Why replicas of stages that share a matrix, and divide the optimizer, have other parts of it than those with which
 /// they add up its gradients; none if they have the same. The plan holds.
@@ -147,12 +154,7 @@ std::optional<std::string> fault_of_tied_parts(const Plan& plan, const Workload&
 /// The workload of a plan but for copies of matrices.
 Workload without_copies(Workload workload, const Plan& plan, const std::string& plan_file)
 {
-  if (plan.context.divides()) {
-    throw InputError(plan_file, fmt::format("context: {}; isobar run gives each replica whole sequences; plan without "
-                                            "--context, or simulate the plan",
-                                            text_of(plan.context)));
-  }
-  if (plan.experts.divides()) check_divided_experts(plan, plan_file);
+  if (has_exchanges(plan)) check_exchanges(plan, plan_file);
   constexpr auto only_per_sample = "isobar run gives the experts slots for each sample, and simulate plays all";
   if (plan.routing && *plan.routing != spmd::Routing{}) {
     throw InputError(plan_file, fmt::format("routing: {}; {}", text_of(*plan.routing, workload), only_per_sample));
@@ -174,7 +176,8 @@ Workload without_copies(Workload workload, const Plan& plan, const std::string& 
     }
     workload = with_micro_batch(workload, *plan.micro_batch);
   }
-  if (plan.experts.divides()) return with_experts(workload, plan.experts);
+  if (plan.context.divides()) workload = with_context(workload, plan.context);
+  if (plan.experts.divides()) workload = with_experts(workload, plan.experts);
   if (plan.recompute.empty()) return workload;
   if (workload.memory_model == MemoryModel::Sky) {
     throw InputError(plan_file, "recompute: memory_model sky does not model recomputation");
@@ -229,6 +232,11 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
         fmt::format("{}: sync.adds_replicas: false; isobar run adds up the gradients of replicas, so that "
                     "they stay equal",
                     options.plan));
+  }
+  if (has_exchanges(plan) && is_gpu(options.run.device)) {
+    lines.push_back(fmt::format("--device: {}; isobar run divides {} among processors only; plan without {}",
+                                options.run.device, plan.context.divides() ? "sequences" : "experts",
+                                plan.context.divides() ? "--context" : "--experts"));
   }
   const auto refuse = [&](bool has, const char* key, const char* does) {
     if (!has) return;

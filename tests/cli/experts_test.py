@@ -276,21 +276,25 @@ class Experts(CommandTest):
             self.skipTest("no isobar-exec beside isobar")
         workload = self.write("small.yaml", SMALL)
         file = str(self.folder / "plan.json")
-        shape = ["--experts", "2", "--replicas", "4", "--pipeline", "1", "--microbatches", "4"]
-        for options, reason in (
-                (["--tensor", "2"], "isobar run divides layers among shards or experts among replicas, not both; plan without one"),
-                (["--tensor", "1", "--recompute", "all"], "isobar run recomputes no layer then; plan without --recompute")):
-            with self.subTest(options=options):
-                self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, *options, "-o", file)
-                self.assertEqual(self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"),
-                                 f"{file}: experts: groups of 2 replicas; {reason}")
-        self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, "--tensor", "1", "-o", file)
+        shape = ["--experts", "2", "--replicas", "2", "--pipeline", "1", "--microbatches", "4", "--tensor", "2"]
+        self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, "--splits", "sequence", "-o", file)
+        self.assertEqual(self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"),
+                         f"{file}: experts: groups of 2 replicas; isobar run does not divide activations among shards, too; "
+                         "plan with --splits 1d")
+        shape[1] = "1"
+        self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, "--experts-tensor", "1", "-o", file)
+        self.assertEqual(self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"),
+                         f"{file}: experts: groups of 1 replicas with whole experts on each shard; isobar run divides whole "
+                         "experts among several replicas, or among the shards of one; plan with --experts 2 or more, or one "
+                         "replica")
+        shape[1] = "2"
+        self.run_isobar("plan", self.platform, workload, "--allocator", "grid", *shape, "-o", file)
         plan = json.loads(pathlib.Path(file).read_text())
-        plan["sync"] = {"algorithm": "ring", "sharded": "optimizer"}
+        plan["sync"] = {"algorithm": "ring", "sharded": "parameters"}
         pathlib.Path(file).write_text(json.dumps(plan))
         self.assertEqual(self.fault_of("run", workload, "--plan", file, "--in-process", "--unvalidated"),
-                         f"{file}: experts: groups of 2 replicas; isobar run divides optimizer among replicas that have all "
-                         "experts; leave out sync.sharded")
+                         f"{file}: experts: groups of 2 replicas; isobar run does not divide parameters among replicas, too; "
+                         "use sync.sharded gradients or optimizer")
 
     def test_a_grid_without_groups_is_infeasible(self):
         file = self.folder / "none.json"

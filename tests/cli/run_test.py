@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -586,18 +587,53 @@ class Run(CommandTest):
         self.assertIn(f"{plan}: sync.adds_replicas: false; isobar run adds up the gradients of replicas, so that they stay "
                       "equal", self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"))
 
-    def test_plans_that_divide_sequences_are_simulated_only(self):
-        machine = self.write("machine.yaml", "nodes: 1\ngpus_per_node: 2\ndevice: A100-SXM4-80GB\n"
+    def test_plans_that_divide_sequences_have_the_losses_of_whole_ones(self):
+        machine = self.write("machine.yaml", "nodes: 1\ngpus_per_node: 4\ndevice: A100-SXM4-80GB\n"
                                              "inside: {topology: switch, bandwidth_per_gpu: 300 GB/s}\n")
         platform = str(self.folder / "two.xml")
         self.run_isobar("platform", "generate", "machine", machine, "-o", platform)
         workload = self.write("llama.yaml", "model: llama\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 4\nintermediate: 128\n"
-                                            "vocabulary: 512\nsequence: 64\nmicro_batch: 1\ndtype: bf16\noptimizer: adam\n"
+                                            "vocabulary: 512\nsequence: 64\nmicro_batch: 1\noptimizer: adam\n"
                                             "unit: operator\ncompute: operators\nframework: megatron-core-0.8\n")
-        plan = self.make_plan(platform, workload, "--context", 2, "--tensor", 1, "--pipeline", 1, allocator="grid")
+        losses = []
+        for degree, exchange, tensor in (("1", "ring", "1"), ("2", "ring", "1"), ("2", "all-gather", "2"),
+                                         ("4", "all-to-all", "1")):
+            shape = ["--context", degree, "--context-exchange", exchange, "--tensor", tensor, "--pipeline", "1",
+                     "--microbatches", "4", "--replicas", str(4 // int(tensor) // int(degree))]
+            plan = self.make_plan(platform, workload, *shape[:4] if degree != "1" else [], *shape[4:], allocator="grid")
+            base = ["run", workload, "--plan", plan, "--in-process", "--unvalidated", "--json"]
+            run = self.run_isobar(*base, "--steps", 3)
+            losses.append(json.loads(run.stdout)["losses"])
+            folder = self.folder / "checkpoints"  # which the plan before has written
+            if folder.exists():
+                run = self.run_isobar(*base, "--steps", 3, "--checkpoint", folder, "--resume")
+                self.assertAlmostEqual(json.loads(run.stdout)["losses"][-1] / losses[0][-1], 1, delta=1e-6)
+                shutil.rmtree(folder)
+            self.run_isobar(*base, "--steps", 2, "--checkpoint", folder)
+        for other in losses[1:]:
+            for mine, theirs in zip(other, losses[0], strict=True):
+                self.assertAlmostEqual(mine / theirs, 1, delta=1e-6)
+
+    def test_runs_refuse_what_of_divided_sequences_is_only_simulated(self):
+        machine = self.write("machine.yaml", "nodes: 1\ngpus_per_node: 4\ndevice: A100-SXM4-80GB\n"
+                                             "inside: {topology: switch, bandwidth_per_gpu: 300 GB/s}\n")
+        platform = str(self.folder / "two.xml")
+        self.run_isobar("platform", "generate", "machine", machine, "-o", platform)
+        workload = self.write("llama.yaml", "model: llama\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 4\nintermediate: 128\n"
+                                            "vocabulary: 512\nsequence: 64\nmicro_batch: 1\noptimizer: adam\n"
+                                            "unit: operator\ncompute: operators\nframework: megatron-core-0.8\n")
+        plan = self.make_plan(platform, workload, "--context", 2, "--tensor", 2, "--splits", "sequence", "--pipeline", 1,
+                              allocator="grid")
         self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
-                         f"{plan}: context: 2 parts (ring); isobar run gives each replica whole sequences; plan without "
-                         "--context, or simulate the plan")
+                         f"{plan}: context: 2 parts (ring); isobar run does not divide activations among shards, too; plan "
+                         "with --splits 1d")
+        plan = self.make_plan(platform, workload, "--context", 2, "--tensor", 1, "--pipeline", 1, allocator="grid")
+        document = json.loads(pathlib.Path(plan).read_text())
+        document["sync"] = {"algorithm": "ring", "sharded": "parameters"}
+        plan = self.write("parameters.json", json.dumps(document))
+        self.assertEqual(self.fault_of("run", workload, "--plan", plan, "--in-process", "--unvalidated"),
+                         f"{plan}: context: 2 parts (ring); isobar run does not divide parameters among replicas, too; use "
+                         "sync.sharded gradients or optimizer")
 
     def test_what_other_systems_send_is_simulated_only(self):
         platform, workload = self.small_inputs()
