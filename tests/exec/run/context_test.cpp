@@ -118,6 +118,16 @@ TEST_P(Sequences, InPartsHaveThePlainLoopsLossesWithDropout)
   }
 }
 
+TEST_P(Sequences, InPartsHaveNearlyThePlainLoopsLossesInBf16)
+{
+  constexpr double tolerance_of_bf16 = 2e-3;
+  for (const char* attention : {"fused", "unfused"}) {
+    const Workload workload = small(fmt::format("{}, attention: {}, dtype: bf16", grouped, attention));
+    const Plan plan = exchange_plan(workload, {.context = parts(2, GetParam()), .replicas = 2}, microbatches);
+    expect_close(losses_of(workload, plan, Way::Tcp), expected_losses(workload), tolerance_of_bf16);
+  }
+}
+
 TEST_P(Sequences, InPartsResumeOnAnotherPlan)
 {
   const Workload workload = small(grouped);
