@@ -13,7 +13,8 @@
 #include <utility>
 #include <vector>
 
-/// Building blocks of all models' layers. Internal to exec/model: layers/, layer_module.cpp and batch.cpp.
+/// Building blocks of all models' layers. Internal to exec/model: layers/, layer_module.cpp, batch.cpp
+/// and block_attention.cpp.
 namespace isobar::exec {
 
 /// What make_layer needs to make a layer.
