@@ -84,23 +84,25 @@ bool have_common_devices(const Stage& a, const Stage& b)
   return have_common;
 }
 
-/// Why the devices of one stage cannot add up the gradients of a matrix with those of another; none if they can.
+/// Why the devices of one stage cannot add up the gradients of a matrix with those of another, as the end of a
+/// sentence; none if they can.
 std::optional<std::string> why_not_summed(const Stage& here, const Stage& there)
 {
-  if (have_common_devices(here, there)) return "some of whose devices are the same; give both the same ones or others";
+  if (have_common_devices(here, there))
+    return ", some of whose devices are the same; give both the same ones or others";
   if (here.replicas.size() != there.replicas.size()) {
-    return fmt::format("with {}, and here are {}; give both as many", counted(there.replicas.size(), "replica"),
+    return fmt::format(" with {}, and here are {}; give both as many", counted(there.replicas.size(), "replica"),
                        here.replicas.size());
   }
   for (std::size_t i = 0; i < here.replicas.size(); ++i) {
     const auto& own = here.replicas[i].shards;
     const auto& other = there.replicas[i].shards;
     if (own.size() != other.size()) {
-      return fmt::format("with {} in replica {}, and here are {}; give both as many", counted(other.size(), "shard"), i,
-                         own.size());
+      return fmt::format(" with {} in replica {}, and here are {}; give both as many", counted(other.size(), "shard"),
+                         i, own.size());
     }
     if (!have_same_shares(here.replicas[i], there.replicas[i])) {
-      return fmt::format("with other shares in replica {}; give both the same", i);
+      return fmt::format(" with other shares in replica {}; give both the same", i);
     }
   }
   return std::nullopt;
@@ -166,7 +168,7 @@ std::optional<StageFault> fault_of_ties(const Workload& workload, const Plan& pl
     } else if (plan.sync.sharded == Sharding::Parameters && here.replicas.size() > 1) {
       fault = {stage, "", uses() + ", whose copies cannot be divided as parameters; write sync.sharded: gradients"};
     } else if (const auto why_not = why_not_summed(here, there)) {
-      fault = {stage, "", fmt::format("{} {}", uses(), *why_not)};
+      fault = {stage, "", uses() + *why_not};
     }
   });
   return fault;
