@@ -283,7 +283,7 @@ TEST(Schedules, RefuseWhatTheyCannotOrder)
        {"interleaved", {{"group", {3}}}},
        "schedule: groups need a micro-batch for each device, and there is 1 for 3 devices; leave group out"},
       {v_shape, {"zero-bubble-v", {{"group", {3}}}}, "schedule: zero-bubble-v takes no group; leave it out"},
-      {v_shape, {"dualpipe-v", {{"chunks", {2}}}}, "schedule: dualpipe-v takes no chunks; leave it out"},
+      {v_shape, {"dualpipe-v", {{"chunks", {2}}}}, "schedule: dualpipe-v takes no chunks; it takes overlap_experts"},
       {chain, {"dualpipe-v"}, "schedule: dualpipe-v needs 2 stages on each device, not 4 stages on 4 devices"},
       {two_each, {"dualpipe-v"}, "schedule: dualpipe-v needs stages[3] on d2, and it is on d0"},
       {chain, {"zero-bubble-v"}, "schedule: zero-bubble-v needs 2 stages on each device, not 4 stages on 4 devices"},
