@@ -1,0 +1,64 @@
+"""Trains by a plan of Isobar: torchrun --nproc-per-node N -m isobar_torch plan.json --workload WORKLOAD.yaml"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from isobar_torch.document import InputError
+
+
+class Options(argparse.ArgumentParser):
+    """Reports a wrong option in one line, with exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"isobar_torch: {message}; see python -m isobar_torch --help\n")
+
+
+def _positive(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if not 1 <= value <= 10**9:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to 1000000000")
+    return value
+
+
+def options_of(arguments: Sequence[str]) -> argparse.Namespace:
+    """Reads the command line."""
+    parser = Options(prog="isobar_torch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("plan", help="plan file (JSON), as isobar plan -o writes it")
+    parser.add_argument("--workload", required=True, help="workload file (YAML) that the plan was made for")
+    parser.add_argument("--model", metavar="CONFIG", help="configuration (config.json) of a Llama, Qwen2, Qwen3 or GPT-2 of "
+                        "transformers, which is trained in place of Isobar's layers (default: these)")
+    parser.add_argument("--order", metavar="CSV", help="order of work of a pipeline, as isobar schedule show --csv prints "
+                        "it (default: torch's class of the plan's schedule; without one, what isobar prints)")
+    parser.add_argument("--isobar", default="isobar", help="the command isobar, which is asked for orders (default: isobar)")
+    parser.add_argument("--steps", type=_positive, default=10, help="steps to train (default: 10)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of parameters and data (default: 1)")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="where ranks compute (default: cuda if there is a GPU)")
+    parser.add_argument("--plan-device", metavar="NAME", help="the plan's device that this rank is (default: rank i is the "
+                        "plan's device i, in the order of their first stages; ranks without a name share the others)")
+    parser.add_argument("--spawn", action="store_true", help="start all ranks on this machine, without torchrun")
+    parser.add_argument("--log", metavar="FILE", help="file for a line of JSON for each step")
+    parser.add_argument("--trace", metavar="FILE", help="file for the measured timeline, which isobar trace reads")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns the exit code: 0 done, 1 a bug, 2 wrong input, 3 a rank or the machine failed."""
+    options = options_of(sys.argv[1:] if arguments is None else arguments)
+    # torch takes seconds to import; --help and wrong options need none of it.
+    from isobar_torch import launch
+
+    try:
+        return launch.run(options)
+    except InputError as fault:
+        if launch.reports():
+            print(f"isobar_torch: {fault}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,265 @@
+"""Ranks: what is checked before they meet, how they meet, and how they end."""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TextIO
+
+import torch
+import torch.distributed as dist
+
+from isobar_torch import huggingface, models, timeline, training
+from isobar_torch.document import InputError, fnv1a, read_json, read_text, write_atomically
+from isobar_torch.pipeline import check_order, torch_schedule
+from isobar_torch.plan import Plan, one_pipeline, order_by_isobar, read_plan
+from isobar_torch.workload import Workload, read_workload
+
+# How long ranks may take to end after one has failed, before they are killed.
+GRACE_S = 10.0
+
+
+def reports() -> bool:
+    """Whether this process reports faults that all ranks find alike."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _order(options: argparse.Namespace, plan: Plan) -> str | None:
+    if options.order is not None:
+        text, place = read_text(options.order), options.order
+    elif torch_schedule(plan) is not None:
+        return None
+    else:
+        place = f"{options.isobar} schedule show --csv"
+        with contextlib.ExitStack() as stack:
+            import tempfile
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            path = os.path.join(folder, os.path.basename(plan.file))
+            write_atomically(path, json.dumps(one_pipeline(plan)))
+            text = order_by_isobar(options.isobar, path)
+    check_order(text, place, plan)
+    return text
+
+
+def _check_recomputation(plan: Plan, order: str | None) -> None:
+    splits = order is not None and any(kind in order for kind in "IW")
+    if plan.recompute and (splits or plan.schedule.name == "zero-bubble-v"):
+        raise InputError(f"{plan.file}: recompute: with backward passes in halves; torch recomputes whole ones only, plan with "
+                         "another schedule or --recompute none")
+
+
+def prepare(options: argparse.Namespace) -> tuple[training.Run, object]:
+    """Reads and checks all files. Returns the run, and transformers' configuration with --model.
+
+    Raises InputError for what is wrong or not executed.
+    """
+    plan = read_plan(options.plan)
+    own = options.model is None
+    workload = read_workload(options.workload, plan.settings, plan.micro_batch, own)
+    if plan.workload_hash not in (None, workload.hash):
+        raise InputError(f"{plan.file}: inputs.workload.hash: {plan.workload_hash}; {workload.file} has {workload.hash}; pass "
+                         "the workload that the plan was made for")
+    layers = len(workload.names())
+    if plan.stages[-1].last_layer != layers - 1:
+        raise InputError(f"{plan.file}: stages: layers 0 to {plan.stages[-1].last_layer}; {workload.file} has {layers}")
+    config = None if own else huggingface.check_model(options.model, workload)
+    order = _order(options, plan) if reports() else None
+    _check_recomputation(plan, order)
+    return training.Run(plan, workload, options.steps, options.seed, order), config
+
+
+def layers_of(workload: Workload, config: object, seed: int, device: torch.device) -> training.MakeLayers:
+    """What makes the layers of a stage: ours, or transformers'."""
+    if config is None:
+        return lambda numbers: models.own_layers(workload, numbers, seed)
+    return lambda numbers: huggingface.transformers_layers(config, workload, numbers, seed, device)
+
+
+def _predicted_s(plan: Plan) -> float | None:
+    content = read_json(plan.file).value
+    found = (content.get("stamp") or content.get("predicted") or {}).get("step_time_s")
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _meet(options: argparse.Namespace, run: training.Run) -> tuple[dist.Store, int, str | None]:
+    """Agrees with the other ranks on devices. Returns the store, this rank's number in the plan, and the order of work."""
+    devices = run.plan.devices
+    store, rank, ranks = next(dist.rendezvous("env://"))
+    if ranks != len(devices):
+        raise InputError(f"{ranks} ranks; {run.plan.file} has {len(devices)} devices ({', '.join(devices)}), a rank each")
+    facts = {"plan": fnv1a(read_text(options.plan).encode()), "workload": run.workload.hash, "torch": torch.__version__,
+             "steps": options.steps, "seed": options.seed, "traced": options.trace is not None,
+             "model": options.model and fnv1a(read_text(options.model).encode())}
+    store.set(f"facts/{rank}", json.dumps([options.plan_device, facts]))
+    if rank == 0:
+        store.set("order", json.dumps(run.order))
+    named: dict[str, int] = {}
+    first: dict[str, object] = {}
+    for other in range(ranks):
+        name, there = json.loads(store.get(f"facts/{other}"))
+        first = first or there
+        for what in there:
+            if there[what] != first[what]:
+                raise InputError(f"rank {other} has {what} {there[what]}, and rank 0 {first[what]}; give all ranks the same")
+        if name is None:
+            continue
+        if name not in devices:
+            raise InputError(f"--plan-device {name} of rank {other}: {run.plan.file} has {', '.join(devices)}")
+        if name in named:
+            raise InputError(f"--plan-device {name}: of ranks {named[name]} and {other}; give each its own")
+        named[name] = other
+    free = iter(device for device in devices if device not in named)
+    of_rank = {other: device for device, other in named.items()}
+    mapping = [of_rank[other] if other in of_rank else next(free) for other in range(ranks)]
+    return store, devices.index(mapping[rank]), json.loads(store.get("order"))
+
+
+@contextlib.contextmanager
+def _written_once(path: str | None, is_writer: bool) -> Iterator[TextIO | None]:
+    """A file under a temporary name, which gets its own at the end."""
+    if path is None or not is_writer:
+        yield None
+        return
+    fresh = f"{path}.new"
+    try:
+        file = open(fresh, "w", encoding="utf-8")  # noqa: SIM115, closed below
+    except OSError as error:
+        raise InputError(f"--log {path}: {error.strerror}; choose a file that can be written") from None
+    with file:
+        yield file
+    os.replace(fresh, path)
+
+
+def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> None:
+    """Trains as one of the ranks that a launcher started."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    uses_gpu = (options.device or ("cuda" if torch.cuda.is_available() else "cpu")) == "cuda"
+    device = torch.device("cuda", local) if uses_gpu else torch.device("cpu")
+    if uses_gpu:
+        if local >= torch.cuda.device_count():
+            raise InputError(f"--device cuda: {torch.cuda.device_count()} GPUs; rank {local} of this machine has none")
+        torch.cuda.set_device(device)
+    elif "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    store, rank, order = _meet(options, run)
+    run = training.Run(run.plan, run.workload, run.steps, run.seed, order)
+    dist.init_process_group("cpu:gloo,cuda:nccl" if uses_gpu else "gloo", store=dist.PrefixStore("plan", store), rank=rank,
+                            world_size=len(run.plan.devices), device_id=device if uses_gpu else None)
+    trainer = training.Trainer(run, rank, device, layers_of(run.workload, config, run.seed, device),
+                               options.trace is not None)
+    offset_s = timeline.clock_offset_s(rank, len(run.plan.devices)) if trainer.recorder else 0.0
+    dist.barrier()
+    with _written_once(options.log, trainer.has_last and trainer.replica == 0) as log:
+        training.train(trainer, log, _predicted_s(run.plan))
+    if trainer.recorder is not None:
+        events: list[list[timeline.Event]] = [[] for _ in run.plan.devices]
+        dist.gather_object(trainer.recorder.finish(offset_s), events if rank == 0 else None)
+        if rank == 0:
+            write_atomically(options.trace, timeline.trace_text(run.plan, events))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _ended(options: argparse.Namespace, run: training.Run, config: object, report: Callable[[str], None]) -> int:
+    """Runs a rank to its end. Returns its exit code; reports a fault in one line."""
+    place = f"rank {os.environ['RANK']}"
+    try:
+        run_rank(options, run, config)
+        return 0
+    except InputError as fault:
+        if reports():
+            report(str(fault))
+        return 2
+    except (RuntimeError, OSError) as fault:
+        while isinstance(fault.__cause__, RuntimeError):
+            fault = fault.__cause__
+        text = str(fault).strip().splitlines()
+        report(f"{place}: {text[0] if text else type(fault).__name__}")
+        return 3
+    except Exception:  # noqa: BLE001, a bug of ours or of a model
+        report(f"{place}: {traceback.format_exc()}")
+        return 1
+
+
+def _end_process(code: int) -> None:
+    """Ends at once: threads of a backend may wait for ranks that are gone."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def spawn(options: argparse.Namespace, run: training.Run, config: object) -> int:
+    """Starts all ranks on this machine as children and waits for them. One line says which one failed first."""
+    devices = run.plan.devices
+    ports = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(len(devices))}
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ranks: dict[int, int] = {}
+    reader, writer = os.pipe()
+    for rank in range(len(devices)):
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            os.environ.update(ports, RANK=str(rank), LOCAL_RANK=str(rank))
+            def report(text: str) -> None:
+                os.write(writer, (text + "\0").encode()[:4096])
+            _end_process(_ended(options, run, config, report))
+        ranks[child] = rank
+    os.close(writer)
+    first: tuple[int, int] | None = None
+    deadline = float("inf")
+    while ranks:
+        child, status = os.waitpid(-1, os.WNOHANG if first else 0)
+        if child in ranks:
+            rank = ranks.pop(child)
+            code = os.waitstatus_to_exitcode(status)
+            if code != 0 and first is None:
+                first, deadline = (rank, code), time.monotonic() + GRACE_S
+        elif time.monotonic() > deadline:
+            for each in ranks:
+                os.kill(each, signal.SIGKILL)
+            deadline = float("inf")
+        else:
+            time.sleep(0.02)
+    with os.fdopen(reader, "rb") as pipe:
+        texts = pipe.read().decode(errors="replace").split("\0")
+    if first is None:
+        return 0
+    rank, code = first
+    if code < 0:
+        print(f"isobar_torch: rank {rank} ({devices[rank]}): ended by {signal.Signals(-code).name}; so the others ended",
+              file=sys.stderr)
+        return 3
+    print(f"isobar_torch: {texts[0] or f'rank {rank}: ended with {code}'}", file=sys.stderr)
+    return code
+
+
+def run(options: argparse.Namespace) -> int:
+    """Checks the input, then trains as a rank, or starts the ranks. Returns the exit code."""
+    prepared, config = prepare(options)
+    if options.trace is not None and prepared.plan.sharded:
+        raise InputError("--trace: parameters are divided, and what FSDP gathers and adds up is no part of the plan's program; "
+                         "use torch.profiler, or a plan without sync.sharded")
+    if options.spawn:
+        return spawn(options, prepared, config)
+    if "RANK" not in os.environ:
+        ranks = len(prepared.plan.devices)
+        raise InputError(f"no launcher; use torchrun --nproc-per-node {ranks} -m isobar_torch …, or --spawn")
+
+    def report(text: str) -> None:
+        print(f"isobar_torch: {text}", file=sys.stderr, flush=True)
+
+    _end_process(_ended(options, prepared, config, report))
+    return 1  # not reached
