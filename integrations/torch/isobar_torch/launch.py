@@ -47,11 +47,18 @@ def _order(options: argparse.Namespace, plan: Plan) -> str | None:
     return text
 
 
-def _check_recomputation(plan: Plan, order: str | None) -> None:
-    splits = order is not None and any(kind in order for kind in "IW")
-    if plan.recompute and (splits or plan.schedule.name == "zero-bubble-v"):
-        raise InputError(f"{plan.file}: recompute: with backward passes in halves; torch recomputes whole ones only, plan with "
-                         "another schedule or --recompute none")
+def _check_halves(plan: Plan, order: str | None) -> None:
+    """Refuses what torch does wrongly, or not at all, where a backward pass is in halves.
+
+    Blocks that FSDP reshards after their forward pass get no gradients then, and torch reports nothing
+    (findings/torch_zero_bubble_loses_fsdp_gradients.sh). Checkpointed layers compute again once, for the first half.
+    """
+    if plan.schedule.name != "zero-bubble-v" and (order is None or not any(kind in order for kind in "IW")):
+        return
+    for key, has in (("recompute", plan.recompute), ("sync.sharded", plan.sharded)):
+        if has:
+            raise InputError(f"{plan.file}: {key}: with backward passes in halves; plan without it, or with gpipe, 1f1b or "
+                             "interleaved")
 
 
 def prepare(options: argparse.Namespace) -> tuple[training.Run, object]:
@@ -70,7 +77,7 @@ def prepare(options: argparse.Namespace) -> tuple[training.Run, object]:
         raise InputError(f"{plan.file}: stages: layers 0 to {plan.stages[-1].last_layer}; {workload.file} has {layers}")
     config = None if own else huggingface.check_model(options.model, workload)
     order = _order(options, plan) if reports() else None
-    _check_recomputation(plan, order)
+    _check_halves(plan, order)
     return training.Run(plan, workload, options.steps, options.seed, order), config
 
 
@@ -218,16 +225,18 @@ def spawn(options: argparse.Namespace, run: training.Run, config: object) -> int
             _end_process(_ended(options, run, config, report))
         ranks[child] = rank
     os.close(writer)
-    first: tuple[int, int] | None = None
+    failed: dict[int, int] = {}
+    killed: set[int] = set()
     deadline = float("inf")
     while ranks:
-        child, status = os.waitpid(-1, os.WNOHANG if first else 0)
+        child, status = os.waitpid(-1, os.WNOHANG if failed else 0)
         if child in ranks:
-            rank = ranks.pop(child)
-            code = os.waitstatus_to_exitcode(status)
-            if code != 0 and first is None:
-                first, deadline = (rank, code), time.monotonic() + GRACE_S
+            rank, code = ranks.pop(child), os.waitstatus_to_exitcode(status)
+            if code != 0 and child not in killed:
+                failed[rank] = code
+                deadline = min(deadline, time.monotonic() + GRACE_S)
         elif time.monotonic() > deadline:
+            killed |= ranks.keys()
             for each in ranks:
                 os.kill(each, signal.SIGKILL)
             deadline = float("inf")
@@ -235,9 +244,11 @@ def spawn(options: argparse.Namespace, run: training.Run, config: object) -> int
             time.sleep(0.02)
     with os.fdopen(reader, "rb") as pipe:
         texts = pipe.read().decode(errors="replace").split("\0")
-    if first is None:
+    if not failed:
         return 0
-    rank, code = first
+    # A rank that a signal ended comes first: the others fail because they have lost it.
+    rank = min(failed, key=lambda each: (failed[each] > 0, list(failed).index(each)))
+    code = failed[rank]
     if code < 0:
         print(f"isobar_torch: rank {rank} ({devices[rank]}): ended by {signal.Signals(-code).name}; so the others ended",
               file=sys.stderr)
