@@ -7,10 +7,10 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from typing import TextIO
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -37,9 +37,7 @@ def _order(options: argparse.Namespace, plan: Plan) -> str | None:
         return None
     else:
         place = f"{options.isobar} schedule show --csv"
-        with contextlib.ExitStack() as stack:
-            import tempfile
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
+        with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, os.path.basename(plan.file))
             write_atomically(path, json.dumps(one_pipeline(plan)))
             text = order_by_isobar(options.isobar, path)
@@ -66,6 +64,9 @@ def prepare(options: argparse.Namespace) -> tuple[training.Run, object]:
 
     Raises InputError for what is wrong or not executed.
     """
+    for option, path in (("--log", options.log), ("--trace", options.trace)):
+        if path is not None and not os.access(os.path.dirname(path) or ".", os.W_OK):
+            raise InputError(f"{option} {path}: its folder is not there or cannot be written; choose another")
     plan = read_plan(options.plan)
     own = options.model is None
     workload = read_workload(options.workload, plan.settings, plan.micro_batch, own)
@@ -127,22 +128,6 @@ def _meet(options: argparse.Namespace, run: training.Run) -> tuple[dist.Store, i
     return store, devices.index(mapping[rank]), json.loads(store.get("order"))
 
 
-@contextlib.contextmanager
-def _written_once(path: str | None, is_writer: bool) -> Iterator[TextIO | None]:
-    """A file under a temporary name, which gets its own at the end."""
-    if path is None or not is_writer:
-        yield None
-        return
-    fresh = f"{path}.new"
-    try:
-        file = open(fresh, "w", encoding="utf-8")  # noqa: SIM115, closed below
-    except OSError as error:
-        raise InputError(f"--log {path}: {error.strerror}; choose a file that can be written") from None
-    with file:
-        yield file
-    os.replace(fresh, path)
-
-
 def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> None:
     """Trains as one of the ranks that a launcher started."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -150,7 +135,7 @@ def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> 
     device = torch.device("cuda", local) if uses_gpu else torch.device("cpu")
     if uses_gpu:
         if local >= torch.cuda.device_count():
-            raise InputError(f"--device cuda: {torch.cuda.device_count()} GPUs; rank {local} of this machine has none")
+            raise RuntimeError(f"{torch.cuda.device_count()} GPUs; rank {local} of this machine has none, use --device cpu")
         torch.cuda.set_device(device)
     elif "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
@@ -162,7 +147,9 @@ def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> 
                                options.trace is not None)
     offset_s = timeline.clock_offset_s(rank, len(run.plan.devices)) if trainer.recorder else 0.0
     dist.barrier()
-    with _written_once(options.log, trainer.has_last and trainer.replica == 0) as log:
+    with contextlib.ExitStack() as stack:
+        writes = options.log is not None and trainer.has_last and trainer.replica == 0
+        log = stack.enter_context(open(options.log, "w", encoding="utf-8")) if writes else None
         training.train(trainer, log, _predicted_s(run.plan))
     if trainer.recorder is not None:
         events: list[list[timeline.Event]] = [[] for _ in run.plan.devices]

@@ -166,7 +166,7 @@ class Recorder:
     @contextlib.contextmanager
     def computing(self, opcode: str, stage: int, local: int | None = None) -> Iterator[None]:
         """A pass of a micro-batch of this pipeline, or an update."""
-        event = self._add(opcode, Lane(COMPUTE), stage, 0 if local is None else self._microbatch(local))
+        event = self._add(opcode, Lane(COMPUTE), stage, self._microbatch(local or 0))
         if opcode == "Forward":
             self._wait_for(event, "Recv", "activation", stage, local)
         elif opcode in ("Backward", "BackwardInput"):
