@@ -27,10 +27,26 @@ def need_peers():
         raise unittest.SkipTest(reason)
 
 
+def why_no_newer_torch():
+    """Why a test with the torch of tools/newer_torch.txt has to be skipped; None where it is there."""
+    folder = wheels_folder("newer_torch")
+    if not all(path.exists() for path in (folder / "torch/__init__.py", folder / "cuda")):
+        return "no newer torch in the cache; source tools/setup.sh && need_newer_torch"
+    return None
+
+
 def peers_environment():
     """This process's environment, in which Python finds the peers and they find neither a GPU nor the network."""
-    libtorch, peers = wheels_folder("libtorch"), wheels_folder("peers")
-    paths = {"PYTHONPATH": [libtorch, peers], "LD_LIBRARY_PATH": [peers / "cuda"]}
+    return _environment(wheels_folder("libtorch"), wheels_folder("peers") / "cuda")
+
+
+def newer_torch_environment():
+    """The same with the newer torch."""
+    return _environment(wheels_folder("newer_torch"), wheels_folder("newer_torch") / "cuda")
+
+
+def _environment(torch, cuda):
+    paths = {"PYTHONPATH": [torch, wheels_folder("peers")], "LD_LIBRARY_PATH": [cuda]}
     joined = {name: os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get(name)])])
               for name, folders in paths.items()}
     return {**os.environ, **joined, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "PYTHONDONTWRITEBYTECODE": "1",
