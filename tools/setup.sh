@@ -115,3 +115,9 @@ need_peers() {
   need_wheels peers "50 MB" ""
   [ -d "$wheels/cuda" ] || python3 tools/cuda_stand_ins.py "$torch" "$wheels/cuda"
 }
+
+# A newer torch for Python, on which .ci/full tests isobar-torch, too.
+need_newer_torch() {
+  need_wheels newer_torch "540 MB" torch/ torchgen/ functorch/ torch-2 nvidia/
+  [ -d "$wheels/cuda" ] || python3 tools/cuda_stand_ins.py "$wheels" "$wheels/cuda"
+}

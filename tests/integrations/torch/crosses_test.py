@@ -1,0 +1,83 @@
+"""What takes too long for every change: all schedules by models, widths and replicas, and ranks of torchrun."""
+
+import itertools
+import json
+import subprocess
+import sys
+import unittest
+
+from tests.integrations.torch.support import CONFIGS, GPT, LLAMA, IsobarTorchTest
+
+# Longer than any start of ranks takes.
+HANG_S = 300
+SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved(chunks=2)", "interleaved(chunks=2;group=3)", "zero-bubble-h1",
+             "zero-bubble-h2", "zero-bubble-v", "dualpipe-v", "v-half", "v-min", "greedy")
+
+
+class Crosses(IsobarTorchTest):
+    """Losses of plans of all kinds are those of one process."""
+
+    def test_all_schedules_widths_and_replicas(self):
+        for text, schedule, width, replicas in itertools.product((GPT, LLAMA), SCHEDULES, (1, 2, 3, 4), (1, 2)):
+            is_no_plan = (width == 1 and "chunks" in schedule) or (width == 4 and "chunks" in schedule and text == GPT)
+            # A greedy plan has orders of every device; this width has smaller groups than devices.
+            if width * replicas > 4 or is_no_plan or (replicas > 1 and schedule == "greedy") or (
+                    width == 4 and "group" in schedule):
+                continue
+            for local in (width + 1, 2 * width + 1):
+                with self.subTest(model=text.split()[1], schedule=schedule, width=width, replicas=replicas, local=local):
+                    self.check_losses(text, width * replicas, schedule, local * replicas, replicas=replicas)
+
+    def test_divided_parameters(self):
+        for text, schedule, width in itertools.product((GPT, LLAMA), ("gpipe", "1f1b", "interleaved(chunks=2)"), (1, 2)):
+            if width == 1 and "chunks" in schedule:
+                continue
+            with self.subTest(model=text.split()[1], schedule=schedule, width=width):
+                self.check_losses(text, 2 * width, schedule, 4 * width, replicas=2, sharded=True)
+
+    def test_all_models_of_transformers(self):
+        for kind, schedule in itertools.product(CONFIGS, ("gpipe", "interleaved(chunks=2)", "zero-bubble-v")):
+            with self.subTest(kind=kind, schedule=schedule):
+                self.check_transformers(kind, schedule)
+
+
+class Torchrun(IsobarTorchTest):
+    """Ranks that torchrun starts."""
+
+    def torchrun(self, ranks, *arguments):
+        """Runs ranks on this machine."""
+        return subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks),
+                               *arguments], capture_output=True, text=True, check=False, timeout=HANG_S)
+
+    def test_ranks_are_the_devices_of_their_names(self):
+        workload = self.write("model.yaml", GPT)
+        self.plan(workload, 2, "1f1b", 2)
+        expected = self.losses_alone(workload)
+        self.write("swapped.py", "import os, sys\nfrom isobar_torch.__main__ import main\n"
+                   "sys.exit(main([*sys.argv[1:], '--plan-device', f'device-{1 - int(os.environ[\"RANK\"])}']))\n")
+        done = self.torchrun(2, "swapped.py", "plan.json", "--workload", workload, "--steps", "3", "--log", "log.jsonl",
+                             "--trace", "measured.json")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        losses = [json.loads(line)["loss"] for line in (self.folder / "log.jsonl").read_text().splitlines()]
+        for each, other in zip(losses, expected, strict=True):
+            self.assertAlmostEqual(each, other, delta=1e-5)
+        self.isobar("trace", "stats", "measured.json")
+
+    def test_refuses_another_number_of_ranks(self):
+        workload = self.write("model.yaml", GPT)
+        self.plan(workload, 3, "1f1b", 2)
+        done = self.torchrun(2, "-m", "isobar_torch", "plan.json", "--workload", workload)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("isobar_torch: 2 ranks; plan.json has 3 devices (device-0, device-1, device-2), a rank each\n",
+                      done.stderr)
+
+    def test_refuses_a_device_of_two_ranks(self):
+        workload = self.write("model.yaml", GPT)
+        self.plan(workload, 2, "1f1b", 2)
+        done = self.torchrun(2, "-m", "isobar_torch", "plan.json", "--workload", workload, "--plan-device", "device-1")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual(done.stderr.count("isobar_torch: --plan-device device-1: of ranks 0 and 1; give each its own\n"), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
