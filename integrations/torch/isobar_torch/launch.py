@@ -53,7 +53,7 @@ def _check_halves(plan: Plan, order: str | None) -> None:
     """
     if plan.schedule.name != "zero-bubble-v" and (order is None or not any(kind in order for kind in "IW")):
         return
-    for key, has in (("recompute", plan.recompute), ("sync.sharded", plan.sharded)):
+    for key, has in (("recompute", plan.recompute), ("sync.sharded", plan.sharded == "parameters")):
         if has:
             raise InputError(f"{plan.file}: {key}: with backward passes in halves; plan without it, or with gpipe, 1f1b or "
                              "interleaved")
@@ -247,8 +247,8 @@ def spawn(options: argparse.Namespace, run: training.Run, config: object) -> int
 def run(options: argparse.Namespace) -> int:
     """Checks the input, then trains as a rank, or starts the ranks. Returns the exit code."""
     prepared, config = prepare(options)
-    if options.trace is not None and prepared.plan.sharded:
-        raise InputError("--trace: parameters are divided, and what FSDP gathers and adds up is no part of the plan's program; "
+    if options.trace is not None and prepared.plan.sharded != "none":
+        raise InputError(f"--trace: {prepared.plan.file} divides {prepared.plan.sharded}, by other collectives than its program; "
                          "use torch.profiler, or a plan without sync.sharded")
     if options.spawn:
         return spawn(options, prepared, config)

@@ -38,7 +38,7 @@ class Plan:
     stages: tuple[Stage, ...]
     microbatches: int
     schedule: Schedule
-    sharded: bool  # parameters, gradients and optimizer are divided among the replicas
+    sharded: str  # what the replicas divide: "none", "optimizer" (its state), or "parameters" (all)
     recompute: frozenset[int]  # layers that compute their activations again in the backward pass
     micro_batch: int | None  # samples of a micro-batch, where not those of the workload's file
     workload_hash: str | None
@@ -132,12 +132,12 @@ def _schedule(reader: Reader, schema: str) -> Schedule:
     return Schedule(schedule.text("name"), {key: value for key, value in schedule.value.items() if key != "name"})
 
 
-def _is_sharded(reader: Reader) -> bool:
+def _sharded(reader: Reader) -> str:
     if not reader.has("sync"):
-        return False
+        return "none"
     sync = reader.mapping("sync")
     sync.choice("algorithm", ("ring", "hierarchical", "tree", "direct", "server"), "ring")
-    sharded = sync.choice("sharded", ("none", "parameters"), "none") == "parameters"
+    sharded = sync.choice("sharded", ("none", "optimizer", "parameters"), "none")
     for key in ("gradient_dtype", "gather_dtype"):
         sync.choice(key, ("float32",), "float32")
     sync.finish(lambda key: f"torch runs no plans with {key} here; plan without it")
@@ -160,7 +160,7 @@ def read_plan(file: str) -> Plan:
     reader.choice("outcome", ("optimal", "feasible", "infeasible", "timed_out"))
     stages = _stages(reader, schema, microbatches)
     schedule = _schedule(reader, schema)
-    sharded = _is_sharded(reader)
+    sharded = _sharded(reader)
     _require_degree_one(reader, "context")
     _require_degree_one(reader, "experts")
     if reader.has("transfers"):

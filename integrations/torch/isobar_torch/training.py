@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from isobar_torch.models import StageModule, loss_of, tokens_of
 from isobar_torch.pipeline import Groups, Stage, make_schedule
@@ -32,15 +33,19 @@ class Run:
     order: str | None  # CSV, where torch has no class for the plan's schedule
 
 
-def make_optimizer(optimizer: Optimizer, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
-    """torch's optimizer of a workload."""
-    rate, decay = optimizer.learning_rate, optimizer.weight_decay
-    if optimizer.name == "sgd":
-        return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
+def make_optimizer(optimizer: Optimizer, parameters: list[torch.nn.Parameter],
+                   replicas: dist.ProcessGroup | None = None) -> torch.optim.Optimizer:
+    """torch's optimizer of a workload. With `replicas` each of them has a part of its state, and sends what it updates."""
+    kinds = {"sgd": torch.optim.SGD, "momentum": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    settings: dict[str, Any] = {"lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay}
     if optimizer.name == "momentum":
-        return torch.optim.SGD(parameters, lr=rate, momentum=optimizer.momentum, weight_decay=decay)
-    kind = torch.optim.Adam if optimizer.name == "adam" else torch.optim.AdamW
-    return kind(parameters, lr=rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.epsilon, weight_decay=decay)
+        settings["momentum"] = optimizer.momentum
+    if optimizer.name in ("adam", "adamw"):
+        settings |= {"betas": (optimizer.beta1, optimizer.beta2), "eps": optimizer.epsilon}
+    kind = kinds[optimizer.name]
+    if replicas is None:
+        return kind(parameters, **settings)
+    return ZeroRedundancyOptimizer(parameters, kind, process_group=replicas, **settings)
 
 
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
@@ -75,7 +80,7 @@ class Trainer:
             module = StageModule(make_layers(layers), [names[i] for i in layers if i in plan.recompute],
                                  run.workload.dtype, device).to(device)
             replicas = groups.replicas(number)
-            if plan.sharded and replicas is not None:
+            if plan.sharded == "parameters" and replicas is not None:
                 mesh = DeviceMesh.from_group(replicas, device.type)
                 for layer in module.layers.values():
                     fully_shard(layer, mesh=mesh)
@@ -84,7 +89,8 @@ class Trainer:
             self.stages.append(Stage(module, number, len(plan.stages), device, groups.pipeline(self.replica), replicas,
                                      self.recorder))
         self.parameters = [each for stage in self.stages for each in stage.submod.parameters()]
-        self.optimizers = [make_optimizer(run.workload.optimizer, list(stage.submod.parameters())) for stage in self.stages]
+        self.optimizers = [make_optimizer(run.workload.optimizer, list(stage.submod.parameters()),
+                                          stage.replicas if plan.sharded == "optimizer" else None) for stage in self.stages]
         self.schedule = make_schedule(plan, self.stages, run.order, self._loss)
         self.has_first, self.has_last = numbers[0] == 0, numbers[-1] == len(plan.stages) - 1
         self.last_replicas = groups.replicas(len(plan.stages) - 1)
@@ -100,7 +106,7 @@ class Trainer:
         if limit is None:
             return
         # Replicas have the same gradients; shards have parts of them.
-        copies = 1 if self.run.plan.sharded else self.run.plan.replicas
+        copies = 1 if self.run.plan.sharded == "parameters" else self.run.plan.replicas
         facts = torch.stack((square_sum(self.parameters) / copies, torch.zeros((), dtype=torch.float64)))
         facts = facts.to(self.device)
 

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import os
 import subprocess
 import sys
 import unittest
 
-from tests.integrations.torch.support import CONFIGS, GPT, LLAMA, IsobarTorchTest
+from tests.docs.pages import ROOT, blocks_of
+from tests.integrations.torch.support import CONFIGS, GPT, ISOBAR, LLAMA, IsobarTorchTest
 
 # Longer than any start of ranks takes.
 HANG_S = 300
@@ -28,12 +30,13 @@ class Crosses(IsobarTorchTest):
                 with self.subTest(model=text.split()[1], schedule=schedule, width=width, replicas=replicas, local=local):
                     self.check_losses(text, width * replicas, schedule, local * replicas, replicas=replicas)
 
-    def test_divided_parameters(self):
-        for text, schedule, width in itertools.product((GPT, LLAMA), ("gpipe", "1f1b", "interleaved(chunks=2)"), (1, 2)):
+    def test_replicas_that_divide_optimizer_or_parameters(self):
+        for text, schedule, width, sharded in itertools.product((GPT, LLAMA), ("gpipe", "1f1b", "interleaved(chunks=2)"), (1, 2),
+                                                                ("optimizer", "parameters")):
             if width == 1 and "chunks" in schedule:
                 continue
-            with self.subTest(model=text.split()[1], schedule=schedule, width=width):
-                self.check_losses(text, 2 * width, schedule, 4 * width, replicas=2, sharded=True)
+            with self.subTest(model=text.split()[1], schedule=schedule, width=width, sharded=sharded):
+                self.check_losses(text, 2 * width, schedule, 4 * width, replicas=2, sharded=sharded)
 
     def test_all_models_of_transformers(self):
         for kind, schedule in itertools.product(CONFIGS, ("gpipe", "interleaved(chunks=2)", "zero-bubble-v")):
@@ -77,6 +80,27 @@ class Torchrun(IsobarTorchTest):
         done = self.torchrun(2, "-m", "isobar_torch", "plan.json", "--workload", workload, "--plan-device", "device-1")
         self.assertNotEqual(done.returncode, 0)
         self.assertEqual(done.stderr.count("isobar_torch: --plan-device device-1: of ranks 0 and 1; give each its own\n"), 1)
+
+
+class Page(IsobarTorchTest):
+    """docs/frameworks.md"""
+
+    def test_commands_of_the_page_run(self):
+        commands = self.folder / "bin"
+        commands.mkdir()
+        (commands / "isobar").symlink_to(ISOBAR)
+        (commands / "python3").symlink_to(sys.executable)
+        (commands / "torchrun").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m torch.distributed.run "$@"\n')
+        (commands / "torchrun").chmod(0o755)
+        (self.folder / "examples").symlink_to(ROOT / "examples")
+        blocks = [each for each in blocks_of((ROOT / "docs/frameworks.md").read_text()) if each.language == "sh"]
+        self.assertEqual({each.run_by for each in blocks}, {"tests/integrations/torch/crosses_test.py"})
+        self.assertEqual(len(blocks), 3)
+        environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
+        for each in blocks:
+            done = subprocess.run(["bash", "-euc", each.text], env=environment, capture_output=True, text=True, check=False,
+                                  timeout=HANG_S)
+            self.assertEqual(done.returncode, 0, f"line {each.line}: {done.stdout}{done.stderr}")
 
 
 if __name__ == "__main__":

@@ -42,8 +42,11 @@ class Losses(IsobarTorchTest):
     def test_replicas(self):
         self.check_losses(GPT, 4, "1f1b", 4, cuts=[3], replicas=2)
 
+    def test_replicas_that_divide_the_optimizer(self):
+        self.check_losses(GPT, 2, "1f1b", 4, replicas=2, sharded="optimizer")
+
     def test_replicas_of_interleaved_stages_with_divided_parameters(self):
-        self.check_losses(LLAMA, 4, "interleaved(chunks=2)", 4, replicas=2, sharded=True)
+        self.check_losses(LLAMA, 4, "interleaved(chunks=2)", 4, replicas=2, sharded="parameters")
 
     def test_halves_of_blocks_as_layers(self):
         self.check_losses(GPT + "unit: operator\n", 2, "1f1b", 2, cuts=[2])
@@ -106,6 +109,9 @@ class Timelines(IsobarTorchTest):
         """The tracks of each rank."""
         return {(each["pid"], each["args"]["name"]) for each in events if each["ph"] == "M" and each["name"] == what}
 
+    def test_replicas_that_divide_the_optimizer(self):
+        self.check_losses(GPT, 2, "1f1b", 4, replicas=2, sharded="optimizer")
+
     def test_replicas_of_interleaved_stages(self):
         (predicted, measured), read = self.check(GPT, 4, "interleaved(chunks=2)", 4, replicas=2)
         self.assertEqual(self.names(read[0], "thread_name"), self.names(read[1], "thread_name"))
@@ -137,10 +143,10 @@ class Timelines(IsobarTorchTest):
 
     def test_refuses_a_timeline_of_divided_parameters(self):
         workload = self.write("model.yaml", GPT)
-        self.plan(workload, 4, "1f1b", 4, replicas=2, sharded=True)
+        self.plan(workload, 4, "1f1b", 4, replicas=2, sharded="parameters")
         code, errors = self.run_here("plan.json", "--workload", workload, "--spawn", "--trace", "measured.json")
         self.assertEqual((code, errors.count("\n")), (2, 1))
-        self.assertIn("--trace: parameters are divided", errors)
+        self.assertIn("--trace: plan.json divides parameters, by other collectives than its program; ", errors)
 
 
 class Ranks(IsobarTorchTest):

@@ -89,8 +89,8 @@ class Plans(IsobarTorchTest):
         for key, value in (("bucket_bytes", 100), ("each_microbatch", True), ("codec", "int8")):
             self.assertIn(f"sync.{key}: torch runs no plans with {key} here; plan without it",
                           self.changed(lambda plan, key=key, value=value: plan.update(sync={key: value})))
-        self.assertIn("sync.sharded: optimizer; use none or parameters",
-                      self.changed(lambda plan: plan.update(sync={"sharded": "optimizer"})))
+        self.assertIn("sync.sharded: gradients; use none or optimizer or parameters",
+                      self.changed(lambda plan: plan.update(sync={"sharded": "gradients"})))
         self.assertIn("sync.gradient_dtype: bf16; use float32",
                       self.changed(lambda plan: plan.update(sync={"gradient_dtype": "bf16"})))
         self.assertIn("transfers.sliced: torch sends whole tensors; plan without sliced",

@@ -80,7 +80,7 @@ class IsobarTorchTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, f"{arguments}: {done.stderr}")
         return done.stdout
 
-    def plan(self, workload, devices, schedule, microbatches, cuts=(), replicas=1, sharded=False, settings=()):
+    def plan(self, workload, devices, schedule, microbatches, cuts=(), replicas=1, sharded=None, settings=()):
         """Writes plan.json for `devices` in a star. `cuts`: first layers of the stages but the first, in place of even ones."""
         self.isobar("platform", "generate", "star", "--devices", devices, "-o", "star.xml")
         allocator = ["even"] if replicas == 1 else ["grid", "--replicas", replicas, "--pipeline", devices // replicas]
@@ -94,7 +94,7 @@ class IsobarTorchTest(unittest.TestCase):
             for stage, first, end in zip(plan["stages"], bounds[:-1], bounds[1:], strict=True):
                 stage.update(first_layer=first, last_layer=end - 1)
         if sharded:
-            plan["sync"]["sharded"] = "parameters"
+            plan["sync"]["sharded"] = sharded
         self.write("plan.json", json.dumps(plan))
         return plan
 
