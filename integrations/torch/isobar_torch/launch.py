@@ -176,7 +176,7 @@ def _ended(options: argparse.Namespace, run: training.Run, config: object, repor
         text = str(fault).strip().splitlines()
         report(f"{place}: {text[0] if text else type(fault).__name__}")
         return 3
-    except Exception:  # noqa: BLE001, a bug of ours or of a model
+    except Exception:  # a bug of ours or of a model
         report(f"{place}: {traceback.format_exc()}")
         return 1
 

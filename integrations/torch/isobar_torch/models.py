@@ -126,6 +126,7 @@ def make_layer(sizes: Decoder, unit: str, layer: int, seed: int) -> nn.Module:
     """Layer `layer` of a workload with its parameters. Both units draw the same ones."""
     parts = 1 if unit == "block" else 2
     last = sizes.layers * parts + 1
+    make: list[type[nn.Module]]
     if layer in (0, last):
         place, make = (0, [Embedding]) if layer == 0 else (sizes.layers + 1, [Head])
     else:

@@ -84,12 +84,12 @@ class WatchedWork:
         """Waits, and notes when that ended."""
         try:
             self.work.wait()
-        except Exception as fault:  # noqa: BLE001, raised again where the result is needed
+        except Exception as fault:  # raised again where the result is needed
             self.fault = fault
         self.event.end = clock.now()
         self.done.set()
 
-    def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002, as torch's Work
+    def wait(self, timeout: Any = None) -> bool:  # as torch's Work
         """As torch's Work."""
         self.done.wait()
         if self.fault is not None:

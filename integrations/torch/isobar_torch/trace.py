@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves
 
 # It warns that it cannot count what Triton computes, which no module does on the meta device.
 logging.getLogger("torch.utils.flop_counter").setLevel(logging.ERROR)
-from torch.utils.flop_counter import flop_registry, sdpa_flop_count  # noqa: E402
+from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
 from isobar_torch.__main__ import Options
 from isobar_torch.document import InputError, shown, write_atomically
@@ -76,9 +76,10 @@ class _Attention(torch.autograd.Function):
                 value: torch.Tensor) -> torch.Tensor:
         recording.read([query, key, value])
         # Kernels write the heads of a token next to each other, so that joining them is no copy.
-        *others, heads_of_token, tokens, _ = (1, *query.shape)
-        output = query.new_empty(*others, tokens, heads_of_token, value.shape[-1]).transpose(-3, -2)
-        output = output.view(*query.shape[:-1], value.shape[-1])
+        shape = [1, *query.shape]
+        width = value.shape[-1]
+        output = query.new_empty([*shape[:-3], shape[-2], shape[-3], width]).transpose(-3, -2)
+        output = output.view(*shape[1:-1], width)
         sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
         ctx.save_for_backward(query, key, value, output, sums)
         ctx.recording = recording
@@ -396,7 +397,7 @@ def build_module(source: str) -> nn.Module:
     try:
         with torch.device("meta"):
             module = build()
-    except Exception as fault:  # noqa: BLE001, whatever the user's function raises
+    except Exception as fault:  # whatever the user's function raises
         raise InputError(f"{shown(source)}: {type(fault).__name__}: {_first_line(fault)}") from None
     if not isinstance(module, nn.Module):
         raise InputError(f"{shown(source)}: gives a {type(module).__name__}; return a torch.nn.Module")
@@ -427,7 +428,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             layers = trace_module(module, inputs)
         except InputError as fault:
             raise InputError(f"{options.source}: {fault}") from None
-        except Exception as fault:  # noqa: BLE001, whatever the user's module raises
+        except Exception as fault:  # whatever the user's module raises
             raise InputError(f"{options.source}: forward on the meta device, where no values are: {type(fault).__name__}: "
                              f"{_first_line(fault)}") from None
         text = workload_text(options.source, layers, inputs, WORKLOAD_DTYPES[dtype], options.optimizer)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import yaml
 
@@ -98,7 +99,7 @@ def _decoder(reader: Reader, model: str, layers: int, hidden: int, vocabulary: i
             reader.fail(f"{heads} does not divide hidden, {hidden}", "heads")
         head_dim = hidden // heads
     if model == "gpt":
-        shape = {"positions": reader.count("positions", sequence, 2**24, sequence), "norm": "layer",
+        shape: dict[str, Any] = {"positions": reader.count("positions", sequence, 2**24, sequence), "norm": "layer",
                  "norm_epsilon": 1e-5, "activation": "gelu_tanh", "gated": False,
                  "biases": frozenset(("qkv", "output", "mlp")), "qk_norm": False, "rope_theta": 0.0,
                  "intermediate": reader.count("intermediate", 1, 2**22, 4 * hidden)}
@@ -127,7 +128,7 @@ def _decoder(reader: Reader, model: str, layers: int, hidden: int, vocabulary: i
     if attention == "recomputed":
         reader.fail("recomputed; use unfused, and recompute whole layers in the plan", "attention")
     return Decoder(layers=layers, hidden=hidden, vocabulary=vocabulary, heads=heads, kv_heads=kv_heads,
-                   head_dim=head_dim, fused=attention != "unfused", dropout=dropout, **shape)  # type: ignore[arg-type]
+                   head_dim=head_dim, fused=attention != "unfused", dropout=dropout, **shape)
 
 
 def _optimizer(reader: Reader) -> Optimizer:
@@ -157,7 +158,7 @@ def read_workload(file: str, settings: Mapping[str, str], micro_batch: int | Non
     for key in sorted(settings):
         content += b"\0" + f"{key}={settings[key]}".encode()
         try:
-            reader.value[key] = yaml.load(settings[key], Loader=yaml.BaseLoader)  # noqa: S506, builds texts only
+            reader.value[key] = yaml.load(settings[key], Loader=yaml.BaseLoader)  # builds texts only
         except yaml.YAMLError:
             raise InputError(f"{file}: {key}={shown(settings[key])}: not a value of YAML") from None
     model = reader.choice("model", MODELS)
