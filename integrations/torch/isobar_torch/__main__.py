@@ -47,7 +47,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns the exit code: 0 done, 1 a bug, 2 wrong input, 3 a rank or the machine failed."""
+    """Runs the command. Returns the exit code: 0 done, 1 a bug, 2 wrong input, 3 a rank or the machine failed, 130 interrupted."""
     options = options_of(sys.argv[1:] if arguments is None else arguments)
     # torch takes seconds to import; --help and wrong options need none of it.
     from isobar_torch import launch

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -202,16 +203,56 @@ def spawn(options: argparse.Namespace, run: training.Run, config: object) -> int
     sys.stderr.flush()
     ranks: dict[int, int] = {}
     reader, writer = os.pipe()
+    handler = signal.signal(signal.SIGTERM, signal.default_int_handler)
     for rank in range(len(devices)):
         child = os.fork()
         if child == 0:
             os.close(reader)
+            _end_with_parent()
             os.environ.update(ports, RANK=str(rank), LOCAL_RANK=str(rank))
             def report(text: str) -> None:
                 os.write(writer, (text + "\0").encode()[:4096])
             _end_process(_ended(options, run, config, report))
         ranks[child] = rank
     os.close(writer)
+    try:
+        failed = _wait_for_all(ranks)
+    except KeyboardInterrupt:
+        for each in ranks:
+            os.kill(each, signal.SIGKILL)
+            os.waitpid(each, 0)
+        print("isobar_torch: interrupted; all ranks ended", file=sys.stderr)
+        return 130
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    with os.fdopen(reader, "rb") as pipe:
+        texts = pipe.read().decode(errors="replace").split("\0")
+    if not failed:
+        return 0
+    # A rank that a signal ended comes first: the others fail because they have lost it.
+    rank = min(failed, key=lambda each: (failed[each] > 0, list(failed).index(each)))
+    code = failed[rank]
+    if code < 0:
+        print(f"isobar_torch: rank {rank} ({devices[rank]}): ended by {signal.Signals(-code).name}; so the others ended",
+              file=sys.stderr)
+        return 3
+    print(f"isobar_torch: {texts[0] or f'rank {rank}: ended with {code}'}", file=sys.stderr)
+    return code
+
+
+def _end_with_parent() -> None:
+    """A rank gets no interrupt of its own, and is killed when the process that spawned it is gone (Linux)."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+
+
+def _wait_for_all(ranks: dict[int, int]) -> dict[int, int]:
+    """Waits for the processes, rank by process, and empties `ranks`. Returns the exit codes of those that failed.
+
+    Those that have not ended GRACE_S after the first failure are killed.
+    """
     failed: dict[int, int] = {}
     killed: set[int] = set()
     deadline = float("inf")
@@ -229,19 +270,7 @@ def spawn(options: argparse.Namespace, run: training.Run, config: object) -> int
             deadline = float("inf")
         else:
             time.sleep(0.02)
-    with os.fdopen(reader, "rb") as pipe:
-        texts = pipe.read().decode(errors="replace").split("\0")
-    if not failed:
-        return 0
-    # A rank that a signal ended comes first: the others fail because they have lost it.
-    rank = min(failed, key=lambda each: (failed[each] > 0, list(failed).index(each)))
-    code = failed[rank]
-    if code < 0:
-        print(f"isobar_torch: rank {rank} ({devices[rank]}): ended by {signal.Signals(-code).name}; so the others ended",
-              file=sys.stderr)
-        return 3
-    print(f"isobar_torch: {texts[0] or f'rank {rank}: ended with {code}'}", file=sys.stderr)
-    return code
+    return failed
 
 
 def run(options: argparse.Namespace) -> int:

@@ -107,8 +107,9 @@ class Trainer:
             return
         # Replicas have the same gradients; shards have parts of them.
         copies = 1 if self.run.plan.sharded == "parameters" else self.run.plan.replicas
-        facts = torch.stack((square_sum(self.parameters) / copies, torch.zeros((), dtype=torch.float64)))
-        facts = facts.to(self.device)
+        # Two numbers, as in the plan's program; the second one is there for loss scaling.
+        facts = torch.zeros(2, dtype=torch.float64, device=self.device)
+        facts[0] = square_sum(self.parameters) / copies
 
         def start() -> Any:
             return dist.all_reduce(facts, async_op=True)

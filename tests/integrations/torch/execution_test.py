@@ -152,7 +152,8 @@ class Timelines(IsobarTorchTest):
 class Ranks(IsobarTorchTest):
     """How ranks meet, and how they end."""
 
-    def test_a_killed_rank_ends_the_others_with_one_line(self):
+    def start(self):
+        """Starts a long run of three ranks in a process of its own. Returns its number and theirs, once they train."""
         workload = self.write("model.yaml", GPT)
         self.plan(workload, 3, "1f1b", 4)
         child = os.fork()
@@ -171,12 +172,33 @@ class Ranks(IsobarTorchTest):
             time.sleep(0.05)
         ranks = [int(each) for each in pathlib.Path(f"/proc/{child}/task/{child}/children").read_text().split()]
         self.assertEqual(len(ranks), 3)
-        os.kill(ranks[1], signal.SIGKILL)
+        return child, ranks
+
+    def assert_ends(self, child, ranks, code, line):
+        """The run ends with this exit code and line, and no rank is left."""
         _, status = os.waitpid(child, 0)
-        self.assertEqual(os.waitstatus_to_exitcode(status), 3)
-        self.assertEqual((self.folder / "errors").read_text(),
-                         "isobar_torch: rank 1 (device-1): ended by SIGKILL; so the others ended\n")
+        self.assertEqual(os.waitstatus_to_exitcode(status), code)
+        self.assertEqual((self.folder / "errors").read_text(), line)
         self.assertEqual([each for each in ranks if pathlib.Path(f"/proc/{each}").exists()], [])
+
+    def test_a_killed_rank_ends_the_others_with_one_line(self):
+        child, ranks = self.start()
+        os.kill(ranks[1], signal.SIGKILL)
+        self.assert_ends(child, ranks, 3, "isobar_torch: rank 1 (device-1): ended by SIGKILL; so the others ended\n")
+
+    def test_an_interrupt_ends_all_ranks(self):
+        child, ranks = self.start()
+        os.kill(child, signal.SIGTERM)
+        self.assert_ends(child, ranks, 130, "isobar_torch: interrupted; all ranks ended\n")
+
+    def test_ranks_end_when_the_process_that_spawned_them_is_killed(self):
+        child, ranks = self.start()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        deadline = time.monotonic() + HANG_S
+        while any(pathlib.Path(f"/proc/{each}").exists() for each in ranks):
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.05)
 
     def test_refuses_to_start_without_a_launcher(self):
         workload = self.write("model.yaml", GPT)
