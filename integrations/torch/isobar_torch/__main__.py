@@ -41,7 +41,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--plan-device", metavar="NAME", help="the plan's device that this rank is (default: rank i is the "
                         "plan's device i, in the order of their first stages; ranks without a name share the others)")
     parser.add_argument("--spawn", action="store_true", help="start all ranks on this machine, without torchrun")
-    parser.add_argument("--log", metavar="FILE", help="file for a line of JSON for each step")
+    parser.add_argument("--log-file", metavar="FILE", help="file for a line of JSON for each step")
     parser.add_argument("--trace", metavar="FILE", help="file for the measured timeline, which isobar trace reads")
     return parser.parse_args(arguments)
 
@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return launch.run(options)
     except InputError as fault:
-        if launch.reports():
-            print(f"isobar_torch: {fault}", file=sys.stderr)
+        launch.await_first_rank()
+        print(f"isobar_torch: {fault}", file=sys.stderr)
         return 2
 
 

@@ -24,11 +24,22 @@ from isobar_torch.workload import Workload, read_workload
 
 # How long ranks may take to end after one has failed, before they are killed.
 GRACE_S = 10.0
+# How long other ranks wait for rank 0 to report what all of them find.
+FIRST_RANK_S = 3.0
 
 
-def reports() -> bool:
-    """Whether this process reports faults that all ranks find alike."""
+def is_first() -> bool:
+    """Whether this process is rank 0, or starts all ranks."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def await_first_rank() -> None:
+    """Waits before a fault is reported that rank 0 probably finds too, since its launcher ends the others then.
+
+    So one line appears, and on machines of other launchers one more.
+    """
+    if not is_first():
+        time.sleep(FIRST_RANK_S)
 
 
 def _order(options: argparse.Namespace, plan: Plan) -> str | None:
@@ -65,7 +76,7 @@ def prepare(options: argparse.Namespace) -> tuple[training.Run, object]:
 
     Raises InputError for what is wrong or not executed.
     """
-    for option, path in (("--log", options.log), ("--trace", options.trace)):
+    for option, path in (("--log-file", options.log_file), ("--trace", options.trace)):
         if path is not None and not os.access(os.path.dirname(path) or ".", os.W_OK):
             raise InputError(f"{option} {path}: its folder is not there or cannot be written; choose another")
     plan = read_plan(options.plan)
@@ -78,7 +89,7 @@ def prepare(options: argparse.Namespace) -> tuple[training.Run, object]:
     if plan.stages[-1].last_layer != layers - 1:
         raise InputError(f"{plan.file}: stages: layers 0 to {plan.stages[-1].last_layer}; {workload.file} has {layers}")
     config = None if own else huggingface.check_model(options.model, workload)
-    order = _order(options, plan) if reports() else None
+    order = _order(options, plan) if is_first() else None
     _check_halves(plan, order)
     return training.Run(plan, workload, options.steps, options.seed, order), config
 
@@ -149,8 +160,8 @@ def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> 
     offset_s = timeline.clock_offset_s(rank, len(run.plan.devices)) if trainer.recorder else 0.0
     dist.barrier()
     with contextlib.ExitStack() as stack:
-        writes = options.log is not None and trainer.has_last and trainer.replica == 0
-        log = stack.enter_context(open(options.log, "w", encoding="utf-8")) if writes else None
+        writes = options.log_file is not None and trainer.has_last and trainer.replica == 0
+        log = stack.enter_context(open(options.log_file, "w", encoding="utf-8")) if writes else None
         training.train(trainer, log, _predicted_s(run.plan))
     if trainer.recorder is not None:
         events: list[list[timeline.Event]] = [[] for _ in run.plan.devices]
@@ -168,8 +179,8 @@ def _ended(options: argparse.Namespace, run: training.Run, config: object, repor
         run_rank(options, run, config)
         return 0
     except InputError as fault:
-        if reports():
-            report(str(fault))
+        await_first_rank()
+        report(str(fault))
         return 2
     except (RuntimeError, OSError) as fault:
         while isinstance(fault.__cause__, RuntimeError):

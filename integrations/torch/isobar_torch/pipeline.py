@@ -198,8 +198,9 @@ def make_schedule(plan: Plan, stages: list[Stage], order: str | None, loss: Call
     if order is None:
         kind = torch_schedule(plan)
         assert kind is not None
-        is_single = issubclass(kind, schedules.PipelineScheduleSingle)
-        return kind(stages[0] if is_single else stages, microbatches, loss_fn=loss)
+        if issubclass(kind, schedules.PipelineScheduleSingle):
+            return kind(stages[0], microbatches, loss_fn=loss)
+        return kind(stages, microbatches, loss_fn=loss)
     schedule = schedules._PipelineScheduleRuntime(stages, microbatches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "order.csv")

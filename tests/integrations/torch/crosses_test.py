@@ -58,7 +58,7 @@ class Torchrun(IsobarTorchTest):
         expected = self.losses_alone(workload)
         self.write("swapped.py", "import os, sys\nfrom isobar_torch.__main__ import main\n"
                    "sys.exit(main([*sys.argv[1:], '--plan-device', f'device-{1 - int(os.environ[\"RANK\"])}']))\n")
-        done = self.torchrun(2, "swapped.py", "plan.json", "--workload", workload, "--steps", "3", "--log", "log.jsonl",
+        done = self.torchrun(2, "swapped.py", "plan.json", "--workload", workload, "--steps", "3", "--log-file", "log.jsonl",
                              "--trace", "measured.json")
         self.assertEqual(done.returncode, 0, done.stderr)
         losses = [json.loads(line)["loss"] for line in (self.folder / "log.jsonl").read_text().splitlines()]
@@ -79,7 +79,8 @@ class Torchrun(IsobarTorchTest):
         self.plan(workload, 2, "1f1b", 2)
         done = self.torchrun(2, "-m", "isobar_torch", "plan.json", "--workload", workload, "--plan-device", "device-1")
         self.assertNotEqual(done.returncode, 0)
-        self.assertEqual(done.stderr.count("isobar_torch: --plan-device device-1: of ranks 0 and 1; give each its own\n"), 1)
+        self.assertEqual(done.stderr.count("isobar_torch: --plan-device device-1: of ranks 0 and 1; give each its own\n"), 1,
+                         done.stderr)
 
 
 class Page(IsobarTorchTest):

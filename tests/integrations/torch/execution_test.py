@@ -163,7 +163,7 @@ class Ranks(IsobarTorchTest):
                 os.dup2(output.fileno(), 1)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             from isobar_torch.__main__ import main
-            code = main(["plan.json", "--workload", workload, "--steps", "1000000", "--spawn", "--log", "log.jsonl"])
+            code = main(["plan.json", "--workload", workload, "--steps", "1000000", "--spawn", "--log-file", "log.jsonl"])
             sys.stderr.flush()
             os._exit(code)
         log, deadline = self.folder / "log.jsonl", time.monotonic() + HANG_S

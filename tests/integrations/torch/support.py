@@ -108,7 +108,7 @@ class IsobarTorchTest(unittest.TestCase):
     def losses(self, workload, *options):
         """The losses of three steps of plan.json on ranks of this machine."""
         arguments = ["plan.json", "--workload", workload, "--isobar", ISOBAR, "--device", "cpu", "--steps", 3, "--spawn",
-                     "--log", "log.jsonl", *options]
+                     "--log-file", "log.jsonl", *options]
         code, errors = self.run_here(*arguments)
         self.assertEqual((code, errors), (0, ""))
         return [json.loads(line)["loss"] for line in (self.folder / "log.jsonl").read_text().splitlines()]
