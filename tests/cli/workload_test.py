@@ -73,7 +73,7 @@ class Workload(CommandTest):
         lines = self.run_isobar("workload", "import", "--list").stdout.splitlines()
         self.assertEqual(lines[0].split(), ["model_type", "workload"])
         models = dict(line.split(None, 1) for line in lines[1:])
-        self.assertEqual(len(models), 36)
+        self.assertEqual(len(models), 37)
         self.assertEqual(list(models), sorted(models))
         self.assertEqual(models["llama"], "llama or decoder")
         self.assertEqual(models["deepseek_v3"], "decoder")
