@@ -122,11 +122,15 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
         stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
-  // The best bound: the allocator's own, or a quick one for any plan.
+  // The best bound: the allocator's own, or a quick one for any plan. These count copies of a matrix in memory, which
+  // certificates know nothing of.
   Bound bound = objective_bound(cost, plan.goal);
-  if (placement.objective_bound) {
+  const auto& layers = cost.workload().layers;
+  const bool has_ties =
+      std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.tied_to.has_value(); });
+  if (!has_ties && placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
-  } else if (gets_certified_bound(chain_cost)) {
+  } else if (!has_ties && gets_certified_bound(chain_cost)) {
     Bound certified = plan.goal.objective == Objective::Step
                           ? quick_step_bound(chain_cost, plan.goal, placement.stages)
                           : bound_without_transfers(chain_cost, plan.goal, placement.stages);
@@ -671,9 +675,12 @@ Plan priced_for(const Plan& plan, const Workload& workload, const Cluster& clust
 void adopt_bound(Plan& plan, const Plan& other)
 {
   if (!plan.objective || !other.objective_bound || *other.objective_bound <= *plan.objective_bound) return;
-  if (has_shared_stages(plan) && !has_shared_stages(other)) return;            // a bound of chains
-  if (plan.routing != other.routing || plan.experts != other.experts) return;  // a bound of other work
-  if (uses_machines(plan) != uses_machines(other)) return;                     // a bound of plans without machines
+  if (has_shared_stages(plan) && !has_shared_stages(other)) return;  // a bound of chains
+  if (!is_chain(plan) && is_chain(other)) return;                    // likewise
+  if (plan.routing != other.routing || plan.experts != other.experts || plan.context != other.context) {
+    return;  // a bound of other work
+  }
+  if (uses_machines(plan) != uses_machines(other)) return;  // a bound of plans without machines
   if (plan.goal.objective == Objective::DtFm && !have_same_stages(plan, other)) return;
   if (other.certificate.kind == CertificateKind::Load) {
     if (other.goal.schedule.name != plan.goal.schedule.name) return;

@@ -26,8 +26,8 @@ Workload in_parts(const Inputs& inputs, Workload workload, const ContextParallel
 Workload with_divided_experts(const Inputs& inputs, Workload workload, const ExpertParallelism& experts,
                               std::size_t shards, const std::string& where);
 
-/// The workload with the micro-batch, the routing, the recomputation, the context and the divided experts of a plan. `place` precedes its
-/// keys in messages, such as "plan.json: ". @throws InputError as at_micro_batch does.
+/// The workload with the micro-batch, the routing, the recomputation, the context and the divided experts of a plan.
+/// `place` precedes its keys in messages, such as "plan.json: ". @throws InputError as at_micro_batch does.
 Workload as_planned(const Inputs& inputs, const Plan& plan, const std::string& place = "");
 
 /// Says that a plan drops other tokens than the workload, if it does.

@@ -250,6 +250,13 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
   refuse(plan.sync.summed != DType::Float32, "sync.gradient_dtype", "gradients travel in float32");
   refuse(plan.sync.gathered != DType::Float32, "sync.gather_dtype", "parameters travel in float32");
   refuse(plan.sync.each_microbatch, "sync.each_microbatch: true", "replicas add up their gradients once a step");
+  const auto is_tied = [](const Layer& layer) { return layer.tied_to.has_value(); };
+  if (plan.sync.sharded == Sharding::Parameters && plan.stages.size() > 1 &&
+      std::any_of(workload.layers.begin(), workload.layers.end(), is_tied)) {
+    lines.push_back(options.plan +
+                    ": sync.sharded: parameters, and several stages use a matrix, which isobar run does not gather for "
+                    "each; use sync.sharded gradients or optimizer");
+  }
   if (const auto fault = lines.empty() ? fault_of_tied_parts(plan, workload) : std::nullopt) {
     lines.push_back(fmt::format("{}: {}", options.plan, *fault));
   }

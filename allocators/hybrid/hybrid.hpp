@@ -28,8 +28,8 @@ namespace isobar::allocators {
 /// If several candidates are asked for, to be simulated, they are the starts, with a chain of a short search by
 /// `exact`, and in equal parts the best with shared links and the best without contention.
 ///
-/// Of a workload whose sequences or experts are divided, each layer is a part of its stage, and it proposes grids, with equal and
-/// with balanced cuts (propose_balanced_grids): the shapes above know no groups of replicas.
+/// Of a workload whose sequences or experts are divided, each layer is a part of its stage, and it proposes grids, with
+/// equal and with balanced cuts (propose_balanced_grids): the shapes above know no groups of replicas.
 ///
 /// A budget counts moves of the annealing, plans that are improved and sets that are tried; the starts have limits of
 /// their own. Never predicted to be slower than the starts. Deterministic for a seed without a time limit. Under

@@ -287,6 +287,9 @@ ExitCode plan(const PlanOptions& options)
   const auto recomputed =
       limits.chooses_recomputation ? RecomputedLayers() : options.goal.recompute_for(options.allocator);
   Inputs inputs = load(options.inputs, recomputed, {options.without});
+  if (limits.grid.any_context) {  // refuses sequences that no number of devices can divide
+    in_parts(inputs, inputs.workload, {2, ContextExchange::Ring}, options.goal.grid.tensor.value_or(1), "--context");
+  }
   inputs.workload = in_parts(inputs, inputs.workload, options.goal.context_parallelism(),
                              options.goal.grid.tensor.value_or(1), "--context");
   inputs.workload = with_divided_experts(inputs, inputs.workload, options.goal.expert_parallelism(),

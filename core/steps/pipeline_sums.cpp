@@ -314,6 +314,7 @@ void PipelineSteps::add_tied_sums()
           Seat& seat = seats_[number];
           Rank& rank = ranks_[seat.rank];
           graph_.add_wait(sum, rank.passes[seat.gradients.back()].weights);
+          for (const Node before : seat.before_sum) graph_.add_wait(sum, before);
           if (plan_.transfers.blocking) wait_for_sends_of_last(sum, seat);
           if (rank.last_sum) graph_.add_wait(sum, *rank.last_sum);
           rank.last_sum = sum;

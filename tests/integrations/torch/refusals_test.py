@@ -145,7 +145,7 @@ class Plans(IsobarTorchTest):
                 (GPT.replace("hidden: 32", "hidden: 33"), "model.yaml:4: heads: 4 does not divide hidden, 33"),
                 (GPT + "dropuot: 0.1\n", "model.yaml:13: dropuot: isobar_torch has no gpt with it; remove it, or use "
                                          "transformers' model: --model"),
-                (GPT + "tied: true\n", "model.yaml:13: tied: true; several stages hold head and embedding only with apart"),
+                (GPT + "tied: true\n", "model.yaml:13: tied: true; torch trains a matrix each for head and embedding here; write apart"),
                 (GPT + "dtype: fp16\n", "model.yaml:13: dtype: fp16; use float32 or bf16, since losses are not scaled"),
                 (GPT + "layers: 7\n", "model.yaml:13: layers: the key stands there twice; remove one"),
                 (LLAMA + "experts: 4\n", "model.yaml:11: experts: isobar_torch has no llama with it; remove it, or use "
