@@ -28,6 +28,7 @@
 #include "allocators/tiers/published.hpp"
 #include "allocators/tiers/window.hpp"
 #include "allocators/variants.hpp"
+#include "core/certificates/certificate_checker.hpp"
 #include "core/check/plan_checker.hpp"
 #include "core/check/played_checker.hpp"
 #include "core/compute/as_trained.hpp"
@@ -122,15 +123,11 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
         stage_memory(cost, plan.goal, stages[i], stages.size() - 1 - i);
   }
 
-  // The best bound: the allocator's own, or a quick one for any plan. These count copies of a matrix in memory, which
-  // certificates know nothing of.
+  // The best bound: the allocator's own, or a quick one for any plan.
   Bound bound = objective_bound(cost, plan.goal);
-  const auto& layers = cost.workload().layers;
-  const bool has_ties =
-      std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.tied_to.has_value(); });
-  if (!has_ties && placement.objective_bound) {
+  if (placement.objective_bound) {
     if (*placement.objective_bound > bound.value) bound = {*placement.objective_bound, placement.certificate};
-  } else if (!has_ties && gets_certified_bound(chain_cost)) {
+  } else if (gets_certified_bound(chain_cost)) {
     Bound certified = plan.goal.objective == Objective::Step
                           ? quick_step_bound(chain_cost, plan.goal, placement.stages)
                           : bound_without_transfers(chain_cost, plan.goal, placement.stages);
@@ -138,6 +135,16 @@ Seconds make_claims(Plan& plan, const Placement& placement, const std::vector<St
   }
   plan.objective_bound = std::min(bound.value, evaluation.objective);
   plan.certificate = bound.certificate;
+  // Searches count copies of a matrix in memory, which certificates know nothing of.
+  const auto& layers = cost.workload().layers;
+  const bool has_ties =
+      std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.tied_to.has_value(); });
+  if (has_ties && !faults_of_certificate(plan, cost.workload(), cost.cluster()).empty()) {
+    bound = objective_bound(cost, plan.goal);
+    plan.objective_bound = std::min(bound.value, evaluation.objective);
+    plan.certificate = bound.certificate;
+    if (plan.outcome == Outcome::Optimal) plan.outcome = Outcome::Feasible;
+  }
   // Whichever allocator found it: a plan that meets its bound is optimal, and no other is.
   const bool meets_bound = *plan.objective_bound >= evaluation.objective * (1 - tolerance);
   if (meets_bound) plan.outcome = Outcome::Optimal;

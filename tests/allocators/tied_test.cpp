@@ -98,6 +98,26 @@ TEST(TiedWorkload, IsOnTheBestDeviceByExact)
   EXPECT_EQ(plan.stages.front().device(), "d1") << "d2 is faster and lacks the memory";
 }
 
+TEST(TiedWorkload, HasBoundsThatCertificatesProve)
+{
+  const Workload workload = tied_gpt();
+  std::size_t plans = 0;
+  for (const double memory : {6e4, 1e5, 1.5e5, 2e5, 3e5, enough}) {
+    const Cluster cluster = devices_of_memory({2e9, 3e9, 4e9}, {memory, memory, 0.9 * memory});
+    for (const char* allocator : {"exact", "chain-dp", "local-search", "hybrid", "even"}) {
+      for (const Objective objective : {Objective::Step, Objective::Bottleneck, Objective::Sequential}) {
+        if (std::string(allocator) == "hybrid" && objective != Objective::Step) continue;
+        const Plan plan = allocate(allocator, workload, cluster, Goal::with_defaults(objective), {});
+        if (plan.stages.empty()) continue;
+        ++plans;
+        EXPECT_THAT(faults_of_certificate(plan, workload, cluster), IsEmpty())
+            << allocator << ", " << name_of(objective) << ", " << memory;
+      }
+    }
+  }
+  EXPECT_GT(plans, 10U);
+}
+
 TEST(TiedWorkload, IsDividedWhereNoDeviceHoldsAll)
 {
   const Workload workload = tied_gpt();
