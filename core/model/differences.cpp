@@ -31,7 +31,9 @@ std::uint64_t matrix_of_head(const Workload& workload)
 std::optional<std::string> note_of_head(const Workload& workload, const std::string& file)
 {
   if (!workload.ties_apart) return std::nullopt;
-  const std::uint64_t here = all_parameters(workload);
+  Workload whole = workload;  // also of one whose experts devices divide
+  whole.experts = {};
+  const std::uint64_t here = all_parameters(with_micro_batch(whole, workload.micro_batch));
   return fmt::format(
       "{}: tied: apart: counts {} parameters; {} with one matrix for head and embedding, as in the model",
       on_one_line(file), here, here - matrix_of_head(workload));

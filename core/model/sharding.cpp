@@ -4,6 +4,7 @@
 #include "core/errors.hpp"
 #include "core/model/workload.hpp"
 #include "core/names.hpp"
+#include "core/text/quantity_text.hpp"
 
 #include <fmt/format.h>
 
@@ -161,7 +162,8 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Conte
   if (!context.divides()) return std::nullopt;
   const auto sizes = attention_sizes(workload);
   if (!sizes || sizes->unit != Unit::Operator) {
-    return fmt::format("the sequences of {} cannot be divided; a gpt or llama with unit: operator can", workload.name);
+    return fmt::format("the sequences of {} cannot be divided; a gpt, llama or decoder with unit: operator can",
+                       workload.name);
   }
   if (const auto* decoder = std::get_if<DecoderSizes>(&workload.model)) {
     if (const auto reason = why_not_in_parts(*decoder)) {
@@ -181,9 +183,9 @@ std::optional<std::string> why_not_divided(const Workload& workload, const Conte
   const std::uint64_t takers = context.degree * shards;
   const auto not_whole = [&](std::uint64_t heads, const char* what) {
     return fmt::format(
-        "all-to-all gives each of {} parts of {} shards whole {}, and there are {}; use ring or "
+        "all-to-all gives each of {} parts of {} whole {}, and there are {}; use ring or "
         "all-gather",
-        context.degree, shards, what, heads);
+        context.degree, counted(shards, "shard"), what, heads);
   };
   if (sizes->heads % takers != 0) return not_whole(sizes->heads, "heads");
   if (sizes->kv_heads % takers != 0) return not_whole(sizes->kv_heads, "heads of keys and values");

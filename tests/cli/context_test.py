@@ -97,7 +97,7 @@ class Context(CommandTest):
                 (["--allocator", "grid", "--context", "3"],
                  "--context: sequences of 16384 tokens are not 6 equal chunks, two for each of 3 parts; use another degree"),
                 (["--allocator", "grid", "--context", "16", "--context-exchange", "all-to-all"],
-                 "--context: all-to-all gives each of 16 parts of 1 shards whole heads of keys and values, and there are 8; "
+                 "--context: all-to-all gives each of 16 parts of 1 shard whole heads of keys and values, and there are 8; "
                  "use ring or all-gather"),
                 (["--allocator", "grid", "--context", "0"], "--context: 0 is not a number of parts; write 1 or more"),
                 (["--allocator", "grid", "--context-exchange", "ring"],

@@ -85,13 +85,13 @@ TEST(WhyNotDivided, NamesWhatKeepsSequencesFromBeingDivided)
               Optional(std::string("all-to-all gives each of 4 parts of 4 shards whole heads of keys and values, and "
                                    "there are 8; use ring or all-gather")));
   EXPECT_THAT(why(llama, 32, ContextExchange::AllToAll, 1),
-              Optional(std::string("all-to-all gives each of 32 parts of 1 shards whole heads, and there are 16; use "
+              Optional(std::string("all-to-all gives each of 32 parts of 1 shard whole heads, and there are 16; use "
                                    "ring or all-gather")));
   const Workload blocks = workload_from_text(
       "model: gpt\nlayers: 2\nhidden: 64\nheads: 4\nvocabulary: 512\nsequence: 64\nmicro_batch: 1\noptimizer: sgd\n",
       "gpt.yaml");
   EXPECT_THAT(why(blocks, 2, ContextExchange::Ring, 1),
-              Optional(testing::HasSubstr("cannot be divided; a gpt or llama with unit: operator can")));
+              Optional(testing::HasSubstr("cannot be divided; a gpt, llama or decoder with unit: operator can")));
   const Workload entries = workload_from_text(
       "model: decoder\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 1\nvocabulary: 512\nsequence: 64\nintermediate: 96\n"
       "layer_types: [heavily_compressed]\nsliding_window: 8\nshared_kv: true\ncompress_rate_hca: 8\nunit: operator\n",
