@@ -174,7 +174,9 @@ TEST(Variants, RecomputeWhereOnlyThatFits)
     const Plan chosen = allocate("grid", workload, cluster, goal(), limits);
     ASSERT_FALSE(chosen.stages.empty()) << chosen.reason;
     EXPECT_EQ(chosen.recompute.empty(), !kept.stages.empty());
-    if (!kept.stages.empty()) EXPECT_EQ(chosen.objective, kept.objective);
+    if (!kept.stages.empty()) {
+      EXPECT_EQ(chosen.objective, kept.objective);
+    }
     const Workload planned =
         chosen.recompute.empty() ? workload : with_recomputation(workload, all_recomputed(workload));
     EXPECT_TRUE(faults_of(chosen, planned, cluster).empty());
