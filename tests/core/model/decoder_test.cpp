@@ -245,8 +245,9 @@ TEST(Decoder, CompressesQueriesAndOutputsOfHeadsThatShareKeys)
   EXPECT_EQ(window.split->activations, Bytes(of_heads));
   // The layer's input, its norm; compressed queries and keys, before and after their norms.
   EXPECT_EQ(window.activations, Bytes(2 * tokens * (2 * 64 + 2 * 24 + 2 * 16) + of_heads));
-  const Layer& whole = layer_of(
-      workload_of(without(without(compressed, "o_lora_rank"), "o_groups"), {{"unit", "operator"}}), "block0.attention");
+  const auto uncompressed =
+      workload_of(without(without(compressed, "o_lora_rank"), "o_groups"), {{"unit", "operator"}});
+  const Layer& whole = layer_of(uncompressed, "block0.attention");
   EXPECT_EQ(whole.parameters, window.parameters - 4 * 32 * 12 - 48 * 64 + 128 * 64);
   EXPECT_EQ(whole.split->units, 8U);
 }
