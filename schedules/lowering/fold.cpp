@@ -32,8 +32,8 @@ Ranks acting_ranks(const Places& places, const Acting& acting)
   return acting_for;
 }
 
-/// Above that many, a step of shards whose collectives meet other flows is folded as if they did not.
-constexpr double most_instructions_of_shards = 1e6;
+/// Above that many, a step whose collectives meet other flows is folded as if they did not.
+constexpr double most_instructions = 1e6;
 
 /// About how many computations and collectives the shards of one replica have in a step.
 double count_instructions(const Plan& plan, const Places& places)
@@ -96,7 +96,7 @@ class PlanFolder {
                             "transfers, sums and what replicas exchange for their passes do not slow down each other");
       if (std::holds_alternative<FoldedStep>(timed)) return timed;
     }
-    if (!may_merge || count_instructions(plan_, places_) < most_instructions_of_shards) return folded;
+    if (!may_merge || count_instructions(plan_, places_) < most_instructions) return folded;
     std::vector<Acting> approximate = ways;
     std::erase_if(approximate, [](const Acting& way) { return !way.merges_shards; });
     for (Acting& way : approximate) way.ignores_meetings = true;
@@ -118,17 +118,17 @@ class PlanFolder {
 
   bool is_too_long() const
   {
-    return instructions_of(*make_program(plan_, workload_, cluster_)) > most_played_instructions;
+    return static_cast<double>(instructions_of(*make_program(plan_, workload_, cluster_))) > most_instructions;
   }
 
-  /// The ways whose computations and flows are about as many as instructions that can be played.
+  /// The ways whose computations and flows are few enough.
   std::vector<Acting> short_ones(std::vector<Acting> ways) const
   {
     std::erase_if(ways, [&](const Acting& way) {
       const double shards = way.only_first_shard ? static_cast<double>(places_.shards()) : 1;
       const double flows_of_each = static_cast<double>(replicas_that_meet(workload_));
       return count_instructions(plan_, places_) / shards * static_cast<double>(way.replicas) * flows_of_each >
-             static_cast<double>(most_played_instructions);
+             most_instructions;
     });
     return ways;
   }
