@@ -200,11 +200,6 @@ RowPlan priced(const MeasuredRow& row, RowWorkload made, Plan plan, const Cluste
   if (!plan.recompute.empty()) made.workload = with_recomputation(made.workload, plan.recompute);
   compute::price(made.workload, cluster, measurements);
   if (!plan.system) compute::take_system(plan, made.workload);
-  if (plan.sync.each_microbatch && has_shards(plan)) {
-    throw Unsupported(
-        "zero: 3 of replicas with several shards, which add up the gradients of each micro-batch; plans have "
-        "that with one shard");
-  }
   return {std::move(made.text), std::move(made.settings), std::move(made.workload), std::move(plan)};
 }
 

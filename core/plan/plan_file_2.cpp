@@ -499,9 +499,6 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
     sync.each_microbatch = reader.optional_boolean("each_microbatch").value_or(false);
     if (sync.each_microbatch && sync.sharded != Sharding::Parameters) {
       refuse_unless_parameters("each_microbatch");
-    } else if (sync.each_microbatch && has_shards(stages)) {
-      reader.add_fault("each_microbatch",
-                       "a stage has several shards; this version plays it with one for each replica");
     }
     for (const char* key : {"bucket_ends", "adds_replicas"}) {
       if (reader.optional(key) == nullptr) continue;

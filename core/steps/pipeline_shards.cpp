@@ -228,6 +228,7 @@ std::optional<PipelineSteps::Node> PipelineSteps::one_task_ahead(const Rank& ran
 }
 
 /// Once a step, shards add up the gradients of parameters that several of them have, those of the last stage first.
+/// Where replicas have added them up and divided them after each micro-batch, each has its part.
 void PipelineSteps::add_shared_sums()
 {
   const bool has_shared = std::any_of(seats_.begin(), seats_.end(), [](const Seat& seat) { return seat.shared > 0; });
@@ -242,7 +243,8 @@ void PipelineSteps::add_shared_sums()
       meetings[axis.first_of(shard)].push_back(first + shard);
       Seat& own = seats_[first + shard];
       Rank& rank = ranks_[own.rank];
-      const Node last = rank.passes[own.gradients.back()].weights;
+      const bool is_summed = plan_.sync.each_microbatch && !own.sums.empty();
+      const Node last = is_summed ? own.sums.back() : rank.passes[own.gradients.back()].weights;
       own.before_sum.push_back(last);
       rank.last_gradients.push_back(last);
       if (!adds_up) own.sums.push_back(last);
@@ -250,7 +252,8 @@ void PipelineSteps::add_shared_sums()
     for (const auto& [number, seats] : meetings) {
       if (!adds_up) break;
       const Ranks ranks = ranks_of(seats);
-      const Node sum = add_collective(lane, Opcode::AllReduce, ranks, seat.shared * bytes_of_a_gradient,
+      const double parts = plan_.sync.each_microbatch ? static_cast<double>(replicas_of(seat.stage)) : 1;
+      const Node sum = add_collective(lane, Opcode::AllReduce, ranks, seat.shared * bytes_of_a_gradient / parts,
                                       algorithm_among_shards(ranks));
       for (const std::size_t each : seats) {
         Seat& own = seats_[each];

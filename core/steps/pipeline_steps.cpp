@@ -156,8 +156,9 @@ void PipelineSteps::build_step()
   add_messages();
   if (plan_.transfers.blocking) block();
   if (plan_.sync.sharded == Sharding::Parameters) add_gathers_for_passes();
+  if (plan_.sync.each_microbatch) add_microbatch_sums();
   add_shared_sums();
-  plan_.sync.each_microbatch ? add_microbatch_sums() : add_sums();
+  if (!plan_.sync.each_microbatch) add_sums();
   add_tied_sums();
   add_facts();
   add_tiers();

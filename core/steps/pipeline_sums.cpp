@@ -268,7 +268,7 @@ void PipelineSteps::add_microbatch_sums()
         for (const std::size_t each : seats) {
           Seat& seat = seats_[each];
           const std::size_t position = seat.gradients.at(i);
-          graph_.add_wait(sum, ranks_[seat.rank].passes[position].node);
+          graph_.add_wait(sum, ranks_[seat.rank].passes[position].weights);
           of_rank[seat.rank].emplace_back(position, sum);
           if (i + 1 == first.gradients.size()) seat.sums.push_back(sum);
         }

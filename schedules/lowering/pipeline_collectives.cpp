@@ -409,7 +409,8 @@ Instruction PipelineProgram::microbatch_sync(std::size_t rank, LaneId lane, cons
   instruction.size = record.size;
   instruction.releases.size = record.is_of_experts ? work.unsummed_experts : work.unsummed_gradients;
   const std::uint64_t at = orders_[rank].position_of(task);
-  instruction.waits = Wait{compute_lane, 0, at + 1};
+  const ShardLane* const sums = work.sharded(ShardPass::WeightGradient).last;
+  instruction.waits = sums != nullptr ? sums->at(at) : Wait{compute_lane, 0, at + 1};
   if (record.follows) {
     instruction.waits.add({*record.follows, 0, position + 1});
     return instruction;

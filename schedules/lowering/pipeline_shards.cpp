@@ -362,6 +362,11 @@ Instruction PipelineProgram::shared_gradient_sum(std::size_t rank, LaneId lane, 
   instruction.lane = lane;
   instruction.size = Bytes(work.shared_parameters * bytes_of_a_value);
   instruction.waits = after_gradients(work);
+  if (syncs_each_microbatch_ && work.synced.count > 0) {
+    // What replicas have added up, of which each has its part.
+    instruction.size = instruction.size / static_cast<double>(replicas_of(work.index));
+    instruction.waits = work.synced;
+  }
   return instruction;
 }
 

@@ -589,6 +589,10 @@ TEST(CheckedSteps, RefuseSumsOverReplicasBeforeTheLastPass)
   each.plan.sync.sharded = Sharding::Parameters;
   each.plan.sync.each_microbatch = true;
   expect_caught(each, "sync gradients", "compute");
+  each = two_stages(2);
+  each.plan.sync.sharded = Sharding::Parameters;
+  each.plan.sync.each_microbatch = true;
+  expect_caught(each, "sum shared gradients", "sync gradients");
 }
 
 TEST(CheckedSteps, RefuseGathersThatAreForgotten)
