@@ -53,7 +53,7 @@ Cluster with_machine_memory(const Cluster& cluster)
   return roomy;
 }
 
-/// Layers first..last as a workload of their own.
+/// Layers first..last as a workload of their own, without the matrices of earlier ones.
 Workload layers_between(const Workload& workload, const Boundaries& cuts, std::size_t first, std::size_t last)
 {
   Workload part = workload;
@@ -65,7 +65,11 @@ Workload layers_between(const Workload& workload, const Boundaries& cuts, std::s
       if (input >= first) inputs.push_back(input - first);
     }
     layer.inputs = std::move(inputs);
-    if (layer.tied_to) *layer.tied_to -= first;
+    if (layer.tied_to && *layer.tied_to < first) {
+      layer.tied_to.reset();
+    } else if (layer.tied_to) {
+      *layer.tied_to -= first;
+    }
   }
   for (auto& [type, own] : part.times) {
     own.assign(own.begin() + static_cast<std::ptrdiff_t>(first), own.begin() + static_cast<std::ptrdiff_t>(last) + 1);

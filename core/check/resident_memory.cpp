@@ -2,6 +2,7 @@
 
 #include "core/model/layer_graph.hpp"
 #include "core/plan/sharding.hpp"
+#include "core/plan/tied_copies.hpp"
 
 #include <algorithm>
 
@@ -119,13 +120,11 @@ class ResidentMemory {
   double tied_parameters(const Stage& stage) const
   {
     double count = 0;
-    for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
-      const auto& tied_to = workload_.layers[k].tied_to;
-      if (!tied_to || *tied_to >= stage.first_layer) continue;
+    for (const std::size_t owner : matrices_of_earlier_layers(workload_, stage.first_layer, stage.last_layer)) {
       for (const auto& other : plan_.stages) {
-        const bool has_it = other.first_layer <= *tied_to && *tied_to <= other.last_layer;
+        const bool has_it = other.first_layer <= owner && owner <= other.last_layer;
         if (has_it && other.residence.parameters != Tier::Device) {
-          count += static_cast<double>(workload_.layers[*tied_to].parameters);
+          count += static_cast<double>(workload_.layers[owner].parameters);
         }
       }
     }

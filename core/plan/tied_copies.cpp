@@ -1,6 +1,7 @@
 #include "core/plan/tied_copies.hpp"
 
 #include "core/errors.hpp"
+#include "core/model/split_text.hpp"
 #include "core/plan/operator_plan.hpp"
 #include "core/text/quantity_text.hpp"
 
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <string>
 #include <unordered_set>
 
@@ -70,6 +72,21 @@ bool have_same_shares(const Replica& a, const Replica& b)
                     [](const Shard& x, const Shard& y) { return std::abs(x.share - y.share) <= tolerance; });
 }
 
+/// Whether the shards of a replica have the same parts of two layers' units, but for a unit of the second one.
+bool have_same_parts(const Layer& layer, const Layer& owner, const Replica& replica)
+{
+  const std::size_t shards = replica.shards.size();
+  if (shards == 1 || !layer.split || !owner.split) return true;
+  const auto [units, all] = std::pair(layer.split->units, owner.split->units);
+  if (units < shards || all < shards) return true;  // which other rules refuse
+  const auto parts = units_of_shards(units, replica);
+  const auto parts_of_owner = units_of_shards(all, replica);
+  return std::equal(parts.begin(), parts.end(), parts_of_owner.begin(), [&](std::uint64_t own, std::uint64_t other) {
+    const double in_units_of_owner = static_cast<double>(own) * static_cast<double>(all) / static_cast<double>(units);
+    return std::abs(in_units_of_owner - static_cast<double>(other)) <= 1;
+  });
+}
+
 bool have_common_devices(const Stage& a, const Stage& b)
 {
   std::unordered_set<std::string> devices;
@@ -84,10 +101,13 @@ bool have_common_devices(const Stage& a, const Stage& b)
   return have_common;
 }
 
-/// Why the devices of one stage cannot add up the gradients of a matrix with those of another, as the end of a
-/// sentence; none if they can.
-std::optional<std::string> why_not_summed(const Stage& here, const Stage& there)
+/// Why the devices of one stage, with a layer, cannot add up the gradients of a matrix with those of another one, with
+/// the layer that has it first, as the end of a sentence; none if they can.
+std::optional<std::string> why_not_summed(const Workload& workload, std::size_t layer, const Stage& here,
+                                          const Stage& there)
 {
+  const Layer& own_layer = workload.layers[layer];
+  const Layer& owner = workload.layers[*own_layer.tied_to];
   if (have_common_devices(here, there))
     return ", some of whose devices are the same; give both the same ones or others";
   if (here.replicas.size() != there.replicas.size()) {
@@ -103,6 +123,12 @@ std::optional<std::string> why_not_summed(const Stage& here, const Stage& there)
     }
     if (!have_same_shares(here.replicas[i], there.replicas[i])) {
       return fmt::format(" with other shares in replica {}; give both the same", i);
+    }
+    if (!have_same_parts(own_layer, owner, here.replicas[i])) {
+      return fmt::format(
+          ", whose {} {} the shards of replica {} divide otherwise than the {} {} here; give each the same part of both",
+          owner.split->units, units_in_words(workload, *owner.split), i, own_layer.split->units,
+          units_in_words(workload, *own_layer.split));
     }
   }
   return std::nullopt;
@@ -146,6 +172,16 @@ std::vector<TiedMatrix> tied_matrices(const Workload& workload, const Plan& plan
   return all;
 }
 
+std::vector<std::size_t> matrices_of_earlier_layers(const Workload& workload, std::size_t first, std::size_t last)
+{
+  std::set<std::size_t> owners;
+  for (std::size_t layer = first; layer <= last; ++layer) {
+    const auto& tied_to = workload.layers[layer].tied_to;
+    if (tied_to && *tied_to < first) owners.insert(*tied_to);
+  }
+  return {owners.begin(), owners.end()};
+}
+
 std::optional<StageFault> fault_of_ties(const Workload& workload, const Plan& plan)
 {
   std::optional<StageFault> fault;
@@ -167,7 +203,7 @@ std::optional<StageFault> fault_of_ties(const Workload& workload, const Plan& pl
                    "leave out residence"};
     } else if (plan.sync.sharded == Sharding::Parameters && here.replicas.size() > 1) {
       fault = {stage, "", uses() + ", whose copies cannot be divided as parameters; write sync.sharded: gradients"};
-    } else if (const auto why_not = why_not_summed(here, there)) {
+    } else if (const auto why_not = why_not_summed(workload, layer, here, there)) {
       fault = {stage, "", uses() + *why_not};
     }
   });

@@ -31,6 +31,9 @@ bool needs_tied_copies(const Workload& workload, const Plan& plan);
 /// The matrices of which several stages have copies, of a workload that has them. O(layers + stages).
 std::vector<TiedMatrix> tied_matrices(const Workload& workload, const Plan& plan);
 
+/// The layers before `first` whose matrices layers first..last use, in order. O(last - first).
+std::vector<std::size_t> matrices_of_earlier_layers(const Workload& workload, std::size_t first, std::size_t last);
+
 /// What keeps the stages of a plan from holding copies of a matrix; none if nothing does, or if they need none. The
 /// stages hold every layer.
 std::optional<StageFault> fault_of_ties(const Workload& workload, const Plan& plan);

@@ -3,6 +3,7 @@
 #include "core/steps/pipeline_steps.hpp"
 
 #include "core/costs/nominal_rates.hpp"
+#include "core/plan/tied_copies.hpp"
 
 #include <algorithm>
 
@@ -112,8 +113,10 @@ MovedPart PipelineSteps::moved_part(const Seat& seat) const
   for (std::size_t k = stage.first_layer; k <= stage.last_layer; ++k) {
     const Layer& layer = workload_.layers[k];
     part.activations += layer.activations.value;
-    if (!layer.tied_to || *layer.tied_to >= stage.first_layer || !passes_through(*layer.tied_to)) continue;
-    part.parameters += static_cast<double>(workload_.layers[*layer.tied_to].parameters) * bytes.parameter;
+  }
+  for (const std::size_t owner : matrices_of_earlier_layers(workload_, stage.first_layer, stage.last_layer)) {
+    if (!passes_through(owner)) continue;
+    part.parameters += static_cast<double>(workload_.layers[owner].parameters) * bytes.parameter;
   }
   return part;
 }

@@ -6,6 +6,7 @@
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/sync_groups.hpp"
 #include "core/plan/system_rules.hpp"
+#include "core/plan/tied_copies.hpp"
 #include "core/plan/transfer_rules.hpp"
 #include "schedules/lowering/replicas.hpp"
 
@@ -524,10 +525,9 @@ void PipelineProgram::add_tiers(const Plan& plan, const Workload& workload)
       part.parameters = Bytes(work.parameters * bytes.parameter);
       part.gradients = Bytes(work.parameters * bytes.gradient);
       part.optimizer = Bytes(work.parameters * bytes.optimizer);
-      for (std::size_t layer = work.first_layer; layer <= work.last_layer; ++layer) {
-        const auto& tied_to = workload.layers[layer].tied_to;
-        if (!tied_to || *tied_to >= work.first_layer || !passes(plan, *tied_to)) continue;
-        part.tied += Bytes(static_cast<double>(workload.layers[*tied_to].parameters) * bytes.parameter);
+      for (const std::size_t owner : matrices_of_earlier_layers(workload, work.first_layer, work.last_layer)) {
+        if (!passes(plan, owner)) continue;
+        part.tied += Bytes(static_cast<double>(workload.layers[owner].parameters) * bytes.parameter);
       }
       part.activations = work.activations;
       part.update = work.update;
