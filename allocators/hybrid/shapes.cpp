@@ -145,7 +145,9 @@ ShapeCosts::ShapeCosts(const HybridProblem& problem, std::size_t most_tensor, Li
       kinds_(kinds_of(CostModel(problem.view.workload, problem.cluster)))
 {
   const auto& layers = problem.view.workload.layers;
-  has_ties_ = std::any_of(layers.begin(), layers.end(), [](const Layer& layer) { return layer.tied_to.has_value(); });
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layers[layer].tied_to) ties_.push_back({layer, *layers[layer].tied_to});
+  }
   std::map<std::string, std::size_t> sites;
   for (const auto& from : kinds_) {
     for (const auto& to : kinds_) paths_.push_back(path_between(from, to));
@@ -307,6 +309,17 @@ std::vector<ShapeTimes> ShapeCosts::times(const std::vector<Shape>& shapes) cons
   return times;
 }
 
+bool ShapeCosts::divides_ties_alike(const Shape& shape) const
+{
+  const auto shards_of = [&](std::size_t layer) {
+    const auto stage = std::find_if(shape.stages.begin(), shape.stages.end(),
+                                    [layer](const ShapeStage& each) { return layer <= each.last_layer; });
+    return stage->tensor;
+  };
+  return std::all_of(ties_.begin(), ties_.end(),
+                     [&](const Tie& tie) { return shards_of(tie.layer) == shards_of(tie.owner); });
+}
+
 ShapeTimes ShapeCosts::times(const Shape& shape, const Surroundings& all) const
 {
   ShapeTimes times;
@@ -345,7 +358,7 @@ ShapeTimes ShapeCosts::times(const Shape& shape, const Surroundings& all) const
     backwards = std::max(backwards, times.backward[i]);
     times.fits = times.fits && fits(stage, count - 1 - i, all.replicas);
   }
-  times.fits = times.fits && (!has_ties_ || shape.stages.front().tensor == shape.stages.back().tensor);
+  times.fits = times.fits && divides_ties_alike(shape);
   times.alone = input.total() + round;
   if (schedule_ == ChainSchedule::GPipe) times.period = std::max(times.period, forwards + backwards);
   for (std::size_t i = 1; i < count; ++i) {
@@ -416,7 +429,7 @@ std::optional<ShapeEstimate> ShapeCosts::estimate(const std::vector<Shape>& shap
   const bool is_one_stage = shapes.front().stages.size() == 1;
   const bool are_alike = std::all_of(shapes.begin(), shapes.end(),
                                      [&](const Shape& shape) { return (shape.stages.size() == 1) == is_one_stage; });
-  if (has_ties_ && !are_alike) return std::nullopt;
+  if (!ties_.empty() && !are_alike) return std::nullopt;
   const auto room = [&](std::size_t i, Seconds step) {
     if (times[i].period <= Seconds(0)) return all;
     return 1 + std::min(all, static_cast<std::uint64_t>((step - times[i].alone) / times[i].period * (1 + 1e-12)));

@@ -134,12 +134,19 @@ class ShapeCosts {
   using Transfers = std::vector<std::pair<std::pair<std::size_t, std::size_t>, std::size_t>>;
   Transfers transfers_of(const std::vector<Shape>& shapes) const;
   Hop hop(const ShapeStage& from, const ShapeStage& to, const Transfers& transfers) const;
+  /// A layer, and an earlier one whose matrix it uses, too.
+  struct Tie {
+    std::size_t layer = 0;
+    std::size_t owner = 0;
+  };
   /// What all shapes of a plan have in common.
   struct Surroundings {
     std::size_t replicas = 0;
     Transfers transfers;
   };
   ShapeTimes times(const Shape& shape, const Surroundings& all) const;
+  /// Whether stages with layers that use one matrix have as many shards each.
+  bool divides_ties_alike(const Shape& shape) const;
   Bytes need(const ShapeStage& stage, std::size_t stages_behind, std::size_t replicas) const;
   Bytes memory(std::size_t kind) const { return problem_.cluster.devices[kinds_[kind].devices.front()].memory; }
   std::uint64_t in_flight(std::size_t stages_behind) const;
@@ -156,7 +163,7 @@ class ShapeCosts {
   ParameterBytes bytes_;
   std::optional<ChainSchedule> schedule_;
   bool keeps_few_;         // micro-batches on their way
-  bool has_ties_ = false;  // layers share a matrix
+  std::vector<Tie> ties_;
   std::vector<DeviceKind> kinds_;
   std::vector<Part> parts_;            // of 1, 2, 4, … shards
   std::vector<KindPath> paths_;        // from kind to kind
