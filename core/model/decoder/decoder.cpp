@@ -70,10 +70,7 @@ class Builder {
     }
     for (std::size_t i = 0; i < sizes_.mtp_blocks.size(); ++i) append_mtp_block(i);
     Layer& head = append_layer(workload_, head_sizes());
-    if (sizes_.tied) {
-      head.tied_to = 0;
-      head.tied_parameters = sizes_.vocabulary * sizes_.hidden;
-    }
+    if (sizes_.tied) use_embedding(head);
     if (sizes_.streams > 1) keep_whole();
     count_in_each_pass(workload_, embedding);
   }
@@ -129,7 +126,7 @@ class Builder {
   }
 
   /// A block that predicts one token further ahead than the one before it: of that one's states and the next token's
-  /// embedding, both normalized, a product makes its input. What it gives has its own last norm. The states of all
+  /// embedding, both normalized, a product makes its input. The embedding's matrix is that of the first layer. What it gives has its own last norm. The states of all
   /// blocks before it pass to the head, too. Of several streams, each has a product of the same matrix, and one of the
   /// embedding is added to all.
   void append_mtp_block(std::size_t index)
@@ -146,7 +143,16 @@ class Builder {
     for (auto* part : {&mixer, &feed_forward}) {
       if (*part) (*part)->output += passed;
     }
+    const std::size_t begin = workload_.layers.size();
     append_block(fmt::format("mtp{}", index), mixer, feed_forward);
+    use_embedding(workload_.layers[begin]);
+  }
+
+  /// Lets a layer use the matrix of the embedding, too.
+  void use_embedding(Layer& layer) const
+  {
+    layer.tied_to = 0;
+    layer.tied_parameters = sizes_.vocabulary * sizes_.hidden;
   }
 
   LayerSizes head_sizes() const

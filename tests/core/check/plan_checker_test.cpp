@@ -164,6 +164,14 @@ TEST(FaultsOf, RefusesOtherShardsOfAMatrixThatStagesShare)
               ElementsAre(tied.refusal(" with other shares in replica 0; give both the same")));
   EXPECT_THAT(faults_of_shares({0.5, 0.5}, {1}),
               ElementsAre(tied.refusal(" with 2 shards in replica 0, and here are 1; give both as many")));
+  // Parts of a matrix may differ by a unit, and no more.
+  tied.workload.layers[0].split->units = 64;
+  tied.workload.layers[3].split->units = 6;
+  const std::vector<double> quarters(4, 0.25);
+  EXPECT_THAT(faults_of_shares({0.5, 0.5}, {0.5, 0.5}), IsEmpty());
+  EXPECT_THAT(faults_of_shares(quarters, quarters),
+              ElementsAre(tied.refusal(", whose 64 heads the shards of replica 0 divide otherwise than the 6 heads here; "
+                                       "give each the same part of both")));
 }
 
 TEST(FaultsOf, AllowsLayersThatShareAMatrixInTwoStagesOfOneDevice)

@@ -349,6 +349,28 @@ TEST(Decoder, PredictsFurtherFromAllStreams)
   EXPECT_EQ(workload.layers.back().forward, 2 * without_mtp.layers.back().forward);
 }
 
+// The embedding of the next token is that of the first layer, and the head computes all logits.
+TEST(Decoder, PredictsFurtherWithTheEmbeddingOfTheFirstLayer)
+{
+  for (const char* unit : {"block", "operator"}) {
+    for (const char* tied : {"false", "true"}) {
+      const auto workload = workload_of(dense, {{"unit", unit}, {"mtp_layers", "2"}, {"tied", tied}});
+      std::vector<std::string> users;
+      for (const Layer& layer : workload.layers) {
+        if (!layer.tied_to) continue;
+        users.push_back(layer.name);
+        EXPECT_EQ(layer.tied_to, 0U);
+        EXPECT_EQ(layer.tied_parameters, 1000U * 64);
+        EXPECT_FALSE(layer.has_tied_copy);
+      }
+      const std::string first = std::string(unit) == "operator" ? ".attention" : "";
+      std::vector<std::string> expected = {"mtp0" + first, "mtp1" + first};
+      if (std::string(tied) == "true") expected.push_back("head");
+      EXPECT_EQ(users, expected) << unit << ", " << tied;
+    }
+  }
+}
+
 TEST(Decoder, HasRecurrentLayers)
 {
   const std::string text =

@@ -184,6 +184,81 @@ TEST(TiedSums, PassTheProgramChecker)
   }
 }
 
+/// embedding, block0, mtp0, head: a decoder that predicts one token further.
+Workload further_decoder(bool is_tied)
+{
+  Workload workload;
+  workload.sequence = 8;
+  DecoderSizes sizes;
+  sizes.blocks = sizes.mtp_blocks = {{}};
+  sizes.hidden = 16;
+  sizes.vocabulary = 48;
+  sizes.heads = sizes.kv_heads = 4;
+  sizes.head_width = 4;
+  sizes.intermediate = 32;
+  sizes.tied = is_tied;
+  workload.model = sizes;
+  build_decoder(sizes, workload);
+  return workload;
+}
+
+/// Stages that begin at these layers of a model of four.
+Plan stages_from(const std::vector<std::size_t>& first_layers)
+{
+  Plan plan;
+  plan.goal.schedule = schedule_from_text("1f1b");
+  plan.goal.microbatches = 4;
+  for (std::size_t i = 0; i < first_layers.size(); ++i) {
+    const std::size_t end = i + 1 < first_layers.size() ? first_layers[i + 1] : 4;
+    plan.stages.push_back(stage_on(fmt::format("d{}", i), first_layers[i], end - 1));
+  }
+  return plan;
+}
+
+// Each of n devices of a ring sends 2 (n - 1) / n of the matrix: 4 V h bytes.
+TEST(TiedSums, AreOfTheEmbeddingThatFurtherPredictionsUse)
+{
+  struct Case {
+    bool is_tied;
+    std::vector<std::size_t> first_layers;
+    std::vector<bool> has_copy;  // by device
+  };
+  for (const auto& [is_tied, first_layers, has_copy] : {
+           Case{false, {0, 1, 2, 3}, {false, false, true, false}},
+           Case{false, {0, 2}, {false, true}},
+           Case{false, {0, 3}, {false, false}},
+           Case{true, {0, 1, 2, 3}, {false, false, true, true}},
+           Case{true, {0, 1, 2}, {false, false, true}},
+           Case{true, {0, 3}, {false, true}},
+       }) {
+    const Workload workload = further_decoder(is_tied);
+    Workload alone = workload;
+    for (auto& layer : alone.layers) layer.tied_to.reset();
+    const Plan plan = stages_from(first_layers);
+    const auto program = program_of(plan, workload);
+    EXPECT_THAT(faults_of(*program), IsEmpty());
+    const auto without = program_of(plan, alone);
+    std::size_t holders = 1;
+    for (std::size_t rank = 0; rank < has_copy.size(); ++rank) {
+      const Bytes copy = program->resident(rank, Tier::Device) - without->resident(rank, Tier::Device);
+      EXPECT_DOUBLE_EQ(copy.value, has_copy[rank] ? vocabulary * hidden * bytes_per_parameter(workload) : 0) << rank;
+      holders += has_copy[rank] ? 1 : 0;
+    }
+    const auto sums = sums_in(*program);
+    ASSERT_EQ(sums.size(), holders > 1 ? 1U : 0U);
+    for (const auto& [channel, ends] : sums) {
+      ASSERT_EQ(ends.size(), holders);
+      std::vector<double> sent(holders, 0);
+      for (const Round& round :
+           rounds_of(channel, ends.front().opcode, std::vector<Bytes>(holders, ends.front().size), {})) {
+        for (const Flow& flow : round) sent[flow.from] += flow.size().value;
+      }
+      const auto n = static_cast<double>(holders);
+      for (const double bytes : sent) EXPECT_DOUBLE_EQ(bytes, 2 * (n - 1) / n * 4 * vocabulary * hidden);
+    }
+  }
+}
+
 /// What the checker finds in the program of two stages once `change` has changed it.
 std::vector<std::string> faults_with(const std::function<void(testing_support::EditableProgram&, LaneId)>& change,
                                      double clip_norm = 0)
