@@ -5,8 +5,6 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from isobar_torch.document import InputError
-
 
 class Options(argparse.ArgumentParser):
     """Reports a wrong option in one line, with exit code 2."""
@@ -50,7 +48,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0 done, 1 a bug, 2 wrong input, 3 a rank or the machine failed, 130 interrupted."""
     options = options_of(sys.argv[1:] if arguments is None else arguments)
     # torch takes seconds to import; --help and wrong options need none of it.
-    from isobar_torch import launch
+    try:
+        from isobar_torch import launch
+        from isobar_torch.document import InputError
+    except ModuleNotFoundError as fault:
+        if fault.name is None or fault.name.split(".")[0] == "isobar_torch":
+            raise
+        print(f"isobar_torch: {sys.executable} has no module {fault.name}; install it, or choose an interpreter that has "
+              "it", file=sys.stderr)
+        return 3
 
     try:
         return launch.run(options)

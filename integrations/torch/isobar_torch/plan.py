@@ -158,11 +158,12 @@ def read_plan(file: str) -> Plan:
     schema = reader.choice("schema", ("isobar-plan/1", "isobar-plan/2"))
     microbatches = reader.count("microbatches", 1, MOST_MICROBATCHES)
     reader.choice("outcome", ("optimal", "feasible", "infeasible", "timed_out"))
+    # First, since other keys follow from them.
+    _require_degree_one(reader, "context")
+    _require_degree_one(reader, "experts")
     stages = _stages(reader, schema, microbatches)
     schedule = _schedule(reader, schema)
     sharded = _sharded(reader)
-    _require_degree_one(reader, "context")
-    _require_degree_one(reader, "experts")
     if reader.has("transfers"):
         transfers = reader.mapping("transfers")
         transfers.flag("blocking", False)
@@ -185,11 +186,9 @@ def read_plan(file: str) -> Plan:
 def one_pipeline(plan: Plan) -> dict[str, object]:
     """The plan's first pipeline alone as the content of a plan file, of which `isobar schedule show` prints the order.
 
-    Raises InputError for orders of each device, which the plan has for all pipelines together.
+    Orders of a plan name the devices of its first pipeline. Raises InputError for pipelines with other warm-ups.
     """
     numbers = dict(plan.schedule.numbers)
-    if plan.replicas > 1 and "orders" in numbers:
-        raise InputError(f"{plan.file}: schedule.orders: of {plan.replicas} pipelines; give the order of one by --order")
     if plan.replicas > 1 and isinstance(numbers.get("warm_up"), list):
         by_rank = dict(zip(plan.devices, numbers["warm_up"], strict=False))  # type: ignore[call-overload]
         of_pipelines = [[by_rank.get(device) for device in plan.pipeline(k)] for k in range(plan.replicas)]

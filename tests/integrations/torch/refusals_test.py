@@ -2,6 +2,12 @@
 
 import copy
 import json
+import os
+import pathlib
+import subprocess
+import sys
+
+from isobar_torch import launch
 
 from tests.integrations.torch.support import GPT, LLAMA, IsobarTorchTest
 
@@ -15,6 +21,18 @@ PLAN = {
 def two(*names, microbatches=(2, 2)):
     """Replicas."""
     return [{"microbatches": each, "shards": [{"device": name}]} for name, each in zip(names, microbatches, strict=True)]
+
+
+class Modules(IsobarTorchTest):
+    def test_a_missing_module_in_one_line(self):
+        self.write("torch.py", 'raise ModuleNotFoundError("No module named torch", name="torch")\n')
+        source = pathlib.Path(launch.__file__).parents[1]
+        done = subprocess.run([sys.executable, "-m", "isobar_torch", "plan.json", "--workload", "model.yaml"],
+                              env={**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{source}"}, capture_output=True,
+                              text=True, check=False)
+        self.assertEqual((done.returncode, done.stderr),
+                         (3, f"isobar_torch: {sys.executable} has no module torch; install it, or choose an interpreter that "
+                             "has it\n"))
 
 
 class Plans(IsobarTorchTest):
@@ -84,6 +102,12 @@ class Plans(IsobarTorchTest):
         for key in ("experts", "context"):
             self.assertIn(f"{key}.degree: 2; torch runs whole sequences and experts here, degree 1",
                           self.changed(lambda plan, key=key: plan.update({key: {"degree": 2}})))
+
+    def test_experts_before_what_follows_from_them(self):
+        def change(plan):
+            plan["stages"][1]["replicas"] = two("b", "c")
+            plan |= {"experts": {"degree": 2}, "sync": {"bucket_bytes": 100}}
+        self.assertIn("experts.degree: 2; torch runs whole sequences and experts here, degree 1", self.changed(change))
 
     def test_sums_that_torch_does_otherwise(self):
         for key, value in (("bucket_bytes", 100), ("each_microbatch", True), ("codec", "int8")):
