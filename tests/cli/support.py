@@ -100,6 +100,7 @@ class CommandTest(unittest.TestCase):
     """Runs isobar in the repository's root; `self.folder` is a new folder for what it writes."""
 
     maxDiff = None
+    hang_s = HANG_S
 
     def setUp(self):
         temporary = tempfile.TemporaryDirectory()
@@ -124,7 +125,8 @@ class CommandTest(unittest.TestCase):
         return self.write("small.xml", PLATFORM.replace("MEMORY", "16 GB")), self.write("gpt.yaml", GPT)
 
     def run_isobar(self, *arguments, expect=0):
-        result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, timeout=HANG_S)
+        result = subprocess.run([ISOBAR, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+                                timeout=self.hang_s)
         self.assertEqual(result.returncode, expect, result.stdout + result.stderr)
         return result
 
