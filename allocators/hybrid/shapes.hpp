@@ -162,7 +162,7 @@ class ShapeCosts {
   Links links_;
   ParameterBytes bytes_;
   std::optional<ChainSchedule> schedule_;
-  bool keeps_few_;         // micro-batches on their way
+  bool keeps_few_;  // micro-batches on their way
   std::vector<Tie> ties_;
   std::vector<DeviceKind> kinds_;
   std::vector<Part> parts_;            // of 1, 2, 4, … shards

@@ -126,7 +126,8 @@ std::optional<std::string> why_not_summed(const Workload& workload, std::size_t 
     }
     if (!have_same_parts(own_layer, owner, here.replicas[i])) {
       return fmt::format(
-          ", whose {} {} the shards of replica {} divide otherwise than the {} {} here; give each the same part of both",
+          ", whose {} {} the shards of replica {} divide otherwise than the {} {} here; give each the same part of "
+          "both",
           owner.split->units, units_in_words(workload, *owner.split), i, own_layer.split->units,
           units_in_words(workload, *own_layer.split));
     }

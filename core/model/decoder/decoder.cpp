@@ -126,9 +126,9 @@ class Builder {
   }
 
   /// A block that predicts one token further ahead than the one before it: of that one's states and the next token's
-  /// embedding, both normalized, a product makes its input. The embedding's matrix is that of the first layer. What it gives has its own last norm. The states of all
-  /// blocks before it pass to the head, too. Of several streams, each has a product of the same matrix, and one of the
-  /// embedding is added to all.
+  /// embedding, both normalized, a product makes its input. The embedding's matrix is that of the first layer. What it
+  /// gives has its own last norm. The states of all blocks before it pass to the head, too. Of several streams, each
+  /// has a product of the same matrix, and one of the embedding is added to all.
   void append_mtp_block(std::size_t index)
   {
     auto [mixer, feed_forward] = parts_of(sizes_.mtp_blocks[index]);

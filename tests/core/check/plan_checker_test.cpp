@@ -169,9 +169,10 @@ TEST(FaultsOf, RefusesOtherShardsOfAMatrixThatStagesShare)
   tied.workload.layers[3].split->units = 6;
   const std::vector<double> quarters(4, 0.25);
   EXPECT_THAT(faults_of_shares({0.5, 0.5}, {0.5, 0.5}), IsEmpty());
-  EXPECT_THAT(faults_of_shares(quarters, quarters),
-              ElementsAre(tied.refusal(", whose 64 heads the shards of replica 0 divide otherwise than the 6 heads here; "
-                                       "give each the same part of both")));
+  EXPECT_THAT(
+      faults_of_shares(quarters, quarters),
+      ElementsAre(tied.refusal(", whose 64 heads the shards of replica 0 divide otherwise than the 6 heads here; "
+                               "give each the same part of both")));
 }
 
 TEST(FaultsOf, AllowsLayersThatShareAMatrixInTwoStagesOfOneDevice)
