@@ -278,7 +278,7 @@ class PlayedPlans {
   {
     require_few_tasks(goal_, stages.size());
     auto listed = schedules::list_schedule(pipeline_times(cost_, stages, goal_)).orders;
-    for (auto& order : listed) order = with_loops(tasks_of(order));
+    for (auto& order : listed) order = with_loops(listed_tasks(order));
     set_orders(plan, listed);
     price_by_playing(plan, workload_, cluster_);
     std::vector<ScheduleChoice> others = {{"zero-bubble-h1"}, {"zero-bubble-h2"}};
@@ -291,13 +291,6 @@ class PlayedPlans {
       price_by_playing(other, workload_, cluster_);
       if (*other.objective < *plan.objective && !excess_of_devices(other, cluster_)) plan = std::move(other);
     }
-  }
-
-  static std::vector<Task> tasks_of(const Order& order)
-  {
-    std::vector<Task> tasks;
-    for (std::uint64_t position = 0; position < order.length(); ++position) tasks.push_back(order.at(position));
-    return tasks;
   }
 
   /// `orders` are by rank.

@@ -57,13 +57,15 @@ class SlotReader {
     if (!opcode) fail("begins with none of F, B, I and W; write a slot such as \"F0.3+\"");
     rest_.remove_prefix(1);
     const auto part = read_number();
+    const bool overlaps = rest_.ends_with('&');
+    if (overlaps) rest_.remove_suffix(1);
     const bool has_point = rest_.starts_with('.');
     if (has_point) rest_.remove_prefix(1);
     const auto first = has_point ? read_number() : std::nullopt;
     if (!part || !first || *part > most_parts) {
       fail("is not a slot; write a letter, the part, a point and the micro-batch, such as \"F0.3+\"");
     }
-    return {{*opcode, static_cast<std::uint32_t>(*part), *first}, read_stride()};
+    return {{*opcode, static_cast<std::uint32_t>(*part), *first}, read_stride(), overlaps};
   }
 
  private:
@@ -130,6 +132,18 @@ void check_limits(std::string_view text, const Slot& slot, std::uint64_t times, 
   }
 }
 
+/// Whether slot `i` runs together with the backward pass of another micro-batch in the slots after it.
+bool is_pair(const std::vector<Slot>& slots, std::size_t i)
+{
+  if (slots[i].first.opcode != Opcode::Forward || i + 1 == slots.size()) return false;
+  const Task& backward = slots[i + 1].first;
+  if (backward.opcode == Opcode::Backward) return true;
+  if (backward.opcode != Opcode::BackwardInput || i + 2 == slots.size()) return false;
+  const Slot& weights = slots[i + 2];
+  return weights.stride == slots[i + 1].stride &&
+         weights.first == Task{Opcode::BackwardWeight, backward.part, backward.microbatch};
+}
+
 /// The slots of a run. @throws std::invalid_argument naming the first wrong slot.
 std::vector<Slot> read_slots(std::string_view text, std::uint64_t times, const OrderLimits& limits)
 {
@@ -172,20 +186,35 @@ Run read_run(const DocumentNode& node, const OrderLimits& limits)
 }
 
 /// How many tasks from `begin` on are repetitions of the `length` tasks there, each with a stride of its own.
-std::size_t repeated(const std::vector<Task>& tasks, std::size_t begin, std::size_t length)
+std::size_t repeated(const std::vector<ListedTask>& tasks, std::size_t begin, std::size_t length)
 {
   const auto stride = [&tasks, length](std::size_t i) {
-    return static_cast<std::int64_t>(tasks[i + length].microbatch) - static_cast<std::int64_t>(tasks[i].microbatch);
+    return static_cast<std::int64_t>(tasks[i + length].task.microbatch) -
+           static_cast<std::int64_t>(tasks[i].task.microbatch);
   };
   std::size_t covered = length;
   for (std::size_t i = begin; i + length < tasks.size(); ++i) {
-    const Task& next = tasks[i + length];
-    const bool repeats = next.opcode == tasks[i].opcode && next.part == tasks[i].part &&
-                         (i < begin + length || stride(i) == stride(i - length));
+    const ListedTask& next = tasks[i + length];
+    const bool repeats = next.task.opcode == tasks[i].task.opcode && next.task.part == tasks[i].task.part &&
+                         next.overlaps == tasks[i].overlaps && (i < begin + length || stride(i) == stride(i - length));
     if (!repeats) break;
     ++covered;
   }
   return covered - covered % length;
+}
+
+/// By position, and behind the last one: whether a loop may begin or end there, as no passes that run together are
+/// parted.
+std::vector<bool> borders_of(const std::vector<ListedTask>& tasks)
+{
+  std::vector<bool> borders(tasks.size() + 1, true);
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    if (!tasks[i].overlaps || i + 1 == tasks.size()) continue;
+    borders[i + 1] = false;
+    const bool has_halves = tasks[i + 1].task.opcode == Opcode::BackwardInput;
+    if (has_halves && i + 2 < tasks.size()) borders[i + 2] = false;
+  }
+  return borders;
 }
 
 }  // namespace
@@ -215,22 +244,26 @@ std::vector<RunText> run_texts_of(const Order& order)
     for (const auto& slot : run.slots) {
       const auto& [opcode, part, microbatch] = slot.first;
       const bool means_input = opcode == Opcode::BackwardInput && has_weights_without(Opcode::Backward, part, opcodes);
-      text.slots += fmt::format("{}{}{}.{}{}", text.slots.empty() ? "" : " ", means_input ? 'B' : letter_of(opcode),
-                                part, microbatch, run.times == 1 ? "" : stride_text(slot.stride));
+      text.slots +=
+          fmt::format("{}{}{}.{}{}{}", text.slots.empty() ? "" : " ", means_input ? 'B' : letter_of(opcode), part,
+                      microbatch, run.times == 1 ? "" : stride_text(slot.stride), slot.overlaps ? "&" : "");
     }
     texts.push_back(std::move(text));
   }
   return texts;
 }
 
-Order with_loops(const std::vector<Task>& tasks)
+Order with_loops(const std::vector<ListedTask>& tasks)
 {
   constexpr std::size_t longest_body = 256;
+  const std::vector<bool> borders = borders_of(tasks);
   std::vector<Run> runs;
   for (std::size_t begin = 0; begin < tasks.size();) {
     std::size_t body = 1;
-    std::size_t covered = 1;
-    for (std::size_t length = 1; length <= longest_body && begin + 2 * length <= tasks.size(); ++length) {
+    while (!borders[begin + body]) ++body;
+    std::size_t covered = body;
+    for (std::size_t length = body; length <= longest_body && begin + 2 * length <= tasks.size(); ++length) {
+      if (!borders[begin + length]) continue;
       const std::size_t found = repeated(tasks, begin, length);
       if (found <= std::max(length, covered)) continue;
       body = length;
@@ -240,13 +273,34 @@ Order with_loops(const std::vector<Task>& tasks)
     if (times > 1 || runs.empty() || runs.back().times > 1) runs.push_back({times, {}});
     for (std::size_t i = begin; i < begin + body; ++i) {
       const auto stride = [&](std::size_t next) {
-        return static_cast<std::int64_t>(tasks[next].microbatch) - static_cast<std::int64_t>(tasks[i].microbatch);
+        return static_cast<std::int64_t>(tasks[next].task.microbatch) -
+               static_cast<std::int64_t>(tasks[i].task.microbatch);
       };
-      runs.back().slots.push_back({tasks[i], times > 1 ? stride(i + body) : 1});
+      runs.back().slots.push_back({tasks[i].task, times > 1 ? stride(i + body) : 1, tasks[i].overlaps});
     }
     begin += covered;
   }
   return Order(std::move(runs));
+}
+
+std::vector<ListedTask> listed_tasks(const Order& order)
+{
+  std::vector<ListedTask> tasks;
+  for (const auto& [times, slots] : order.runs()) {
+    for (std::uint64_t repetition = 0; repetition < times; ++repetition) {
+      for (const auto& slot : slots) {
+        tasks.push_back({order.at(tasks.size()), slot.overlaps});
+      }
+    }
+  }
+  return tasks;
+}
+
+bool has_overlaps(const Order& order)
+{
+  return std::any_of(order.runs().begin(), order.runs().end(), [](const Run& run) {
+    return std::any_of(run.slots.begin(), run.slots.end(), [](const Slot& slot) { return slot.overlaps; });
+  });
 }
 
 Order read_order(const DocumentNode& node, const std::string& path, const OrderLimits& limits, FaultList& faults)
@@ -275,6 +329,18 @@ Order read_order(const DocumentNode& node, const std::string& path, const OrderL
       }
     }
   }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    const auto& slots = runs[i].slots;
+    for (std::size_t k = 0; k < slots.size(); ++k) {
+      if (!slots[k].overlaps || is_pair(slots, k)) continue;
+      faults.add(
+          node.items[i].line, fmt::format("{}[{}]", path, i),
+          fmt::format("slot {}: & is of a forward pass with a backward pass behind it, B or I and W; write such as "
+                      "\"F0.3+& B0.0+\", or leave & out",
+                      k + 1));
+      return {};
+    }
+  }
   try {
     return Order(std::move(runs));
   } catch (const InputError& fault) {
@@ -299,13 +365,13 @@ std::map<std::string, Order> read_orders(MappingReader& parent, const std::strin
     const auto known = parts.find(device);
     const DocumentNode* runs = reader.required(device);
     if (known == parts.end()) {
-      reader.add_fault(device, "no stage is on this device; give the orders of the devices of stages only");
+      reader.add_fault(device, "no stage is on this device; give the order of the first device of each stage");
     } else {
       orders[device] = read_order(*runs, reader.path_of(device), {known->second, microbatches}, faults);
     }
   }
   for (const auto& [device, count] : parts) {
-    if (!reader.has(device)) reader.add_fault(device, "missing; write the order of each device of the stages");
+    if (!reader.has(device)) reader.add_fault(device, "missing; write the order of the first device of each stage");
   }
   return orders;
 }

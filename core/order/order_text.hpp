@@ -28,6 +28,8 @@ std::optional<Opcode> opcode_from_letter(char letter);
 /// the backward of micro-batch j in its j-th repetition.
 ///
 /// I and W are the halves of a backward pass, B is the whole. A part that has W in its order, but no I, means I by B.
+///
+/// "F0.3+&" runs together with the backward pass in the slots after it, B or I and W (Slot::overlaps).
 struct RunText {
   std::uint64_t times = 1;
   std::string slots;
@@ -38,9 +40,21 @@ struct RunText {
 /// The runs of an order as files write them. I is written as B where that is what B means.
 std::vector<RunText> run_texts_of(const Order& order);
 
-/// The order of a list of tasks, in few runs: finds loops of up to 256 slots from left to right. O(tasks).
-/// @throws InputError as Order does.
-Order with_loops(const std::vector<Task>& tasks);
+/// A task of an order that is not in loops yet.
+struct ListedTask {
+  Task task;
+  bool overlaps = false;  ///< as Slot::overlaps
+};
+
+/// The order of a list of tasks, in few runs: finds loops of up to 256 slots from left to right, which do not part
+/// passes that run together. O(tasks). @throws InputError as Order does.
+Order with_loops(const std::vector<ListedTask>& tasks);
+
+/// The tasks of an order, one after the other. O(tasks).
+std::vector<ListedTask> listed_tasks(const Order& order);
+
+/// Whether any passes of an order run together. O(slots).
+bool has_overlaps(const Order& order);
 
 /// What the order of a device may name.
 struct OrderLimits {

@@ -85,15 +85,24 @@ TEST(ReadOrder, NamesTheRunAndTheSlotOfEachFault)
 
 TEST(RunTextsOf, WritesWhatWasRead)
 {
-  for (const auto* json : {R"([[3,"F0.0+"],[21,"F0.3+ B0.0+ W0.0+"],[3,"B0.21+ W0.21+"]])",
-                           R"([[1,"F0.0 F1.7 B1.7 B0.0"]])", R"([[4,"F0.0+2"],[4,"B0.6-2 F1.3-"]])",
-                           R"([[2,"F0.0+"],[1,"B0.0 I0.1 W0.1"]])", R"([[2,"F0.0+ I0.0+"]])", "[]"}) {
+  for (const auto* json :
+       {R"([[3,"F0.0+"],[21,"F0.3+ B0.0+ W0.0+"],[3,"B0.21+ W0.21+"]])", R"([[1,"F0.0 F1.7 B1.7 B0.0"]])",
+        R"([[4,"F0.0+2"],[4,"B0.6-2 F1.3-"]])", R"([[2,"F0.0+"],[1,"B0.0 I0.1 W0.1"]])", R"([[2,"F0.0+ I0.0+"]])",
+        R"([[3,"F0.1+& B0.0+"],[1,"F1.0& I0.3 W0.3 F0.4& B1.2"]])", "[]"}) {
     std::string text;
     for (const auto& run : run_texts_of(order_from(json))) {
       text += (text.empty() ? "" : ",") + ("[" + std::to_string(run.times) + ",\"" + run.slots + "\"]");
     }
     EXPECT_EQ("[" + text + "]", json);
   }
+}
+
+/// Tasks in turn.
+std::vector<ListedTask> listed(const std::vector<Task>& tasks)
+{
+  std::vector<ListedTask> all;
+  for (const Task& task : tasks) all.push_back({task});
+  return all;
 }
 
 TEST(WithLoops, FindsTheLoopsOf1F1B)
@@ -104,7 +113,7 @@ TEST(WithLoops, FindsTheLoopsOf1F1B)
     if (m + 3 < 20) tasks.push_back({Opcode::Forward, 0, m + 3});
     tasks.push_back({Opcode::Backward, 0, m});
   }
-  EXPECT_THAT(run_texts_of(with_loops(tasks)),
+  EXPECT_THAT(run_texts_of(with_loops(listed(tasks))),
               ElementsAre(RunText{4, "F0.0+"}, RunText{16, "B0.0+ F0.4+"}, RunText{4, "B0.16+"}));
 }
 
@@ -112,7 +121,7 @@ TEST(WithLoops, PutsTasksWithoutLoopsIntoOneRun)
 {
   const std::vector<Task> tasks = {
       {Opcode::Forward, 0, 0}, {Opcode::Forward, 1, 5}, {Opcode::Backward, 1, 5}, {Opcode::Backward, 0, 0}};
-  EXPECT_THAT(run_texts_of(with_loops(tasks)), ElementsAre(RunText{1, "F0.0 F1.5 B1.5 B0.0"}));
+  EXPECT_THAT(run_texts_of(with_loops(listed(tasks))), ElementsAre(RunText{1, "F0.0 F1.5 B1.5 B0.0"}));
 }
 
 TEST(WithLoops, KeepsEveryTaskAtItsPlace)
@@ -128,7 +137,31 @@ TEST(WithLoops, KeepsEveryTaskAtItsPlace)
         for (std::uint32_t part = 0; part < parts; ++part) tasks.push_back({Opcode::Forward, part, next[part]++});
       }
     }
-    EXPECT_EQ(tasks_of(with_loops(tasks)), tasks);
+    EXPECT_EQ(tasks_of(with_loops(listed(tasks))), tasks);
+  }
+}
+
+TEST(WithLoops, KeepsPassesTogetherThatRunTogether)
+{
+  for (const bool has_halves : {false, true}) {
+    std::vector<ListedTask> tasks = {{{Opcode::Forward, 0, 0}}};
+    for (std::uint64_t m = 0; m < 9; ++m) {
+      tasks.push_back({{Opcode::Forward, 0, m + 1}, true});
+      tasks.push_back({{has_halves ? Opcode::BackwardInput : Opcode::Backward, 0, m}});
+      if (has_halves) tasks.push_back({{Opcode::BackwardWeight, 0, m}});
+    }
+    tasks.push_back({{Opcode::Backward, 1, 9}});
+    const Order order = with_loops(tasks);
+    EXPECT_THAT(run_texts_of(order),
+                ElementsAre(RunText{1, "F0.0"}, RunText{9, has_halves ? "F0.1+& B0.0+ W0.0+" : "F0.1+& B0.0+"},
+                            RunText{1, "B1.9"}));
+    EXPECT_TRUE(has_overlaps(order));
+    const auto again = listed_tasks(order);
+    ASSERT_EQ(again.size(), tasks.size());
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      EXPECT_EQ(again[i].task, tasks[i].task);
+      EXPECT_EQ(again[i].overlaps, tasks[i].overlaps);
+    }
   }
 }
 
