@@ -62,7 +62,7 @@ void add_numbers(std::vector<ScheduleChoice>& choices, const std::string& option
   if (is_taken) return;
   std::vector<std::string_view> others;
   for (const auto& schedule : schedules::schedules()) {
-    if (schedule.takes(key)) others.push_back(schedule.name);
+    if (schedule.takes(key) && !schedule.takes_orders) others.push_back(schedule.name);
   }
   throw InputError(
       option, fmt::format("schedule {} does not take it; it is for {}", choices.front().name, fmt::join(others, ", ")));
@@ -73,7 +73,7 @@ std::string schedules_with(std::string_view number)
 {
   std::vector<std::string_view> names;
   for (const auto& schedule : schedules::schedules()) {
-    if (schedule.takes(number)) names.push_back(schedule.name);
+    if (schedule.takes(number) && !schedule.takes_orders) names.push_back(schedule.name);
   }
   return fmt::format("schedule{} {}", names.size() == 1 ? "" : "s", fmt::join(names, ", "));
 }

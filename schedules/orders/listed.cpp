@@ -1,6 +1,7 @@
 #include "schedules/orders/listed.hpp"
 
 #include "core/errors.hpp"
+#include "core/order/order_text.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -36,6 +37,7 @@ class OrderChecker {
     for (std::size_t rank = 0; rank < shape_.ranks(); ++rank) check_limits(rank);
     if (faults_.empty()) check_completeness();
     if (faults_.empty()) check_precedence();
+    for (std::size_t rank = 0; rank < shape_.ranks() && faults_.empty(); ++rank) check_overlaps(rank);
     if (faults_.empty()) check_crossings();
     if (faults_.empty()) check_circles();
     return std::move(faults_);
@@ -149,6 +151,24 @@ class OrderChecker {
     return true;
   }
 
+  /// Passes that run together are of two micro-batches, or of two stages.
+  void check_overlaps(std::size_t rank)
+  {
+    auto& overlaps = overlaps_.emplace_back();
+    const auto tasks = listed_tasks(orders_[rank]);
+    for (std::size_t i = 0; i < tasks.size(); ++i) {
+      overlaps.push_back(tasks[i].overlaps);
+      if (!tasks[i].overlaps) continue;
+      const Task& forward = tasks[i].task;
+      const Task& backward = tasks[i + 1].task;
+      if (forward.part != backward.part || forward.microbatch != backward.microbatch) continue;
+      add_fault(rank, fmt::format("{} and {} are of one micro-batch and cannot run together; leave the mark of the "
+                                  "forward pass out",
+                                  names_.task(rank, forward), names_.task(rank, backward)));
+      return;
+    }
+  }
+
   void check_crossings()
   {
     for (std::size_t stage = 0; stage + 1 < shape_.stages(); ++stage) {
@@ -195,11 +215,16 @@ class OrderChecker {
     return orders_[needed.rank].position_of(needed.task) < done_[needed.rank];
   }
 
-  /// The task for which a rank waits, if its next one cannot start.
+  /// The task for which a rank waits, if its next one cannot start. A forward that runs together with a backward ends
+  /// when both can.
   std::optional<RankTask> awaited_by(std::size_t rank) const
   {
-    if (done_[rank] == orders_[rank].length()) return std::nullopt;
-    const auto needed = needed_by(rank, orders_[rank].at(done_[rank]));
+    const std::uint64_t next = done_[rank];
+    if (next == orders_[rank].length()) return std::nullopt;
+    auto needed = needed_by(rank, orders_[rank].at(next));
+    if (needed && !is_done(*needed)) return needed;
+    if (!overlaps_[rank][next]) return std::nullopt;
+    needed = needed_by(rank, orders_[rank].at(next + 1));
     return needed && !is_done(*needed) ? needed : std::nullopt;
   }
 
@@ -252,8 +277,9 @@ class OrderChecker {
   const OrderNames& names_;
   std::vector<std::uint32_t> part_of_stage_;
   std::vector<std::vector<std::size_t>> stages_by_rank_;
-  std::vector<BackwardKind> kinds_;  // by stage
-  std::vector<std::uint64_t> done_;  // by rank: the tasks of its order that have run
+  std::vector<BackwardKind> kinds_;          // by stage
+  std::vector<std::uint64_t> done_;          // by rank: the tasks of its order that have run
+  std::vector<std::vector<bool>> overlaps_;  // by rank and task: it runs together with the next one
   std::vector<OrderFault> faults_;
 };
 
@@ -323,6 +349,13 @@ std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoic
     } else {
       orders.push_back(order->second);
     }
+  }
+  const bool overlap = std::any_of(orders.begin(), orders.end(), has_overlaps);
+  if (overlap != overlaps_experts(choice)) {
+    faults.push_back(overlap ? fmt::format("{}: has passes that run together (&); write overlap_experts: 1 beside them",
+                                           place_of_orders)
+                             : fmt::format("schedule.{}: 1, and no passes of the orders run together (&); leave it out",
+                                           overlap_experts_key));
   }
   if (faults.empty()) faults = lines_of(faults_of_listed(shape, orders, names_in_plans(shape, orders)), shape);
   if (!faults.empty()) throw InputError(faults);

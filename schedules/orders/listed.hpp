@@ -16,7 +16,9 @@ namespace isobar::schedules {
 ///   BackwardWeight. A stage uses one of both ways.
 /// - Neighbouring stages on different devices order micro-batches alike, forwards and backwards: their transfers arrive
 ///   in the order in which they leave.
-/// - No devices wait for each other in a circle. Sends are buffered, so that this excludes deadlocks.
+/// - Passes that run together are not of one micro-batch in one stage.
+/// - No devices wait for each other in a circle. Sends are buffered, so that this excludes deadlocks. A forward that
+///   runs together with a backward ends only when both can.
 ///
 /// Tasks have their names (Task) with the position in the device's order. Orders with faults of an earlier kind are not
 /// checked for later ones. O(tasks log slots) time, O(stages) memory.
@@ -41,7 +43,8 @@ struct OrderFault {
 std::vector<OrderFault> faults_of_listed(const PipelineShape& shape, const std::vector<Order>& orders,
                                          const OrderNames& names);
 
-/// The orders of ScheduleChoice::orders, of listed and of greedy. Stages may lie on devices in any way.
+/// The orders of ScheduleChoice::orders, of listed and of greedy. Stages may lie on devices in any way. With
+/// "overlap_experts" some passes run together (Slot::overlaps).
 /// @throws InputError for a device without an order, an order without a device, and with faults_of_listed.
 std::vector<Order> listed_orders(const PipelineShape& shape, const ScheduleChoice& choice);
 
@@ -49,6 +52,7 @@ inline constexpr Schedule listed_schedule = {
     .name = "listed",
     .summary = "the orders that the plan lists for each device",
     .source = "the plan",
+    .numbers = {overlap_experts_key},
     .takes_orders = true,
     .folding = Folding::Any,
     .make_orders = listed_orders,

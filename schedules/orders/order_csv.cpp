@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -27,6 +28,7 @@ struct Cell {
   std::size_t stage = 0;
   Opcode opcode = Opcode::Forward;  ///< as in the file: Backward also where the stage has halves
   std::uint64_t microbatch = 0;
+  bool overlaps = false;  ///< a forward that runs together with the backward after it
 };
 
 /// What torch writes between tasks: transfers, and the work on parameters that are sharded among replicas.
@@ -67,10 +69,11 @@ bool is_between_tasks(std::string_view text)
   return std::find(work_between_tasks.begin(), work_between_tasks.end(), name) != work_between_tasks.end();
 }
 
+constexpr std::string_view overlap = ")OVERLAP_F_B";
+
 /// The tasks of a cell: none, one, or the two of an overlap; nullopt for any other text.
 std::optional<std::vector<Cell>> tasks_from(std::size_t column, std::string_view text)
 {
-  constexpr std::string_view overlap = ")OVERLAP_F_B";
   if (text.empty() || is_between_tasks(text)) return std::vector<Cell>();
   const bool is_overlap = text.starts_with('(') && text.ends_with(overlap);
   const std::size_t middle = is_overlap ? text.find(';') : std::string_view::npos;
@@ -78,15 +81,51 @@ std::optional<std::vector<Cell>> tasks_from(std::size_t column, std::string_view
     const auto task = task_from(column, text);
     return task ? std::optional(std::vector{*task}) : std::nullopt;
   }
-  const auto first = task_from(column, text.substr(1, middle - 1));
+  auto first = task_from(column, text.substr(1, middle - 1));
   text.remove_suffix(overlap.size());
   const auto second = task_from(column, text.substr(middle + 1));
-  return first && second ? std::optional(std::vector{*first, *second}) : std::nullopt;
+  if (!first || !second || first->opcode != Opcode::Forward || second->opcode != Opcode::Backward) return std::nullopt;
+  first->overlaps = true;
+  return std::vector{*first, *second};
 }
 
 std::string cell_text(const Cell& cell)
 {
   return fmt::format("{}{}{}", cell.stage, letter_of(cell.opcode), cell.microbatch);
+}
+
+/// The cells of a rank with these stages. @throws InputError for halves of backward passes that a reader would take for
+/// whole ones.
+std::vector<std::string> row_of(const std::vector<ListedTask>& tasks, const std::vector<std::size_t>& stages)
+{
+  const auto cell_of = [&](const Task& task) { return Cell{0, stages.at(task.part), task.opcode, task.microbatch}; };
+  std::vector<std::string> row;
+  std::set<std::size_t> halved;        // stages with I and W in cells of their own
+  std::set<std::size_t> are_together;  // stages of whose I and W an overlap makes B
+  for (std::size_t i = 0; i < tasks.size(); ++i) {
+    const auto& [task, overlaps] = tasks[i];
+    if (!overlaps) {
+      if (task.opcode == Opcode::BackwardInput) halved.insert(stages.at(task.part));
+      row.push_back(cell_text(cell_of(task)));
+      continue;
+    }
+    ensure(i + 1 < tasks.size(), "a forward that overlaps comes before its backward");
+    Cell backward = cell_of(tasks[++i].task);
+    if (backward.opcode == Opcode::BackwardInput) {
+      ++i;  // its other half
+      are_together.insert(backward.stage);
+      backward.opcode = Opcode::Backward;
+    }
+    row.push_back(fmt::format("({};{}{}", cell_text(cell_of(task)), cell_text(backward), overlap));
+  }
+  for (const std::size_t stage : are_together) {
+    if (halved.contains(stage)) continue;
+    throw InputError("schedule",
+                     fmt::format("stage {} has halves of backward passes beside forward passes alone, which "
+                                 "a CSV file cannot say; use --json",
+                                 stage));
+  }
+  return row;
 }
 
 class Reader {
@@ -127,7 +166,9 @@ class Reader {
       const auto tasks = tasks_from(i + 1, row.cells[i]);
       if (!tasks) {  // one fault a row is enough
         return fault(in_quotes(row.cells[i]) +
-                     " is not a task; write the stage, F, B, I or W, and the micro-batch, such as 2F0");
+                     (row.cells[i].ends_with(overlap)
+                          ? " is no forward and backward; write both, such as (2F1;1B0)OVERLAP_F_B"
+                          : " is not a task; write the stage, F, B, I or W, and the micro-batch, such as 2F0"));
       }
       for (const auto& task : *tasks) {
         const auto& known = stages_.emplace(task.stage, StageRow{rank, row.line}).first->second;
@@ -203,13 +244,13 @@ class Reader {
     }
     for (const auto& rank : cells_) {
       result.shape.devices.push_back(fmt::to_string(result.orders.size()));
-      std::vector<Task> tasks;
+      std::vector<ListedTask> tasks;
       auto& cell_of_task = cell_of_task_.emplace_back();
       for (std::size_t i = 0; i < rank.size(); ++i) {
-        const auto& [column, stage, opcode, microbatch] = rank[i];
+        const auto& [column, stage, opcode, microbatch, overlaps] = rank[i];
         const bool is_split = opcode == Opcode::Backward && halved_[stage];
-        tasks.push_back({is_split ? Opcode::BackwardInput : opcode, part_of[stage], microbatch});
-        if (is_split) tasks.push_back({Opcode::BackwardWeight, part_of[stage], microbatch});
+        tasks.push_back({{is_split ? Opcode::BackwardInput : opcode, part_of[stage], microbatch}, overlaps});
+        if (is_split) tasks.push_back({{Opcode::BackwardWeight, part_of[stage], microbatch}});
         cell_of_task.resize(tasks.size(), i);
       }
       result.orders.push_back(with_loops(tasks));
@@ -259,13 +300,7 @@ std::string orders_to_csv(const PipelineShape& shape, const std::vector<Order>& 
   const auto stages = stages_by_rank(shape);
   std::string text;
   for (std::size_t rank = 0; rank < orders.size(); ++rank) {
-    const Order& order = orders[rank];
-    std::vector<std::string> row;
-    for (std::uint64_t i = 0; i < order.length(); ++i) {
-      const Task task = order.at(i);
-      row.push_back(cell_text(Cell{0, stages.at(rank).at(task.part), task.opcode, task.microbatch}));
-    }
-    text += csv_line(row);
+    text += csv_line(row_of(listed_tasks(orders[rank]), stages.at(rank)));
   }
   return text;
 }
