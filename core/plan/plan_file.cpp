@@ -602,8 +602,7 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   if (!is_1) plan.experts = read_experts_2(reader, faults);
   plan.stages =
       is_1 ? read_stages_1(reader, faults) : read_stages_2(reader, microbatches, {plan.context, plan.experts}, faults);
-  plan.goal.schedule =
-      is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan.stages, plan.goal.microbatches, faults);
+  plan.goal.schedule = is_1 ? read_schedule_1(reader) : read_schedule_2(reader, plan, faults);
   if (!is_1) {
     plan.sync = read_sync_2(reader, plan.stages, faults);
     plan.transfers = read_transfers_2(reader, plan.stages, faults);

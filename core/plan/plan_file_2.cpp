@@ -6,6 +6,7 @@
 #include "core/plan/operator_plan.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan_file_reading.hpp"
+#include "core/plan/replica_exchanges.hpp"
 #include "core/spmd/division.hpp"
 #include "core/text/document.hpp"
 #include "core/text/quantity_text.hpp"
@@ -417,14 +418,36 @@ std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_
     }
     stages.insert(stages.end(), parts.begin(), parts.end());
   }
+  if (divided.experts.are_whole && faults.empty() && !has_shards(stages)) {
+    plan.add_fault("experts",
+                   "tensor is 1, and no stage has several shards, so that each has whole experts anyway; leave "
+                   "tensor out");
+  }
   return stages;
 }
 
-ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& stages, std::uint64_t microbatches,
-                               FaultList& faults)
+namespace {
+
+/// How many parts an order of each first device of a stage has: its stages, of layers or of several that are one.
+std::map<std::string, std::size_t> parts_of_orders(const Plan& plan)
+{
+  std::map<std::string, std::size_t> parts;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const Stage& stage = plan.stages[i];
+    const bool is_layer = has_exchanges(plan) || has_shards({stage});
+    const bool continues = i > 0 && is_layer && !stage.starts_chunk && stage.device() == plan.stages[i - 1].device();
+    if (!continues) ++parts[stage.device()];
+  }
+  return parts;
+}
+
+}  // namespace
+
+ScheduleChoice read_schedule_2(MappingReader& reader_of_plan, const Plan& plan, FaultList& faults)
 {
   const bool is_sound = faults.empty();
-  return read_mapping<ScheduleChoice>(plan, "schedule", faults, [&](MappingReader& reader) {
+  const auto& stages = plan.stages;
+  return read_mapping<ScheduleChoice>(reader_of_plan, "schedule", faults, [&](MappingReader& reader) {
     ScheduleChoice schedule;
     if (!reader.has("name")) reader.required_text("name");
     const auto name = reader.optional_text("name");
@@ -446,12 +469,12 @@ ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& st
           "orders", fmt::format("schedule {} makes its own orders; write yours under the name listed", schedule.name));
     } else if (takes_orders(schedule.name) && !has_orders && !stages.empty()) {
       reader.add_fault("orders", fmt::format("missing; schedule {} has the order of each device", schedule.name));
-    } else if (has_orders && has_shared_stages(stages)) {
-      reader.add_fault("orders", "are for plans with one device for each stage; use another schedule");
+    } else if (has_orders && !stages.empty() && divides_operators(stages.front())) {
+      reader.add_fault("orders", "are for devices that compute whole layers; use another schedule");
     } else if (has_orders && has_name && is_sound) {
-      std::map<std::string, std::size_t> parts;
-      for (const auto& stage : stages) ++parts[stage.device()];
-      schedule.orders = read_orders(reader, "orders", parts, microbatches, faults);
+      const std::uint64_t of_replica = stages.empty() ? 0 : stages.front().replicas.front().microbatches;
+      const std::uint64_t microbatches = of_replica > 0 ? of_replica : plan.goal.microbatches;
+      schedule.orders = read_orders(reader, "orders", parts_of_orders(plan), microbatches, faults);
     }
     return schedule;
   });
@@ -466,7 +489,10 @@ Sync read_sync_2(MappingReader& plan, const std::vector<Stage>& stages, FaultLis
     return read_mapping<Sync>(plan, "sync", faults,
                               [&](MappingReader& reader) { return read_sync_of_division(reader, stages, faults); });
   }
-  if (!has_replicas(stages)) plan.add_fault("sync", "no stage has several replicas; leave it out");
+  // Faults of stages may be why they have none.
+  if (faults.empty() && !has_replicas(stages)) {
+    plan.add_fault("sync", "no stage has several replicas; leave it out");
+  }
   return read_mapping<Sync>(plan, "sync", faults, [&](MappingReader& reader) {
     const auto refuse_unless_parameters = [&reader](const char* key) {
       reader.add_fault(key, "is for replicas that divide parameters; write sharded: parameters, or leave it out");
@@ -519,6 +545,9 @@ TransferRules read_transfers_2(MappingReader& plan, const std::vector<Stage>& st
     TransferRules rules;
     rules.blocking = reader.optional_boolean("blocking").value_or(false);
     rules.sliced = reader.optional_boolean("sliced").value_or(false);
+    if (rules.sliced && faults.empty() && !has_shards(stages)) {
+      reader.add_fault("sliced", "true, and no stage has several shards that could send a part each; leave it out");
+    }
     return rules;
   });
 }

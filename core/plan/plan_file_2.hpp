@@ -30,8 +30,7 @@ std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_
 
 /// Reads "schedule" of isobar-plan/2. Orders are read only for a plan whose stages and micro-batches are sound, since
 /// they name these; a plan without stages needs none.
-ScheduleChoice read_schedule_2(MappingReader& plan, const std::vector<Stage>& stages, std::uint64_t microbatches,
-                               FaultList& faults);
+ScheduleChoice read_schedule_2(MappingReader& reader, const Plan& plan, FaultList& faults);
 
 /// Reads "sync", which a plan with several replicas of a stage may have, and refuses keys of isobar-plan/2 that this
 /// version does not run.

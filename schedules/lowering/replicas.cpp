@@ -235,6 +235,7 @@ class ReplicaOrders {
       }
       shards_of_[first].push_back(placed.rank);
     }
+    for (const auto& stage : plan.stages) first_device_of_stage_.push_back(stage.device());
     std::vector<std::uint32_t> parts(devices_.size(), 0);
     std::vector<std::optional<std::size_t>> last_stage(devices_.size());
     for (const auto& placed : pipelines_.placed()) {
@@ -250,12 +251,17 @@ class ReplicaOrders {
     }
   }
 
+  /// Of the first replicas, before its stages become parts.
+  OrderedPipeline first_pipeline()
+  {
+    require_alike_pipelines();
+    const Chain chain = chain_of(pipelines_.pipelines().front());
+    return {chain.shape, orders_of_chain(chain)};
+  }
+
   std::vector<Order> orders()
   {
-    if (schedule_.takes_orders) {
-      throw InputError("schedule", fmt::format("{} is for plans with one device for each stage; use another schedule",
-                                               schedule_.name));
-    }
+    if (schedule_.takes_orders) require_alike_pipelines();
     if (const auto warm_up = given_numbers(); warm_up && warm_up->size() != devices_.size()) {
       throw InputError("schedule", fmt::format("warm_up has {} for {}; give one for each",
                                                counted(warm_up->size(), "number"), counted(devices_.size(), "device")));
@@ -298,14 +304,35 @@ class ReplicaOrders {
     for (const std::size_t shard : shards_of_[rank]) orders_[shard] = whole;
   }
 
-  /// Orders a pipeline with one replica of each stage.
-  void order_chain(const std::vector<std::size_t>& members)
-  {
+  /// A pipeline with one replica of each stage, as a chain of stages that the schedule orders.
+  struct Chain {
     PipelineShape shape;
-    shape.microbatches = pipelines_.microbatches_of(members.front());
-    std::unordered_map<std::size_t, std::size_t> local_rank;
     std::vector<std::size_t> ranks;                                // of the plan, by local rank
     std::vector<std::vector<std::vector<std::uint32_t>>> becomes;  // parts of the plan, by local rank and part
+    std::vector<std::string> devices_of_first;  // by local rank: those of the first replicas, which orders name
+  };
+
+  /// One order is that of all replicas.
+  void require_alike_pipelines()
+  {
+    if (std::find(uses_machine_.begin(), uses_machine_.end(), true) != uses_machine_.end()) {
+      throw InputError(
+          "schedule", fmt::format("{} is for stages that live on their devices; use another schedule", schedule_.name));
+    }
+    for (const auto& members : pipelines_.pipelines()) {
+      if (is_chain(members) && pipelines_.microbatches_of(members.front()) == pipelines_.microbatches_of(0)) continue;
+      throw InputError("schedule", fmt::format("{} needs pipelines with one replica of each stage, all with as many "
+                                               "micro-batches; use another schedule",
+                                               schedule_.name));
+    }
+  }
+
+  Chain chain_of(const std::vector<std::size_t>& members) const
+  {
+    Chain chain;
+    auto& [shape, ranks, becomes, devices_of_first] = chain;
+    shape.microbatches = pipelines_.microbatches_of(members.front());
+    std::unordered_map<std::size_t, std::size_t> local_rank;
     std::optional<std::size_t> before;
     for (const std::size_t index : members) {
       const std::size_t rank = pipelines_.placed()[index].rank;
@@ -316,6 +343,7 @@ class ReplicaOrders {
       if (is_new) {
         ranks.push_back(rank);
         shape.devices.push_back(devices_[rank]);
+        devices_of_first.push_back(first_device_of_stage_[pipelines_.placed()[index].stage]);
         becomes.emplace_back();
       }
       if (before != rank || !joins_neighbours) {
@@ -325,14 +353,34 @@ class ReplicaOrders {
       becomes[entry->second].back().push_back(part_of_[index]);
       before = rank;
     }
+    return chain;
+  }
+
+  std::vector<Order> orders_of_chain(const Chain& chain) const
+  {
+    const auto& [shape, ranks, becomes, devices_of_first] = chain;
     ScheduleChoice choice = choice_;
+    if (schedule_.takes_orders) {
+      choice.orders.clear();
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const auto order = choice_.orders.find(devices_of_first[i]);
+        if (order != choice_.orders.end()) choice.orders[shape.devices[i]] = order->second;
+      }
+    }
     if (const auto warm_up = given_numbers()) {
       auto& own = choice.numbers["warm_up"];
       own.clear();
       for (const std::size_t rank : ranks) own.push_back((*warm_up)[rank]);
     }
-    const auto orders = schedule_.orders(shape, choice);
-    for (std::size_t i = 0; i < ranks.size(); ++i) set_order(ranks[i], orders[i], becomes[i]);
+    return schedule_.orders(shape, choice);
+  }
+
+  /// Orders a pipeline with one replica of each stage.
+  void order_chain(const std::vector<std::size_t>& members)
+  {
+    const Chain chain = chain_of(members);
+    const auto orders = orders_of_chain(chain);
+    for (std::size_t i = 0; i < orders.size(); ++i) set_order(chain.ranks[i], orders[i], chain.becomes[i]);
   }
 
   /// Orders a pipeline in which a stage has several replicas, each replica by itself.
@@ -447,6 +495,7 @@ class ReplicaOrders {
   std::vector<std::string> devices_;
   Pipelines pipelines_;
   std::vector<std::size_t> pipeline_stage_;          // of each stage
+  std::vector<std::string> first_device_of_stage_;   // the first shard of its first replica
   bool has_exchanges_;                               // among replicas, so that each layer is a part
   std::vector<bool> uses_machine_;                   // by rank
   std::vector<std::vector<std::size_t>> shards_of_;  // by rank of a first shard: the ranks of all
@@ -541,6 +590,16 @@ std::vector<Order> orders_of(const Plan& plan)
   if (divides_operators(plan)) return orders_of_parts(plan);
   if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).orders();
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
+}
+
+OrderedPipeline first_pipeline_of(const Plan& plan)
+{
+  if (const auto fault = fault_of_overlap(plan)) throw InputError("schedule", *fault);
+  if (divides_operators(plan)) {
+    throw InputError("schedule", "devices that divide operators have no orders of one device each");
+  }
+  if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).first_pipeline();
+  return {shape_of(plan), require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule)};
 }
 
 std::vector<Order> orders_of_first(const Plan& plan)

@@ -4,6 +4,7 @@
 #include "core/order/order.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/plan/plan.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <cstddef>
 #include <vector>
@@ -24,12 +25,25 @@ std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan);
 /// pipeline's micro-batches) x (their replicas); or more after it, until no replica waits for a micro-batch that a
 /// stage before forwards only after a backward that waits for this replica.
 ///
-/// @throws InputError as Schedule::orders does; and with replicas, for schedule listed and greedy, a device with two
-/// replicas of a stage or in two pipelines, and a pipeline that is no chain under a schedule with several stages on
-/// each device.
+/// Listed orders name the first device of each stage, the first shard of its first replica; those of other replicas and
+/// shards do what it does.
+///
+/// @throws InputError as Schedule::orders does; and with replicas, for a device with two replicas of a stage or in two
+/// pipelines, a pipeline that is no chain under a schedule with several stages on each device or with listed orders,
+/// and listed orders for pipelines with unequal numbers of micro-batches.
 std::vector<Order> orders_of(const Plan& plan);
 
-/// The same of a plan that has only the first replicas of another one, maybe one of each stage (fold.hpp).
+/// A pipeline and the order of each of its devices.
+struct OrderedPipeline {
+  PipelineShape shape;
+  std::vector<Order> orders;  ///< by rank of the shape; of its stages, also where each of their layers is a part
+};
+
+/// The pipeline of the first replicas, which all others are like.
+/// @throws InputError as orders_of does, and for replicas whose pipelines differ.
+OrderedPipeline first_pipeline_of(const Plan& plan);
+
+/// The orders of a plan that has only the first replicas of another one, maybe one of each stage (fold.hpp).
 std::vector<Order> orders_of_first(const Plan& plan);
 
 }  // namespace isobar::schedules

@@ -374,7 +374,7 @@ TEST(PlanFile2, HasAChainWithRulesOfTransfers)
   Plan plan = some_plan_2();
   plan.goal.schedule = {"1f1b"};
   plan.stages = {stage_on("d1", 0, 0), stage_on("d0", 1, 2)};
-  plan.transfers.sliced = true;
+  plan.transfers.blocking = true;
   EXPECT_FALSE(is_chain(plan));
   EXPECT_EQ(plan_from_json(plan_to_json(plan), "plan.json").transfers, plan.transfers);
 }

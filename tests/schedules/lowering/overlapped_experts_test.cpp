@@ -1,9 +1,11 @@
 #include "core/check/program_checker.hpp"
 #include "core/errors.hpp"
+#include "core/order/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "core/program/walk.hpp"
 #include "schedules/lowering/replicas.hpp"
+#include "schedules/orders/order_csv.hpp"
 #include "schedules/orders/schedule.hpp"
 #include "tests/support/experts.hpp"
 #include "tests/support/unit_devices.hpp"
@@ -18,6 +20,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Passes of two micro-batches that run layer by layer together while tokens travel to experts and back.
@@ -312,6 +315,85 @@ TEST(OverlappedExperts, RefusePipelinesInWhichAStageHasMoreReplicasThanAnother)
                  "schedule: overlap_experts needs pipelines with one replica of each stage; give all stages replicas "
                  "with the same micro-batches");
   }
+}
+
+/// The tasks of an order, and which run together.
+std::vector<std::pair<std::string, bool>> names_of(const Order& order)
+{
+  std::vector<std::pair<std::string, bool>> names;
+  for (const ListedTask& each : listed_tasks(order)) names.emplace_back(name_of(each.task), each.overlaps);
+  return names;
+}
+
+/// The plan with the orders of its first pipeline listed, as torch's file has them.
+Plan listed_by_csv(Plan plan)
+{
+  const auto [shape, orders] = first_pipeline_of(plan);
+  const std::string text = orders_to_csv(shape, orders);
+  const CsvOrders read = orders_from_csv(text, "orders.csv");
+  EXPECT_EQ(read.shape.rank_of_stage, shape.rank_of_stage);
+  plan.goal.schedule = {"listed", {{std::string(overlap_experts_key), {1}}}};
+  for (std::size_t rank = 0; rank < orders.size(); ++rank) {
+    EXPECT_EQ(names_of(read.orders[rank]), names_of(orders[rank])) << rank;
+    plan.goal.schedule.orders[shape.devices[rank]] = read.orders[rank];
+  }
+  return plan;
+}
+
+TEST(OverlappedExperts, AreTheSameByListedOrders)
+{
+  const Model model{.blocks = 8};
+  for (const char* schedule :
+       {"1f1b(overlap_experts=1)", "interleaved(chunks=2;overlap_experts=1)", "dualpipe-v(overlap_experts=1)"}) {
+    for (const std::size_t devices : {2U, 4U}) {
+      const Plan plan = plan_of(model, schedule, devices, 8);
+      const Plan listed = listed_by_csv(plan);
+      const auto wanted = orders_of(plan);
+      const auto found = orders_of(listed);
+      ASSERT_EQ(found.size(), 2 * devices);
+      for (std::size_t rank = 0; rank < found.size(); ++rank) {
+        ASSERT_EQ(found[rank].length(), wanted[rank].length());
+        for (std::uint64_t i = 0; i < found[rank].length(); ++i) ASSERT_EQ(found[rank].at(i), wanted[rank].at(i));
+      }
+      const auto step = [&](const Plan& of) {
+        const auto program = testing_support::unit_program(of, workload_of(model));
+        EXPECT_THAT(faults_of(*program), IsEmpty());
+        return play_program(*program, rates()).periods.front().end.value;
+      };
+      EXPECT_EQ(step(listed), step(plan)) << schedule;
+    }
+  }
+}
+
+TEST(OverlappedExperts, AreSaidByListedOrdersAndByTheirNumber)
+{
+  const auto fault = [](const Plan& plan) {
+    try {
+      orders_of(plan);
+    } catch (const InputError& found) {
+      return std::string(found.what());
+    }
+    return std::string();
+  };
+  const Plan listed = listed_by_csv(plan_of({}, "1f1b(overlap_experts=1)", 2, 4));
+  EXPECT_EQ(fault(listed), "");
+  Plan without_number = listed;
+  without_number.goal.schedule.numbers.clear();
+  EXPECT_EQ(fault(without_number),
+            "schedule.orders: has passes that run together (&); write overlap_experts: 1 beside them");
+  Plan in_turn = listed;
+  in_turn.goal.schedule.orders.clear();
+  const auto [shape, orders] = first_pipeline_of(plan_of({}, "1f1b", 2, 4));
+  for (std::size_t rank = 0; rank < orders.size(); ++rank) {
+    in_turn.goal.schedule.orders[shape.devices[rank]] = orders[rank];
+  }
+  EXPECT_EQ(fault(in_turn), "schedule.overlap_experts: 1, and no passes of the orders run together (&); leave it out");
+  in_turn.goal.schedule.numbers.clear();
+  EXPECT_EQ(fault(in_turn), "");
+  Plan without_experts = listed;
+  without_experts.experts = {};
+  EXPECT_EQ(fault(without_experts),
+            "schedule: overlap_experts is for replicas that divide experts; leave it out, or divide them");
 }
 
 }  // namespace

@@ -410,10 +410,30 @@ std::string fault_of(const Plan& plan)
   return "";
 }
 
+TEST(Replicas, DoWhatTheFirstOnesAreListedToDo)
+{
+  Plan plan = replicated({{{0, 3}, {1, 3}}, {{2, 3}, {3, 3}}}, "1f1b");
+  const auto wanted = orders_of(plan);
+  const auto [shape, orders] = first_pipeline_of(plan);
+  EXPECT_THAT(shape.devices, ElementsAre("d0", "d2"));
+  EXPECT_EQ(shape.microbatches, 3U);
+  plan.goal.schedule = {"listed", {}, {{"d0", orders[0]}, {"d2", orders[1]}}};
+  EXPECT_EQ(orders_of(plan), wanted);
+  plan.goal.schedule.orders.erase("d2");
+  EXPECT_EQ(fault_of(plan), "schedule.orders: d2 has none; give each device of the stages an order");
+}
+
 TEST(Replicas, RefuseWhatHasNoOrder)
 {
   EXPECT_EQ(fault_of(replicated({{{0, 1}, {1, 1}}}, "greedy")),
-            "schedule: greedy is for plans with one device for each stage; use another schedule");
+            "schedule: greedy has no orders; make a plan with isobar plan");
+  const std::string unlike =
+      "schedule: listed needs pipelines with one replica of each stage, all with as many micro-batches; use another "
+      "schedule";
+  for (Plan plan : {replicated({{{0, 2}, {1, 4}}}, "listed"), replicated({{{0, 4}, {1, 2}}, {{2, 6}}}, "listed")}) {
+    plan.goal.schedule.orders = {{"d0", Order(std::vector<isobar::Run>{{1, {{{Opcode::Forward, 0, 0}}}}})}};
+    EXPECT_EQ(fault_of(plan), unlike);
+  }
   EXPECT_EQ(fault_of(replicated({{{0, 4}, {1, 2}}, {{2, 6}}}, "interleaved")),
             "schedule: interleaved needs pipelines with one replica of each stage; give all stages replicas with the "
             "same micro-batches");
