@@ -94,8 +94,18 @@ std::string list_of(const std::vector<std::size_t>& stages)
   return fmt::format("{} {}", stages.size() == 1 ? "stage" : "stages", fmt::join(stages, ", "));
 }
 
+/// The order with passes in turn that run together.
+Order in_turn(const Order& order)
+{
+  std::vector<isobar::Run> runs = order.runs();
+  for (auto& run : runs) {
+    for (auto& slot : run.slots) slot.overlaps = false;
+  }
+  return Order(std::move(runs));
+}
+
 std::map<std::string, Order> orders_from_csv(const std::string& text, const std::string& name,
-                                             const PipelineShape& shape)
+                                             const PipelineShape& shape, bool has_experts)
 {
   const auto csv = schedules::orders_from_csv(text, name);
   if (csv.shape.stages() != shape.stages()) {
@@ -115,7 +125,7 @@ std::map<std::string, Order> orders_from_csv(const std::string& text, const std:
                        fmt::format("rank {}: has {}; in the plan, device {} has {}", rank, list_of(stages),
                                    shown(shape.devices[device]), list_of(stages_of_device[device])));
     }
-    orders[shape.devices[device]] = csv.orders[rank];
+    orders[shape.devices[device]] = has_experts ? csv.orders[rank] : in_turn(csv.orders[rank]);
   }
   return orders;
 }
@@ -140,13 +150,13 @@ std::string orders_to_json(const PipelineShape& shape, const std::vector<Order>&
       in_json(schema), in_json(schedule), shape.microbatches, fmt::join(devices, ", "), fmt::join(by_device, ",\n"));
 }
 
-std::map<std::string, Order> read_order_file(const std::string& file, const PipelineShape& shape)
+std::map<std::string, Order> read_order_file(const std::string& file, const PipelineShape& shape, bool has_experts)
 {
   const std::string text = read_file(file);
   const std::size_t begin = text.starts_with(byte_order_mark) ? byte_order_mark.size() : 0;
   const auto first = text.find_first_not_of(" \t\r\n", begin);
   const bool is_json = first != std::string::npos && text[first] == '{';
-  return is_json ? orders_from_json(text, file, shape) : orders_from_csv(text, file, shape);
+  return is_json ? orders_from_json(text, file, shape) : orders_from_csv(text, file, shape, has_experts);
 }
 
 }  // namespace isobar::cli

@@ -9,6 +9,7 @@
 #include "core/check/plan_checker.hpp"
 #include "core/compute/as_trained.hpp"
 #include "core/costs/nominal_rates.hpp"
+#include "core/order/order_text.hpp"
 #include "core/plan/placed_shards.hpp"
 #include "core/program/player.hpp"
 #include "core/text/quantity_text.hpp"
@@ -23,6 +24,7 @@
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -86,19 +88,28 @@ ExitCode show(const ShowOptions& options)
 {
   const Plan plan = schedules::read_scheduled_plan(options.plan);
   require_stages(plan, options.plan);
-  if (options.json || options.csv) {
-    require_single_devices(plan, options.plan,
-                           options.json ? "isobar schedule show --json" : "isobar schedule show --csv");
-  }
   try {
-    const auto orders = schedules::orders_of(plan);
-    print(options.json  ? orders_to_json(schedules::shape_of(plan), orders, text_of(plan.goal.schedule))
-          : options.csv ? schedules::orders_to_csv(schedules::shape_of(plan), orders)
-                        : picture_of(plan, orders, options.wide));
+    if (options.json || options.csv) {
+      const auto [shape, orders] = schedules::first_pipeline_of(plan);
+      print(options.json ? orders_to_json(shape, orders, text_of(plan.goal.schedule))
+                         : schedules::orders_to_csv(shape, orders));
+    } else {
+      print(picture_of(plan, schedules::orders_of(plan), options.wide));
+    }
   } catch (const InputError& fault) {
     throw in_file(options.plan, fault);
   }
   return ExitCode::Done;
+}
+
+/// The pipeline that a file's orders are for. @throws InputError naming `file` for replicas whose pipelines differ.
+schedules::PipelineShape shape_of_pipeline(const Plan& plan, const std::string& file)
+{
+  try {
+    return schedules::first_pipeline_of(plan).shape;
+  } catch (const InputError& fault) {
+    throw in_file(file, fault);
+  }
 }
 
 /// The step of a plan as played, whether it is a chain or not.
@@ -112,7 +123,7 @@ Seconds played_step(const Plan& plan, const Inputs& inputs)
 
 std::string summary_of(const Plan& before, const Plan& plan, Seconds step_before, const ImportOptions& options)
 {
-  const auto shape = schedules::shape_of(plan);
+  const auto shape = schedules::first_pipeline_of(plan).shape;
   const auto stages = schedules::stages_by_rank(shape);
   std::string text = fmt::format("{}: schedule {} of {} replaced by listed\n", on_one_line(options.output),
                                  on_one_line(text_of(before.goal.schedule)), on_one_line(options.plan));
@@ -130,8 +141,8 @@ ExitCode import_orders(const ImportOptions& options)
 {
   const Plan before = schedules::read_scheduled_plan(options.plan);
   require_stages(before, options.plan);
-  require_single_devices(before, options.plan, "isobar schedule import");
   require_on_devices(before, options.plan, "isobar schedule import");
+  const schedules::PipelineShape shape = shape_of_pipeline(before, options.plan);
   const Inputs inputs = load(options.inputs, before, options.plan);
   auto read = inputs.files();
   read.insert(read.end(), {options.plan, options.orders});
@@ -141,7 +152,11 @@ ExitCode import_orders(const ImportOptions& options)
   plan.reason.clear();
   plan.goal.objective = Objective::Step;
   if (!are_compatible(Objective::Step, plan.goal.communication)) plan.goal.communication = Communication::Played;
-  plan.goal.schedule = {"listed", {}, read_order_file(options.orders, schedules::shape_of(plan))};
+  plan.goal.schedule = {"listed", {}, read_order_file(options.orders, shape, before.experts.divides())};
+  const auto& orders = plan.goal.schedule.orders;
+  if (std::any_of(orders.begin(), orders.end(), [](const auto& own) { return has_overlaps(own.second); })) {
+    plan.goal.schedule.numbers[overlap_experts_key] = {1};
+  }
   plan.predicted.reset();
   plan.schedule_bound.reset();
   plan.simulated.reset();

@@ -147,6 +147,42 @@ class Experts(CommandTest):
         best, _ = self.planned("--replicas", "8", "--pipeline", "1", "--tensor", "1", "--microbatches", "8", "--overlap-experts")
         self.assertGreater(best["experts"]["degree"], 1)
 
+    def test_pairs_of_passes_travel_through_torchs_file(self):
+        mixture = self.write("mixture.yaml", MIXTURE)
+        for schedule in ("1f1b", "interleaved(chunks=2)", "dualpipe-v"):
+            with self.subTest(schedule=schedule):
+                shape = ["--experts", "4", "--replicas", "4", "--pipeline", "2", "--tensor", "1", "--microbatches", "32",
+                         "--schedule", schedule]
+                made, _ = self.planned(*shape, "--overlap-experts", of=mixture)
+                csv = self.run_isobar("schedule", "show", self.folder / "plan.json", "--csv").stdout
+                self.assertIn("OVERLAP_F_B", csv)
+                self.assertEqual(len(csv.splitlines()), 2)  # of one of four pipelines
+                listed = self.folder / "listed.json"
+                self.run_isobar("schedule", "import", self.write("orders.csv", csv), self.platform, mixture, "--plan",
+                                self.folder / "plan.json", "-o", listed)
+                self.assertEqual(self.run_isobar("schedule", "show", listed, "--csv").stdout, csv)
+                plan = json.loads(listed.read_text())
+                self.assertEqual((plan["schedule"]["name"], plan["schedule"]["overlap_experts"]), ("listed", 1))
+                self.assertEqual(set(plan["schedule"]["orders"]),
+                                 {stage["replicas"][0]["shards"][0]["device"] for stage in plan["stages"]})
+                for key in ("step_time_s", "peak_memory_bytes"):
+                    self.assertEqual(plan["predicted"][key], made["predicted"][key])
+                self.assertTrue(self.json_of("verify", self.platform, mixture, listed)["holds"])
+                simulated = self.json_of("simulate", self.platform, mixture, "--plan", listed)
+                self.assertAlmostEqual(simulated["step_time_s"] / made["predicted"]["step_time_s"], 1, delta=1e-6)
+                orders = self.run_isobar("schedule", "show", listed, "--json").stdout
+                again = self.folder / "again.json"
+                self.run_isobar("schedule", "import", self.write("orders.json", orders), self.platform, mixture, "--plan",
+                                listed, "-o", again)
+                self.assertEqual(json.loads(again.read_text())["schedule"], plan["schedule"])
+
+    def test_further_predictions_use_the_embedding_of_another_stage(self):
+        for tied in ("false", "true"):
+            with self.subTest(tied=tied):
+                text = SMALL + f"mtp_layers: 1\ntied: {tied}\n"
+                self.planned("--pipeline", "2", "--replicas", "2", "--tensor", "2", "--microbatches", "8",
+                             of=self.write("further.yaml", text))
+
     def test_passes_that_cannot_overlap_are_refused(self):
         shape = ["--allocator", "grid", "--overlap-experts"]
         self.assertEqual(self.fault_of("plan", self.platform, self.workload, *shape, "--schedule", "gpipe"),
