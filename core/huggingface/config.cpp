@@ -122,13 +122,14 @@ void read_rope(ConfigReader& config, LlamaSizes& sizes)
 {
   constexpr double of_transformers = 10'000;
   sizes.rope_theta = config.number("rope_theta", of_transformers);
-  if (config.has_value("rope_theta") && sizes.rope_theta == 0) config.add_fault("rope_theta", "is 0");
+  if (config.has_value("rope_theta") && sizes.rope_theta == 0)
+    config.add_fault("rope_theta", "is 0; write a positive number");
   for (const auto& key : rope_keys) {
     if (!config.has_value(key)) continue;
     auto rope = config.mapping(key);
     sizes.rope_scaling = huggingface::read_rope_scaling(rope);
     sizes.rope_theta = rope.number("rope_theta", sizes.rope_theta);
-    if (sizes.rope_theta == 0) rope.add_fault("rope_theta", "is 0");
+    if (sizes.rope_theta == 0) rope.add_fault("rope_theta", "is 0; write a positive number");
   }
 }
 
@@ -184,7 +185,7 @@ LlamaSizes read_llama(ConfigReader& config, const std::string& model_type)
   sizes.vocabulary = config.size("vocab_size", largest_vocabulary, defaults.vocabulary);
   read_rope(config, sizes);
   sizes.norm_epsilon = config.number("rms_norm_eps", 1e-6);
-  if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0");
+  if (sizes.norm_epsilon == 0) config.add_fault("rms_norm_eps", "is 0; write a positive number");
   config.demand_parts("num_attention_heads", sizes.heads, "hidden_size", sizes.hidden);
   config.demand_parts("num_key_value_heads", sizes.kv_heads, "num_attention_heads", sizes.heads);
   check_head_width(config, sizes, defaults.head_width);

@@ -68,6 +68,12 @@ bool ConfigReader::boolean(const std::string& key, bool default_value)
   return has_value(key) ? config_.optional_boolean(key).value_or(default_value) : default_value;
 }
 
+bool ConfigReader::choice(const std::string& key, bool default_value)
+{
+  if (!has_value(key)) remarks_->defaults.push_back(fmt::format("{} {}", key, default_value));
+  return boolean(key, default_value);
+}
+
 std::string ConfigReader::text(const std::string& key, const std::string& default_value)
 {
   return has_value(key) ? config_.optional_text(key).value_or(default_value) : default_value;

@@ -18,7 +18,7 @@ enum class ConfigUse {
 /// How a workload differs from the model of a configuration, and what the configuration leaves open.
 struct ConfigRemarks {
   std::vector<std::string> differences;  ///< for the key `differences`: "activation_function gelu, not gelu_new"
-  std::vector<std::string> defaults;     ///< sizes that transformers' defaults give: "hidden_size 768"
+  std::vector<std::string> defaults;     ///< what transformers' defaults give: "hidden_size 768"
   std::uint64_t left_out = 0;            ///< parameters of the model that the workload lacks
 };
 
@@ -58,6 +58,8 @@ class ConfigReader {
   std::uint64_t size(const std::string& key, std::uint64_t highest, std::uint64_t default_value);
   double number(const std::string& key, double default_value);
   bool boolean(const std::string& key, bool default_value);
+  /// A boolean whose default is remarked.
+  bool choice(const std::string& key, bool default_value);
   std::string text(const std::string& key, const std::string& default_value);
   /// One of the names that Isobar supports. Another name is no misspelling of one: mixtral is not mistral.
   std::string supported_name(const std::string& key, const std::vector<std::string>& supported);

@@ -86,7 +86,7 @@ RopeScaling read_rope_scaling(ConfigReader& rope)
   if (scaling.type == Type::None) return scaling;
   const auto positive = [&](const std::string& name, double default_value) {
     const double value = rope.number(name, default_value);
-    if (value == 0) rope.add_fault(name, "is 0");
+    if (value == 0) rope.add_fault(name, "is 0; write a positive number");
     return value;
   };
   scaling.factor = positive("factor", 1);
@@ -287,7 +287,7 @@ void DecoderReader::read_router(RouterScores scores, bool normalizes, std::optio
 {
   ExpertSizes& experts = sizes().experts;
   experts.scores = scores;
-  experts.normalizes = config_.boolean("norm_topk_prob", normalizes);
+  experts.normalizes = config_.choice("norm_topk_prob", normalizes);
   if (scale) experts.scale = positive("routed_scaling_factor", *scale);
 }
 
@@ -295,6 +295,10 @@ void DecoderReader::read_groups(std::uint64_t groups, std::uint64_t chosen)
 {
   const std::uint64_t all = config_.count("n_group", most_experts, groups);
   const std::uint64_t of_token = config_.count("topk_group", most_experts, chosen);
+  if (config_.is_right_so_far() && of_token > all) {
+    config_.add_fault("topk_group", fmt::format("{} is more than n_group, {}", config_.stated("topk_group", of_token),
+                                                config_.stated("n_group", all)));
+  }
   if (of_token < all) config_.add_difference("topk_group", fmt::format("{} of {}", of_token, all), "all groups");
 }
 
@@ -340,7 +344,7 @@ std::string DecoderReader::named(const std::pair<std::string, std::string>& name
 double DecoderReader::positive(const std::string& key, double default_value)
 {
   const double value = config_.number(key, default_value);
-  if (value == 0) config_.add_fault(key, "is 0");
+  if (value == 0) config_.add_fault(key, "is 0; write a positive number");
   return value;
 }
 
@@ -405,7 +409,7 @@ std::uint64_t DecoderReader::read_kv_heads(std::optional<std::uint64_t> default_
 double DecoderReader::read_rope(ConfigReader& rope, double theta, double& rotated)
 {
   const double own = rope.number("rope_theta", theta);
-  if (own == 0) rope.add_fault("rope_theta", "is 0");
+  if (own == 0) rope.add_fault("rope_theta", "is 0; write a positive number");
   rotated = rope.number("partial_rotary_factor", rotated);
   return own;
 }

@@ -2,6 +2,7 @@
 
 #include "core/text/digits.hpp"
 #include "core/text/quantity_text.hpp"
+#include "core/text/separated.hpp"
 #include "core/utf8.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -312,6 +314,42 @@ const std::vector<DocumentNode>& MappingReader::required_sequence(const std::str
   return node->items;
 }
 
+namespace {
+
+/// Keys that have a word in common with one, such as experts with num_experts.
+std::vector<std::string> keys_like(const std::string& key, const std::vector<std::string>& known)
+{
+  constexpr std::size_t shortest_word = 3;
+  const auto words_of = [](const std::string& text) {
+    std::set<std::string> words;
+    for (const auto word : texts_between(text, '_')) {
+      if (word.size() >= shortest_word && word != "num") words.emplace(word);
+    }
+    return words;
+  };
+  const auto words = words_of(key);
+  std::vector<std::string> like;
+  for (const auto& each : known) {
+    const auto own = words_of(each);
+    if (std::any_of(words.begin(), words.end(), [&](const auto& word) { return own.contains(word); })) {
+      like.push_back(each);
+    }
+  }
+  return like;
+}
+
+/// What to write instead of an unknown key: of many keys, those that are like it.
+std::string keys_in_words(const std::string& key, const std::vector<std::string>& known)
+{
+  constexpr std::size_t most_listed = 60;  // more do not fit into a message
+  const auto like = known.size() > most_listed ? keys_like(key, known) : std::vector<std::string>();
+  if (like.size() == 1) return fmt::format("did you mean {}?", like.front());
+  return like.empty() ? fmt::format("the keys here are {}", fmt::join(known, ", "))
+                      : fmt::format("keys like it are {}", fmt::join(like, ", "));
+}
+
+}  // namespace
+
 void MappingReader::refuse_unknown()
 {
   const std::vector<std::string> known(read_keys_.begin(), read_keys_.end());
@@ -324,7 +362,7 @@ void MappingReader::refuse_unknown()
     // A setting, which has no line, may be meant for a key that is there.
     const auto nearest = nearest_word(key, node.line == 0 ? known : absent);
     faults_->add(node.line, path_of(key),
-                 nearest.empty() ? fmt::format("unknown key; the keys here are {}", fmt::join(read_keys_, ", "))
+                 nearest.empty() ? fmt::format("unknown key; {}", keys_in_words(key, known))
                                  : fmt::format("unknown key; did you mean {}?", nearest));
   }
 }

@@ -103,7 +103,8 @@ class Reader {
         return {};
       }
       if (*times > blocks - texts.size()) {
-        model_.add_fault(key, fmt::format("lists more than the {} layers; write at most as many", blocks));
+        model_.add_fault(key, fmt::format("lists more than {}; write at most as many",
+                                          blocks == 1 ? "the one layer" : fmt::format("the {} layers", blocks)));
         return {};
       }
       texts.insert(texts.end(), *times, text);

@@ -522,8 +522,8 @@ TEST(HuggingFaceConfig, IsRefusedWhenItsSizesDoNotFit)
             "n_positions: 1024 is less than the sequence of 2000; give a shorter --sequence");
   EXPECT_EQ(fault_of(with(gpt2, "vocab_size", 1e9)),
             R"(vocab_size: "1000000000.0" is not a whole number; write a whole number from 1 to 16777216)");
-  EXPECT_EQ(fault_of(with(llama, "rope_theta", 0)), "rope_theta: is 0");
-  EXPECT_EQ(fault_of(with(llama, "rms_norm_eps", 0)), "rms_norm_eps: is 0");
+  EXPECT_EQ(fault_of(with(llama, "rope_theta", 0)), "rope_theta: is 0; write a positive number");
+  EXPECT_EQ(fault_of(with(llama, "rms_norm_eps", 0)), "rms_norm_eps: is 0; write a positive number");
 }
 
 TEST(HuggingFaceConfig, IsRefusedWithEveryFaultByLine)

@@ -451,8 +451,9 @@ TEST(DecoderConfig, NamesTheLineAndTheKeyOfEachFault)
   EXPECT_EQ(fault_of(with(small, "hidden_act", "mish")),
             "4: hidden_act: \"mish\" is not supported (only gelu, gelu_fast, gelu_new, gelu_python, "
             "gelu_pytorch_tanh, relu, relu2, silu, swish)");
-  EXPECT_EQ(fault_of(with(small, "rms_norm_eps", 0)), "4: rms_norm_eps: is 0");
-  EXPECT_EQ(fault_of(with(small, "rope_parameters", {{"rope_theta", 0}})), "5: rope_parameters.rope_theta: is 0");
+  EXPECT_EQ(fault_of(with(small, "rms_norm_eps", 0)), "4: rms_norm_eps: is 0; write a positive number");
+  EXPECT_EQ(fault_of(with(small, "rope_parameters", {{"rope_theta", 0}})),
+            "5: rope_parameters.rope_theta: is 0; write a positive number");
   EXPECT_EQ(fault_of(with(small, "mlp_only_layers", {"first"})),
             "4: mlp_only_layers: \"first\" is not the number of a layer");
   EXPECT_EQ(fault_of(small, 40'000),

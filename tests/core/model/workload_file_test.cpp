@@ -364,6 +364,14 @@ TEST(HeadTiedApart, CountsAMatrixOfItsOwnAndReportsBothCounts)
   EXPECT_EQ(all_parameters(tied), all_parameters(own) - 6400);
   for (const auto* other : {&own, &tied}) EXPECT_EQ(note_of_head(*other, "x.yaml"), std::nullopt);
   EXPECT_TRUE(with_micro_batch(apart, 3).ties_apart);
+  // The parameters are those of the model, however many devices divide its experts.
+  const std::string mixture =
+      "model: decoder\nlayers: 2\nhidden: 64\nheads: 4\nkv_heads: 4\nhead_dim: 16\nvocabulary: 100\nsequence: 8\n"
+      "mlp_layer_types: [experts]\nexperts: 4\ntop_k: 2\nexpert_intermediate: 32\nunit: operator\ntied: apart\n";
+  const auto whole = workload_from_text(mixture, "x.yaml");
+  const auto divided = with_experts(whole, {4});
+  EXPECT_LT(all_parameters(divided), all_parameters(whole));
+  EXPECT_EQ(note_of_head(divided, "x.yaml"), note_of_head(whole, "x.yaml"));
   const std::string llama =
       "model: llama\nlayers: 1\nhidden: 64\nheads: 4\nkv_heads: 2\nintermediate: 100\nvocabulary: 100\nsequence: 8\n";
   EXPECT_EQ(matrix_of_head(workload_from_text(llama + "tied: apart\n", "x.yaml")), 100U * 64);
