@@ -27,6 +27,7 @@ void add_list_command(CLI::App& app, Action& action);
 void add_platform_command(CLI::App& app, Action& action);
 void add_workload_command(CLI::App& app, Action& action);
 void add_schedule_command(CLI::App& app, Action& action);
+void add_convert_command(CLI::App& app, Action& action);
 void add_trace_command(CLI::App& app, Action& action);
 void add_verify_command(CLI::App& app, Action& action);
 void add_validate_command(CLI::App& app, Action& action);

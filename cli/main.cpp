@@ -45,6 +45,7 @@ ExitCode run(int argc, char** argv)
   add_platform_command(app, action);
   add_workload_command(app, action);
   add_schedule_command(app, action);
+  add_convert_command(app, action);
   add_trace_command(app, action);
   add_verify_command(app, action);
   add_validate_command(app, action);

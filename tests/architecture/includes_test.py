@@ -117,6 +117,7 @@ ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/planning": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/commands": (COMMANDS | {"cli", "cli/planning", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/convert": (COMMANDS | {"cli", "cli/commands", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/fidelity": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/calibrate": (COMMANDS | {"cli", "cli/planning", "cli/fidelity"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
