@@ -6,6 +6,7 @@
 #include "cli/planning/planning.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/check/plan_checker.hpp"
+#include "core/compute/as_trained.hpp"
 #include "core/compute/prediction_interval.hpp"
 #include "core/errors.hpp"
 #include "core/plan/replica_exchanges.hpp"
@@ -124,8 +125,8 @@ std::vector<LayerRange> stages_with_letters(const std::vector<std::string>& lett
     const auto found = static_cast<std::size_t>(std::ranges::count(written, letter));
     const auto wanted = static_cast<std::size_t>(std::ranges::count(items, letter, &ModelItem::letter));
     if (found == wanted) continue;
-    throw InputError(
-        place, fmt::format("has {}; {} has {}", counted(found, name_of_letter(letter)), shown(workload.name), wanted));
+    throw InputError(place, fmt::format("has {} {} ({}); {} has {}", found, letter, name_of_letter(letter),
+                                        shown(workload.name), wanted));
   }
   std::vector<LayerRange> stages;
   std::size_t next = 0;
@@ -177,6 +178,24 @@ std::vector<LayerRange> stages_with_bounds(std::string_view text, const Workload
   return stages;
 }
 
+void set_orders(std::vector<Order> orders, const schedules::PipelineShape& shape, ImportedPipeline& pipeline)
+{
+  for (const auto& schedule : schedules::schedules()) {
+    if (schedule.takes_orders) continue;
+    ScheduleChoice choice{std::string(schedule.name)};
+    if (schedule.takes("chunks")) choice.numbers["chunks"] = {pipeline.chunks};
+    try {
+      if (!have_same_tasks(schedule.orders(shape, choice), orders)) continue;
+    } catch (const InputError&) {  // stages that do not lie as it needs
+      continue;
+    }
+    pipeline.schedule = choice;
+    return;
+  }
+  pipeline.schedule = {"listed"};
+  pipeline.orders = std::move(orders);
+}
+
 Plan plan_of_import(const ImportedPipeline& pipeline, Inputs& inputs, const std::string& place)
 {
   if (pipeline.stages.size() % pipeline.chunks != 0) {
@@ -210,7 +229,12 @@ Plan plan_of_import(const ImportedPipeline& pipeline, Inputs& inputs, const std:
   plan.stages = placed_stages(pipeline, plan, cluster, ranks);
   if (pipeline.replicas * pipeline.context.degree > 1) plan.sync.sharded = pipeline.sharded;
   record_inputs(plan, inputs, inputs.workload.micro_batch);
+  compute::take_system(plan, inputs.workload);
   const auto refuse = [&](const std::string& fault) { throw InputError(place, fault); };
+  if (plan.sync.sharded > compute::most_divided(inputs.workload)) {
+    refuse(fmt::format("replicas divide {}; {} divides at most {}", name_of(plan.sync.sharded),
+                       inputs.workload.framework, name_of(compute::most_divided(inputs.workload))));
+  }
   if (const auto fault = fault_of_context(plan)) refuse(*fault);
   if (const auto fault = fault_of_experts(plan)) refuse(*fault);
   if (const auto fault = fault_of_overlap(plan)) refuse(*fault);

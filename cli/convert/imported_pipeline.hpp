@@ -6,6 +6,7 @@
 #include "core/order/order.hpp"
 #include "core/order/schedule_choice.hpp"
 #include "core/plan/plan.hpp"
+#include "schedules/orders/schedule.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +44,10 @@ std::vector<LayerRange> stages_with_letters(const std::vector<std::string>& lett
 /// 14]".
 /// @throws InputError naming `place` for bounds that do not ascend, or do not end with the model.
 std::vector<LayerRange> stages_with_bounds(std::string_view text, const Workload& workload, const std::string& place);
+
+/// Gives a pipeline the orders of its ranks: those of a schedule without numbers, or with chunks alone, that has just
+/// these, else as schedule listed.
+void set_orders(std::vector<Order> orders, const schedules::PipelineShape& shape, ImportedPipeline& pipeline);
 
 /// The pipeline of a file of arguments of torchtitan 0.3, such as to_torchtitan() writes, or a whole command; arguments
 /// that say nothing of the plan do not count. Without module_fqns_per_model_part, stages are those that torchtitan

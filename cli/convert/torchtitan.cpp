@@ -164,6 +164,7 @@ class TorchtitanArguments {
     add("--training.local-batch-size", workload_.micro_batch * (has_pipeline ? pipeline_.microbatches : 1));
     add("--training.global-batch-size", workload_.micro_batch * pipeline_.microbatches * pipeline_.replicas);
     add("--training.seq-len", workload_.sequence);
+    if (has_pipeline) arguments_.push_back({"--training.disable-cuda-graphs", {}});  // torchtitan requires it
   }
 
   void add_recomputation()

@@ -216,9 +216,10 @@ class TorchtitanFile {
         shape.rank_of_stage.push_back(made.is_v ? schedules::rank_of_stage(schedules::Folding::V, stage, devices)
                                                 : stage % devices);
       }
-      const auto orders = read_order_file(order, shape);
-      for (const auto& device : shape.devices) made.orders.push_back(orders.at(device));
-      made.schedule.name = "listed";
+      const auto by_device = read_order_file(order, shape);
+      std::vector<Order> orders;
+      for (const auto& device : shape.devices) orders.push_back(by_device.at(device));
+      set_orders(std::move(orders), shape, made);
       return;
     }
     if (devices == 1 || schedule == "1F1B") return;

@@ -43,6 +43,9 @@ UniformPipeline uniform_pipeline(const Plan& plan, const std::string& software, 
 Plan single_pipeline(const Plan& plan, const UniformPipeline& pipeline, const std::string& software,
                      std::vector<std::string>& faults);
 
+/// Whether ranks take the same tasks in the same order, however their loops are written. O(tasks).
+bool have_same_tasks(const std::vector<Order>& one, const std::vector<Order>& other);
+
 /// Whether a pipeline would work in the same order under another schedule.
 bool has_order_of(const Plan& pipeline, const ScheduleChoice& schedule);
 
