@@ -67,8 +67,9 @@ need_wheels() {
   local fresh
   fresh=$(mktemp -d "$cache/fetching.XXXXXX")
   # One Python version is named, so that one hash suffices; the files of LibTorch and plotly.js do not depend on it.
-  python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --implementation cp --python-version 3.11 \
-    --abi cp311 --abi abi3 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux2014_x86_64 \
+  local python=${wheel_python:-3.11}
+  python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes --implementation cp --python-version "$python" \
+    --abi "cp${python/./}" --abi abi3 --abi none --platform manylinux_2_28_x86_64 --platform manylinux_2_25_x86_64 --platform manylinux_2_24_x86_64 --platform manylinux2014_x86_64 \
     --platform manylinux1_x86_64 --platform any --requirement "tools/$name.txt" --dest "$fresh/wheels"
   python3 - "$fresh" "${@:3}" <<'UNPACK'
 import os, pathlib, sys, zipfile
@@ -120,4 +121,17 @@ need_peers() {
 need_newer_torch() {
   need_wheels newer_torch "540 MB" torch/ torchgen/ functorch/ torch-2 nvidia/
   [ -d "$wheels/cuda" ] || python3 tools/cuda_stand_ins.py "$wheels" "$wheels/cuda"
+}
+
+# Megatron-Core, torchtitan and DeepSpeed, on which .ci/full tests isobar convert.
+need_frameworks() {
+  need_newer_torch
+  local torch=$wheels wheel_python=3.12
+  need_wheels frameworks "5 MB" ""
+  [ -d "$wheels/deepspeed" ] && return
+  echo "Fetching deepspeed (2 MB) into $wheels"
+  LD_LIBRARY_PATH=$torch/cuda PYTHONPATH=$wheels:$torch python3 -m pip install --quiet --no-deps --no-build-isolation \
+    --require-hashes --requirement tools/deepspeed.txt --target "$wheels/fresh"
+  mv "$wheels/fresh/deepspeed" "$wheels"
+  rm -r "$wheels/fresh"
 }

@@ -111,12 +111,8 @@ class MegatronArguments {
                      : "has 1f1b and interleaved, whose devices have every p-th stage");
       return;
     }
-    if (plan_.transfers.blocking) {
-      if (pipeline_.devices < 3) {
-        refuse("transfers.blocking", "transfers of 2 devices in a pipeline block", "needs 3 for it under interleaved");
-      }
-      add("--no-overlap-p2p-communication");
-    }
+    // Between two devices Megatron-Core can only overlap them.
+    if (plan_.transfers.blocking && pipeline_.devices > 2) add("--no-overlap-p2p-communication");
     if (group != pipeline_.devices) add("--microbatch-group-size-per-virtual-pipeline-stage", group);
   }
 

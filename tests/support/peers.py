@@ -45,6 +45,23 @@ def newer_torch_environment():
     return _environment(wheels_folder("newer_torch"), wheels_folder("newer_torch") / "cuda")
 
 
+def why_no_frameworks():
+    """Why a test with the frameworks of tools/frameworks.txt has to be skipped; None where they are there."""
+    if reason := why_no_peers() or why_no_newer_torch():
+        return reason
+    folder = wheels_folder("frameworks")
+    if not all((folder / name).is_dir() for name in ("megatron", "torchtitan", "deepspeed")):
+        return "no frameworks in the cache; source tools/setup.sh && need_frameworks"
+    return None
+
+
+def frameworks_environment():
+    """The environment of the newer torch, in which Python finds the frameworks, too."""
+    environment = newer_torch_environment()
+    environment["PYTHONPATH"] = os.pathsep.join([environment["PYTHONPATH"], str(wheels_folder("frameworks"))])
+    return environment
+
+
 def _environment(torch, cuda):
     paths = {"PYTHONPATH": [torch, wheels_folder("peers")], "LD_LIBRARY_PATH": [cuda]}
     joined = {name: os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get(name)])])
