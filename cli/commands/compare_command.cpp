@@ -12,6 +12,7 @@
 #include "core/compute/as_trained.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/comparison.hpp"
+#include "schedules/lowering/plan_file.hpp"
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
@@ -39,6 +40,7 @@ struct CompareOptions {
   std::vector<std::string> without;
   std::vector<std::string> allocators = {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp"};
   std::vector<std::string> objectives = {"step"};
+  std::string start;
   std::string row_time_limit = "30min";
   std::string output;
   std::string keep;
@@ -135,6 +137,22 @@ std::vector<Question> questions_of(const CompareOptions& options)
   return questions;
 }
 
+/// Adds the row of the plan that --start names. @throws InputError for a plan that does not hold on the inputs.
+void add_given(const CompareOptions& options, const Inputs& inputs, std::vector<ComparisonRow>& rows,
+               std::vector<std::function<std::string()>>& work)
+{
+  const Plan plan = schedules::read_scheduled_plan(options.start);
+  if (plan.stages.empty()) throw InputError(options.start, "has no stages; name a plan with some");
+  const Inputs own = load(options.inputs, inputs.platform, plan, options.start);
+  check_plan(plan, options.start, own);
+  const bool is_all = plan.recompute == all_recomputed(own.workload);
+  const std::string recompute = plan.recompute.empty() ? "none"
+                                : is_all               ? "all"
+                                                       : fmt::format("{}", fmt::join(plan.recompute, ","));
+  rows.push_back(pending_row(options.inputs, "start", plan.goal, recompute, options.goal.seed));
+  work.emplace_back([own, plan] { return simulate_given(own, plan); });
+}
+
 ExitCode compare(const CompareOptions& options)
 {
   const Seconds row_time_limit = row_time_limit_of(options);
@@ -149,12 +167,14 @@ ExitCode compare(const CompareOptions& options)
   }
   auto read = inputs.files();
   for (const auto& allocator : options.allocators) read.push_back(program_of(allocator));
+  read.push_back(options.start);
   refuse_overwriting(read, {options.output});
   OutputFile output(options.output);
   note_approximations(inputs);
 
   std::vector<ComparisonRow> rows;
   std::vector<std::function<std::string()>> work;
+  if (!options.start.empty()) add_given(options, inputs, rows, work);
   for (const auto& [allocator, goal] : questions) {
     const auto splits = batch_splits(options.goal, goal, inputs);
     const auto limits = options.goal.limits(allocator);
@@ -218,6 +238,8 @@ void add_compare_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Search");
   add_list(*command, "--allocators", options->allocators, "allocators (isobar list allocators), or exec:PROGRAM");
   options->goal.add_search_to(*command);
+  add_file(*command, "--start", options->start,
+           "plan file (JSON) to lay beside the others, in the first row: an own one, or one of isobar convert");
   add_row_time_limit(*command, options->row_time_limit);
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "table to write (CSV)");

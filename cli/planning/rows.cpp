@@ -94,6 +94,11 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
   return plan_and_simulate(inputs, allocator, goal, limits, {{goal.microbatches, inputs.workload.micro_batch}});
 }
 
+std::string simulate_given(const Inputs& inputs, const Plan& plan)
+{
+  return answer_of(inputs, plan, Seconds(0));
+}
+
 std::string plan_by_belief_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                                         const allocators::SearchLimits& limits, const Belief& belief,
                                         std::uint64_t seed)

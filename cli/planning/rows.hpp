@@ -30,6 +30,9 @@ std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator
 std::string plan_and_simulate(const Inputs& inputs, const std::string& allocator, const Goal& goal,
                               const allocators::SearchLimits& limits);
 
+/// Simulates a plan of these inputs. Returns the answer likewise.
+std::string simulate_given(const Inputs& inputs, const Plan& plan);
+
 /// What an allocator takes for the truth in a study of wrong measurements.
 struct Belief {
   ClusterFactors cluster;
