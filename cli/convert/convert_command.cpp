@@ -49,6 +49,7 @@ struct ConvertOptions {
   GoalOptions divisions;  ///< grid.replicas, grid.tensor, context and experts
   std::string recompute = "none";
   std::vector<std::string> ranks;
+  std::string nearest;
   std::string output;
 };
 
@@ -59,6 +60,50 @@ const std::map<std::string, Converter>& converters()
   static const std::map<std::string, Converter> all = {
       {"deepspeed", to_deepspeed}, {"megatron", to_megatron}, {"torch", to_torch}, {"torchtitan", to_torchtitan}};
   return all;
+}
+
+/// The plan with the least predicted step that a framework takes, of allocators that place equal replicas on all or
+/// some devices, for the same micro-batches, under the plan's schedule or 1f1b; none if it takes none of theirs.
+std::optional<Plan> nearest_plan(const Plan& plan, const Inputs& inputs, Converter convert)
+{
+  std::optional<Plan> best;
+  for (const auto& schedule : {plan.goal.schedule, ScheduleChoice()}) {
+    if (takes_orders(schedule.name)) continue;
+    Goal goal = Goal::with_defaults(Objective::Step);
+    goal.schedule = schedule;
+    goal.microbatches = plan.goal.microbatches;
+    goal.schedule.numbers.erase("warm_up");  // of the plan's own devices
+    for (const auto* allocator : {"chain-dp", "grid"}) {
+      try {
+        Plan found = make_plan(inputs, allocator, goal, {});
+        if (!found.predicted || (best && best->predicted->step_time <= found.predicted->step_time)) continue;
+        if (convert(found, inputs.workload, inputs.platform.cluster()).faults.empty()) best = std::move(found);
+      } catch (const InputError&) {  // a schedule or workload that the allocator does not place
+      }
+    }
+  }
+  return best;
+}
+
+/// Says what a framework does not take, and which plan it does.
+ExitCode refuse(const ConvertOptions& options, const Plan& plan, const Inputs& inputs,
+                const std::vector<std::string>& faults)
+{
+  std::string text;
+  for (const auto& fault : faults) text += fmt::format("{}: {}\n", on_one_line(options.input), fault);
+  if (!options.nearest.empty()) {
+    OutputFile output(options.nearest);
+    const auto nearest = nearest_plan(plan, inputs, converters().at(options.to));
+    if (nearest) output.write(plan_to_json(*nearest));
+    text += nearest ? fmt::format("{}: {} takes this one: allocator {}, schedule {}, predicted step {}; {} of {}\n",
+                                  on_one_line(options.nearest), options.to, nearest->allocator,
+                                  on_one_line(text_of(nearest->goal.schedule)), text_of(nearest->predicted->step_time),
+                                  text_of(plan.predicted.value().step_time), on_one_line(options.input))
+                    : fmt::format("{}: {} takes no plan of allocators chain-dp and grid either\n",
+                                  on_one_line(options.nearest), options.to);
+  }
+  print(text);
+  return ExitCode::Infeasible;
 }
 
 ExitCode convert_to(const ConvertOptions& options)
@@ -72,12 +117,12 @@ ExitCode convert_to(const ConvertOptions& options)
     named.settings = plan.workload.set;
   }
   const Inputs inputs = load(named, plan, options.input);
+  auto read = inputs.files();
+  read.push_back(options.input);
+  refuse_overwriting(read, {options.nearest});
   check_plan(plan, options.input, inputs);
   const Conversion made = converters().at(options.to)(plan, inputs.workload, inputs.platform.cluster());
-  if (!made.faults.empty()) {
-    for (const auto& fault : made.faults) print(fmt::format("{}: {}\n", on_one_line(options.input), fault));
-    return ExitCode::Infeasible;
-  }
+  if (!made.faults.empty()) return refuse(options, plan, inputs, made.faults);
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
   if (error) throw EnvironmentError(options.output, error.message());
@@ -244,6 +289,11 @@ void add_convert_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Output");
   command->add_option("-o,--output", options->output, "folder for the files (--to), or plan file to write (--from)")
       ->required();
+  add_file(
+      *command, "--nearest", options->nearest,
+      "plan file to write where the framework does not take INPUT (--to): the one with the least predicted step that "
+      "it takes, of allocators chain-dp and grid")
+      ->needs(to);
   command->footer(convert_footer);
   command->callback([options, from, &action] {
     if (options->to.empty() && from->empty()) throw InputError("convert", "needs --to or --from");

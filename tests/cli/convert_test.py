@@ -194,6 +194,28 @@ class ToFrameworks(ConvertTest):
                 self.assertEqual(done.stdout, f"{plan}: {line}\n")
                 self.assertFalse((self.folder / "out").exists())
 
+    def test_the_nearest_plan_that_a_framework_takes_is_written(self):
+        plan = self.plan_of(2, "--schedule", "gpipe")
+        nearest = self.path("nearest.json")
+        done = self.run_isobar("convert", plan, "--to", "megatron", "-o", self.path("out"), "--nearest", nearest, expect=4)
+        lines = done.stdout.splitlines()
+        self.assertEqual(len(lines), 2)
+        self.assertRegex(lines[1], rf"^{nearest}: megatron takes this one: allocator .*, schedule 1f1b, predicted step .*; .* of {plan}$")
+        self.assert_claims_hold(2, "nearest.json")
+        self.run_isobar("convert", nearest, "--to", "megatron", "-o", self.path("out"))
+        found = json.loads(self.read("nearest.json"))["predicted"]["step_time_s"]
+        for allocator in ("chain-dp", "grid"):
+            other = json.loads(pathlib.Path(self.plan_of(2, allocator=allocator)).read_text())
+            self.assertLessEqual(found, other["predicted"]["step_time_s"])
+
+    def test_compare_lays_a_plan_beside_others(self):
+        self.from_text("Et*3|t*3L", 2, "--microbatches", 4)
+        rows = self.run_isobar("compare", self.star(2), self.workload, "--start", self.path("imported.json"), "--allocators", "even",
+                               "--microbatches", 4, "--json").stdout
+        rows = json.loads(rows)["rows"]
+        self.assertEqual([row["allocator"] for row in rows], ["start", "even"])
+        self.assertEqual(rows[0]["step_time_s"], rows[1]["step_time_s"])
+
     def test_stages_within_a_block_are_refused(self):
         workload = self.write("operators.yaml", GPT + "unit: operator\n")
         plan = self.plan_of(2, workload=workload, allocator="even")
