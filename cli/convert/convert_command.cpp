@@ -25,11 +25,11 @@ namespace isobar::cli {
 
 namespace {
 
-constexpr auto convert_footer = R"(INPUT with --from: a layout of Megatron-Core; bounds of DeepSpeed's layers; a file
-of torchtitan's arguments (isobar convert --to torchtitan writes one); or the
-folder that --to torch writes. docs/frameworks.md describes all of them.
+constexpr auto convert_footer = R"(INPUT with --from: a layout of Megatron-Core; bounds of DeepSpeed's layers; a
+file of torchtitan's arguments; or the folder that --to torch writes. The
+options of Goal say what a layout and bounds do not.
 
-Examples:
+Example:
   isobar convert plan.json --to megatron -o megatron
   isobar convert "Et*4|(t*4|)*14tL" cluster.xml model.yaml --from megatron \
     --microbatches 64 -o plan.json
@@ -235,7 +235,7 @@ ExitCode convert_from(const ConvertOptions& options)
 
 void add_import_options(CLI::App& command, ConvertOptions& options)
 {
-  command.option_defaults()->group("What a layout or bounds do not say (--from megatron, deepspeed)");
+  command.option_defaults()->group("Goal");
   add_count(command, "--virtual-stages", options.virtual_stages, "stages of each device (default: 1)");
   add_count(command, "--replicas", options.divisions.grid.replicas,
             "pipelines that divide the micro-batches (default: 1)");
@@ -256,7 +256,6 @@ void add_import_options(CLI::App& command, ConvertOptions& options)
   command.add_option("--schedule", options.schedule,
                      "order of work (isobar list schedules; default: 1f1b, with --virtual-stages interleaved)");
   add_count(command, "--microbatches", options.microbatches, "micro-batches of a step of all replicas (default: 8)");
-  command.option_defaults()->group("What no input says (--from)");
   command.add_option("--recompute", options.recompute,
                      "layers that recompute their activations: none, all, inner, or a list such as 3-10,12 (default: "
                      "none)");
