@@ -222,9 +222,7 @@ Plan plan_of_import(const ImportedPipeline& pipeline, Inputs& inputs, const std:
   const auto ranks = devices_of_ranks(pipeline, cluster, place);
   const std::size_t width = ranks.size() * pipeline.chunks / pipeline.stages.size();
   for (std::size_t rank = 0; rank < pipeline.orders.size(); ++rank) {
-    for (std::size_t i = 0; i < width; ++i) {
-      plan.goal.schedule.orders[ranks[rank * width + i]] = pipeline.orders[rank];
-    }
+    plan.goal.schedule.orders[ranks[rank * width]] = pipeline.orders[rank];
   }
   plan.stages = placed_stages(pipeline, plan, cluster, ranks);
   if (pipeline.replicas * pipeline.context.degree > 1) plan.sync.sharded = pipeline.sharded;

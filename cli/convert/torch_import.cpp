@@ -78,7 +78,7 @@ ImportedPipeline pipeline_of_torch(const std::string& folder, const Workload& wo
     shape.devices.push_back(names.front());
     made.ranks.insert(made.ranks.end(), names.begin(), names.end());
   }
-  const auto by_device = read_order_file((std::filesystem::path(folder) / "schedule.csv").string(), shape);
+  const auto by_device = read_order_file((std::filesystem::path(folder) / "schedule.csv").string(), shape, false);
   std::vector<Order> orders;
   for (const auto& device : shape.devices) orders.push_back(by_device.at(device));
   set_orders(std::move(orders), shape, made);

@@ -216,7 +216,7 @@ class TorchtitanFile {
         shape.rank_of_stage.push_back(made.is_v ? schedules::rank_of_stage(schedules::Folding::V, stage, devices)
                                                 : stage % devices);
       }
-      const auto by_device = read_order_file(order, shape);
+      const auto by_device = read_order_file(order, shape, made.experts.divides());
       std::vector<Order> orders;
       for (const auto& device : shape.devices) orders.push_back(by_device.at(device));
       set_orders(std::move(orders), shape, made);

@@ -203,7 +203,7 @@ Plan single_pipeline(const Plan& plan, const UniformPipeline& pipeline, const st
     for (std::size_t stage = 0; stage < pipeline.devices; ++stage) {
       const std::string& device = pipeline.ranks[stage * width + lane];
       const std::string& named = pipeline.ranks[stage * width];
-      const auto order = plan.goal.schedule.orders.find(device);
+      const auto order = plan.goal.schedule.orders.find(named);  // of all replicas and shards
       if (order != plan.goal.schedule.orders.end()) orders[named] = order->second;
       if (warm_up == plan.goal.schedule.numbers.end()) continue;
       const auto rank = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), device) - ranks.begin());
