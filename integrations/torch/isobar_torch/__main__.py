@@ -13,13 +13,14 @@ class Options(argparse.ArgumentParser):
         self.exit(2, f"isobar_torch: {message}; see python -m isobar_torch --help\n")
 
 
-def _positive(text: str) -> int:
+def positive(text: str, most: int = 10**9) -> int:
+    """A whole number from 1 to `most`, of an option."""
     try:
         value = int(text)
     except ValueError:
         value = 0
-    if not 1 <= value <= 10**9:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to 1000000000")
+    if not 1 <= value <= most:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to {most}")
     return value
 
 
@@ -33,7 +34,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--order", metavar="CSV", help="order of work of a pipeline, as isobar schedule show --csv prints "
                         "it (default: torch's class of the plan's schedule; without one, what isobar prints)")
     parser.add_argument("--isobar", default="isobar", help="the command isobar, which is asked for orders (default: isobar)")
-    parser.add_argument("--steps", type=_positive, default=10, help="steps to train (default: 10)")
+    parser.add_argument("--steps", type=positive, default=10, help="steps to train (default: 10)")
     parser.add_argument("--seed", type=int, default=1, help="seed of parameters and data (default: 1)")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="where ranks compute (default: cuda if there is a GPU)")
     parser.add_argument("--plan-device", metavar="NAME", help="the plan's device that this rank is (default: rank i is the "
@@ -41,6 +42,8 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--spawn", action="store_true", help="start all ranks on this machine, without torchrun")
     parser.add_argument("--log-file", metavar="FILE", help="file for a line of JSON for each step")
     parser.add_argument("--trace", metavar="FILE", help="file for the measured timeline, which isobar trace reads")
+    parser.add_argument("--kineto", metavar="DIR", help="folder for a file of torch's profiler of each rank, of all steps but the "
+                        "first; isobar_torch.kineto reads them")
     return parser.parse_args(arguments)
 
 

@@ -115,7 +115,7 @@ def _meet(options: argparse.Namespace, run: training.Run) -> tuple[dist.Store, i
         raise InputError(f"{ranks} ranks; {run.plan.file} has {len(devices)} devices ({', '.join(devices)}), a rank each")
     facts = {"plan": fnv1a(read_text(options.plan).encode()), "workload": run.workload.hash, "torch": torch.__version__,
              "steps": options.steps, "seed": options.seed, "traced": options.trace is not None,
-             "model": options.model and fnv1a(read_text(options.model).encode())}
+             "profiled": options.kineto is not None, "model": options.model and fnv1a(read_text(options.model).encode())}
     store.set(f"facts/{rank}", json.dumps([options.plan_device, facts]))
     if rank == 0:
         store.set("order", json.dumps(run.order))
@@ -140,6 +140,13 @@ def _meet(options: argparse.Namespace, run: training.Run) -> tuple[dist.Store, i
     return store, devices.index(mapping[rank]), json.loads(store.get("order"))
 
 
+def _profiler(uses_gpu: bool) -> torch.profiler.profile:
+    """torch's profiler of all steps but the first, in which torch sets up what it needs."""
+    actions, activities = torch.profiler.ProfilerAction, torch.profiler.ProfilerActivity
+    return torch.profiler.profile(activities=[activities.CPU, *([activities.CUDA] if uses_gpu else [])], profile_memory=True,
+                                  schedule=lambda step: actions.RECORD if step > 0 else actions.WARMUP, acc_events=True)
+
+
 def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> None:
     """Trains as one of the ranks that a launcher started."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -162,7 +169,11 @@ def run_rank(options: argparse.Namespace, run: training.Run, config: object) -> 
     with contextlib.ExitStack() as stack:
         writes = options.log_file is not None and trainer.has_last and trainer.replica == 0
         log = stack.enter_context(open(options.log_file, "w", encoding="utf-8")) if writes else None
-        training.train(trainer, log, _predicted_s(run.plan))
+        profiler = stack.enter_context(_profiler(uses_gpu)) if options.kineto is not None else None
+        training.train(trainer, log, _predicted_s(run.plan), profiler)
+    if profiler is not None:
+        os.makedirs(options.kineto, exist_ok=True)
+        profiler.export_chrome_trace(os.path.join(options.kineto, f"rank-{rank}.json.gz"))
     if trainer.recorder is not None:
         events: list[list[timeline.Event]] = [[] for _ in run.plan.devices]
         dist.gather_object(trainer.recorder.finish(offset_s), events if rank == 0 else None)
@@ -290,6 +301,10 @@ def run(options: argparse.Namespace) -> int:
     if options.trace is not None and prepared.plan.sharded != "none":
         raise InputError(f"--trace: {prepared.plan.file} divides {prepared.plan.sharded}, by other collectives than its program; "
                          "use torch.profiler, or a plan without sync.sharded")
+    if options.kineto is not None and options.trace is not None:
+        raise InputError("--kineto with --trace: its threads would be in the profile; use one of them")
+    if options.kineto is not None and options.steps < 2:
+        raise InputError(f"--kineto with --steps {options.steps}: the first step is not profiled; use --steps 2 or more")
     if options.spawn:
         return spawn(options, prepared, config)
     if "RANK" not in os.environ:

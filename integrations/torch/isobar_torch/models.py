@@ -144,23 +144,26 @@ def make_layer(sizes: Decoder, unit: str, layer: int, seed: int) -> nn.Module:
 class StageModule(nn.Module):
     """Neighbouring layers, one after another.
 
-    `layers` by their names in the workload; those of `recompute` keep their input only. In bf16 the layers run under
+    `layers` by their names in the workload, under which torch's profiler shows them; those of `recompute` keep their input
+    only. In bf16 the layers run under
     autocast, and what leaves the stage is bf16.
     """
 
     def __init__(self, layers: dict[str, nn.Module], recompute: Sequence[str], dtype: str, device: torch.device) -> None:
         super().__init__()
         self.layers = nn.ModuleDict({name.replace(".", "_"): layer for name, layer in layers.items()})
-        self.recompute = {name.replace(".", "_") for name in recompute}
+        self.names = list(layers)
+        self.recompute = frozenset(recompute)
         self.dtype, self.device = dtype, device
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == "bf16"):
-            for name, layer in self.layers.items():
-                if name in self.recompute and torch.is_grad_enabled():
-                    value = torch.utils.checkpoint.checkpoint(layer, value, use_reentrant=False)
-                else:
-                    value = layer(value)
+            for name, layer in zip(self.names, self.layers.values(), strict=True):
+                with torch.profiler.record_function(name):
+                    if name in self.recompute and torch.is_grad_enabled():
+                        value = torch.utils.checkpoint.checkpoint(layer, value, use_reentrant=False)
+                    else:
+                        value = layer(value)
         return value.bfloat16() if self.dtype == "bf16" else value
 
 

@@ -71,6 +71,13 @@ class Clock:
         mark.synchronize()
         return self.base_s + self.base.elapsed_time(mark) / 1e3
 
+    def memory_bytes(self) -> int:
+        """What the device holds now: a GPU's tensors, or the resident memory of this process."""
+        if self.device.type == "cuda":
+            return torch.cuda.memory_allocated(self.device)
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * 4096
+
 
 class WatchedWork:
     """A transfer or collective whose end a thread of its lane waits for, so that its time is known."""
@@ -130,10 +137,13 @@ def lanes_of(plan: Plan, rank: int) -> dict[tuple[str, str, int], Lane]:
 
 
 class Recorder:
-    """Notes what a rank does. Its methods are called in the order of the work."""
+    """Notes what a rank does. Its methods are called in the order of the work.
 
-    def __init__(self, plan: Plan, rank: int, device: torch.device) -> None:
-        self.plan, self.rank, self.clock = plan, rank, Clock(device)
+    `clock`: a `Clock`, or what has its methods and shows when recorded work was done.
+    """
+
+    def __init__(self, plan: Plan, rank: int, clock: Any) -> None:
+        self.plan, self.rank, self.clock = plan, rank, clock
         self.replica = next(stage.devices.index(plan.devices[rank]) for stage in plan.stages
                             if plan.devices[rank] in stage.devices)
         self.lanes = lanes_of(plan, rank)
@@ -146,12 +156,6 @@ class Recorder:
     def begin_step(self, step: int) -> None:
         """All that follows belongs to this step."""
         self.step, self.positions = step, {}
-
-    def _memory_bytes(self) -> int:
-        if self.clock.device.type == "cuda":
-            return torch.cuda.memory_allocated(self.clock.device)
-        with open("/proc/self/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * 4096
 
     def _add(self, opcode: str, lane: Lane, stage: int, microbatch: int) -> Event:
         position = self.positions.get(lane.name, 0)
@@ -174,7 +178,7 @@ class Recorder:
         elif opcode == "Update":
             event.waits = [(name, 1) for name in sorted(self.positions) if name.startswith("sync")]
         yield
-        event.end, event.memory_bytes = self.clock.now(), self._memory_bytes()
+        event.end, event.memory_bytes = self.clock.now(), self.clock.memory_bytes()
 
     def _wait_for(self, event: Event, opcode: str, payload: str, boundary: int, local: int | None) -> None:
         lane = self.lanes.get((opcode, payload, boundary))
@@ -195,8 +199,6 @@ class Recorder:
 
     def transferring(self, operation: Any, opcode: str, payload: str, boundary: int, local: int) -> None:
         """Makes torch's P2POp note when it begins and ends."""
-        key = (opcode, payload, boundary)
-        stage = boundary if (opcode == "Recv") == (payload == "activation") else boundary - 1
         tensor = operation.tensor
         size = tensor.numel() * tensor.element_size()
         begin = operation.op
@@ -204,12 +206,10 @@ class Recorder:
         # torch names the peer by what it takes the operation for, which is a receive unless it is dist.isend.
         def timed(moved: torch.Tensor, *, group: Any, tag: int, group_src: int | None = None,
                   group_dst: int | None = None) -> Any:
-            event = self._add(opcode, self.lanes[key], stage, self._microbatch(local))
-            event.payload, event.size_bytes = payload, size
+            event = self.transfer(opcode, payload, boundary, local, size)
             peer = group_src if group_dst is None else group_dst
             if opcode == "Recv":
                 return self.watch(begin(moved, group=group, tag=tag, group_src=peer), event)
-            event.waits = [(COMPUTE, self.positions[COMPUTE])]
             return self.watch(begin(moved, group=group, tag=tag, group_dst=peer), event)
 
         if self.clock.device.type == "cpu":
@@ -217,20 +217,32 @@ class Recorder:
             return
         # NCCL coalesces operations by their identity. A receive ends where the pass begins that needs it; of a send the
         # receive shows the end.
-        event = self._add(opcode, self.lanes[key], stage, self._microbatch(local))
-        event.payload, event.size_bytes, event.end = payload, size, event.begin
+        event = self.transfer(opcode, payload, boundary, local, size)
+        event.end = event.begin
         if opcode == "Recv":
             self.pending[payload, boundary, event.microbatch] = event
-        else:
+
+    def transfer(self, opcode: str, payload: str, boundary: int, local: int, size_bytes: int) -> Event:
+        """A transfer that begins now. Its end is left to the caller."""
+        stage = boundary if (opcode == "Recv") == (payload == "activation") else boundary - 1
+        event = self._add(opcode, self.lanes[opcode, payload, boundary], stage, self._microbatch(local))
+        event.payload, event.size_bytes = payload, size_bytes
+        if opcode == "Send":
             event.waits = [(COMPUTE, self.positions[COMPUTE])]
+        return event
 
     def summing(self, payload: str, stage: int, size_bytes: int, start: Callable[[], Any]) -> Any:
         """Starts an all-reduce. Returns its work, on a CPU one whose end is noted."""
+        event = self.all_reduce(payload, stage, size_bytes)
+        return self.watch(start(), event)
+
+    def all_reduce(self, payload: str, stage: int, size_bytes: int) -> Event:
+        """An all-reduce that begins now. Its end is left to the caller."""
         event = self._add("AllReduce", self.lanes["AllReduce", payload, stage], stage, 0)
         event.payload, event.size_bytes, event.waits = payload, size_bytes, [(COMPUTE, self.positions[COMPUTE])]
         if payload == "gradient facts":
             event.waits += [(name, 1) for name in sorted(self.positions) if name.startswith("sync gradients")]
-        return self.watch(start(), event)
+        return event
 
     def watch(self, work: Any, event: Event) -> Any:
         """A work like `work`, after whose end the event has one."""

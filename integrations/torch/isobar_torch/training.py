@@ -16,7 +16,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from isobar_torch.models import StageModule, loss_of, tokens_of
 from isobar_torch.pipeline import Groups, Stage, make_schedule
 from isobar_torch.plan import Plan
-from isobar_torch.timeline import Recorder
+from isobar_torch.timeline import Clock, Recorder
 from isobar_torch.workload import Optimizer, Workload
 
 MakeLayers = Callable[[range], dict[str, torch.nn.Module]]
@@ -71,7 +71,7 @@ class Trainer:
         numbers = plan.stages_of(name)
         self.replica = plan.stages[numbers[0]].devices.index(name)
         groups = Groups(plan)
-        self.recorder = Recorder(plan, rank, device) if is_traced else None
+        self.recorder = Recorder(plan, rank, Clock(device)) if is_traced else None
         self.stages: list[Stage] = []
         names = run.workload.names()
         for number in numbers:
@@ -157,8 +157,11 @@ class Trainer:
         return mean.item()
 
 
-def train(trainer: Trainer, log: TextIO | None, predicted_s: float | None) -> None:
-    """Trains all steps. The first rank with the last stage prints a line for each, and writes `log`."""
+def train(trainer: Trainer, log: TextIO | None, predicted_s: float | None, profiler: torch.profiler.profile | None) -> None:
+    """Trains all steps. The first rank with the last stage prints a line for each, and writes `log`.
+
+    `profiler`: gets a step for each.
+    """
     run = trainer.run
     speaks = trainer.has_last and trainer.replica == 0
     samples = run.plan.microbatches * run.workload.micro_batch
@@ -169,6 +172,8 @@ def train(trainer: Trainer, log: TextIO | None, predicted_s: float | None) -> No
         begin = time.perf_counter()
         loss = trainer.step(number)
         times.append(time.perf_counter() - begin)
+        if profiler is not None:
+            profiler.step()
         if not speaks or loss is None:
             continue
         print(f"{number:>5}  {loss:>12.7g}  {samples / times[-1]:>10.4g}  {times[-1]:>10.4g}", flush=True)
