@@ -135,3 +135,16 @@ need_frameworks() {
   mv "$wheels/fresh/deepspeed" "$wheels"
   rm -r "$wheels/fresh"
 }
+
+# HolisticTraceAnalysis, which reads torch's profiles; sets ISOBAR_HTA to the Python that has it.
+need_hta() {
+  cache=$(cache_folder)
+  local folder=$cache/hta-0.5.0
+  if [ ! -e "$folder/bin/hta_is_here" ]; then
+    echo "Fetching HolisticTraceAnalysis (150 MB) into $folder"
+    python3 -m venv --clear "$folder"
+    "$folder/bin/pip" install --quiet HolisticTraceAnalysis==0.5.0
+    touch "$folder/bin/hta_is_here"
+  fi
+  export ISOBAR_HTA=$folder/bin/python
+}

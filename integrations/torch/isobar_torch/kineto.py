@@ -85,7 +85,8 @@ def tasks_of(plan: Plan, isobar: str) -> dict[str, list[tuple[int, str, int]]]:
 def _sums_of(plan: Plan, workload: Workload, step: RankStep, stages: Sequence[int], file: RankFile) -> list[tuple[str, int, Moved]]:
     """The all-reduces of the plan's program: payload, stage, and when. The loss's, which torch adds, is none of it."""
     last = {stage: max(each.end for each in step.passes if each.stage == stage) for stage in stages}
-    wanted = [("parameter gradient", stage) for stage in sorted(last, key=lambda each: last[each])] if plan.replicas > 1 else []
+    own = sorted(last, key=lambda each: last[each]) if plan.replicas > 1 else []
+    wanted = [("parameter gradient", stage) for stage in own if plan.sharded != "parameters"]
     if workload.optimizer.clip_norm is not None:
         wanted.append(("gradient facts", stages[0]))
     has_loss = plan.replicas > 1 and len(plan.stages) - 1 in stages
@@ -94,7 +95,8 @@ def _sums_of(plan: Plan, workload: Workload, step: RankStep, stages: Sequence[in
     if wanted and len(sums) not in (len(wanted), len(wanted) + has_loss):
         raise InputError(f"{file.name}: step {step.number}: {len(sums)} all-reduces, where the plan has {len(wanted)} on this "
                          "rank; give the plan of this run")
-    return [(payload, stage, moved) for (payload, stage), moved in zip(wanted, sums, strict=False)]
+    return [(payload, stage, moved) for (payload, stage), moved in zip(wanted, sums, strict=False)
+            if plan.sharded == "none" or payload == "gradient facts"]
 
 
 def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Sequence[RankStep], sizes: Sizes) -> list[Event]:
@@ -226,9 +228,6 @@ def _device(options: argparse.Namespace, files: Sequence[RankFile]) -> tuple[str
 def run(options: argparse.Namespace) -> list[str]:
     """Writes the timeline and the profile. Returns what to say about clocks."""
     plan = read_plan(options.plan)
-    if plan.sharded != "none":
-        raise InputError(f"{plan.file}: sync.sharded: {plan.sharded}, by other collectives than its program; trace a plan "
-                         "without sync.sharded")
     workload = read_workload(options.workload, plan.settings, plan.micro_batch, own_model=True)
     if plan.workload_hash not in (None, workload.hash):
         raise InputError(f"{plan.file}: inputs.workload.hash: {plan.workload_hash}; {workload.file} has {workload.hash}; pass "
@@ -251,6 +250,10 @@ def run(options: argparse.Namespace) -> list[str]:
         device, memory_bytes = _device(options, files)
         write_atomically(options.profile, profile_text(plan, workload, readers, steps, device, memory_bytes))
     write_atomically(options.output, trace_text(plan, events))
+    if plan.sharded != "none":
+        owner = "FSDP's" if plan.sharded == "parameters" else "replicas'"
+        lines.append(f"the {owner} collectives of parameters are not in the timeline, since the plan's program has others; passes "
+                     "last as long as they wait for them")
     if not any(file.memory for file in files):
         lines.append("no memory, which counts as 0: profile with profile_memory=True")
     return lines

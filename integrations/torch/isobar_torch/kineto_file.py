@@ -11,6 +11,8 @@ from isobar_torch.document import InputError, shown
 
 # The largest file, unpacked: traces of a few steps of large models have hundreds of megabytes.
 MOST_BYTES = 2**32
+# What two doubles differ by that count microseconds of months.
+ROUNDING_US = 0.002
 # Categories that are read: operators, annotations, launches, and what GPUs did.
 CATEGORIES = frozenset(("cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "kernel", "gpu_memcpy", "gpu_memset"))
 
@@ -101,7 +103,7 @@ def _set_tops(spans: list[Span]) -> None:
         if span.category != "cpu_op":
             continue
         top = open_tops.get(span.thread)
-        if top is None or top.end <= span.begin:
+        if top is None or top.end <= span.begin + ROUNDING_US:
             top = open_tops[span.thread] = span
         span.top = top
 

@@ -156,7 +156,10 @@ class RankReader:
             return None
         self._check(place, passes)
         passes.sort(key=lambda each: each.begin)
-        updates = [label for label in labels if label.name.startswith(UPDATE)]
+        updates: list[Span] = []  # a span in another one is of the optimizer that this one has
+        for label in labels:
+            if label.name.startswith(UPDATE) and not (updates and label.begin < updates[-1].end):
+                updates.append(label)
         if len(updates) != len(self.stages):
             raise self.fail(f"{place}: {len(updates)} spans {UPDATE}…, and {len(self.stages)} stages on this rank; use an "
                             "optimizer for each stage, of torch.optim")

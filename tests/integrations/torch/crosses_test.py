@@ -3,17 +3,50 @@
 import itertools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import unittest
 
 from tests.docs.pages import ROOT, blocks_of
+from tests.integrations.torch.kineto_test import KinetoTest
 from tests.integrations.torch.support import CONFIGS, GPT, ISOBAR, LLAMA, IsobarTorchTest
 
 # Longer than any start of ranks takes.
 HANG_S = 300
 SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved(chunks=2)", "interleaved(chunks=2;group=3)", "zero-bubble-h1",
              "zero-bubble-h2", "zero-bubble-v", "dualpipe-v", "v-half", "v-min", "greedy")
+
+
+KINDS = {"Forward": "F", "Backward": "B", "BackwardInput": "I", "BackwardWeight": "W"}
+# Prints what HTA 0.5.0 has of each rank: its operators and annotations, steps, labels of passes with the begin and end of their
+# operators, and updates. Its breakdowns of idle, compute and communication need GPU kernels.
+ANALYSE = """
+import json
+import logging
+import warnings
+
+warnings.filterwarnings("ignore")
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+
+analysis = TraceAnalysis(trace_files={rank: f"k/rank-{rank}.json.gz" for rank in (0, 1)}, trace_dir="k")
+analysis.t.decode_symbol_ids()
+result = []
+for rank in (0, 1):
+    frame = analysis.t.get_trace(rank)
+    frame = frame[frame.s_cat.isin(["cpu_op", "user_annotation"])].sort_values("ts")
+    operators = frame[(frame.s_cat == "cpu_op") & ~frame.s_name.str.startswith(("c10d::", "record_param_comms"))]
+    labels = []
+    for row in frame[frame.s_name.str.fullmatch(r"PP:\\d+[FBIW]\\d+")].itertuples():
+        own = operators[(operators.ts >= row.ts) & (operators.ts < row.ts + row.dur)]
+        begin, end = (int(own.ts.min()), int((own.ts + own.dur).max())) if len(own) else (None, None)
+        labels.append([row.s_name, int(row.iteration), begin, end])
+    updates = frame[frame.s_name.str.startswith("Optimizer.step#")]
+    result.append({"operators": len(frame), "steps": [int(each) for each in analysis.get_profiler_steps()], "labels": labels,
+                   "updates": [float(each) for each in updates.dur]})
+print(json.dumps(result))
+"""
 
 
 class Crosses(IsobarTorchTest):
@@ -81,6 +114,48 @@ class Torchrun(IsobarTorchTest):
         self.assertNotEqual(done.returncode, 0)
         self.assertEqual(done.stderr.count("isobar_torch: --plan-device device-1: of ranks 0 and 1; give each its own\n"), 1,
                          done.stderr)
+
+
+class Analysis(KinetoTest):
+    """HolisticTraceAnalysis of what the profiler wrote, in the environment of ISOBAR_HTA."""
+
+    def test_times_are_those_of_holistic_trace_analysis(self):
+        if "ISOBAR_HTA" not in os.environ:
+            self.skipTest("no HolisticTraceAnalysis; source tools/setup.sh && need_hta")
+        for schedule in ("interleaved(chunks=2)", "zero-bubble-v"):
+            with self.subTest(schedule=schedule):
+                shutil.rmtree("k", ignore_errors=True)
+                contents = self.profiled(GPT, 2, schedule, 4)
+                measured = self.measured("k/rank-0.json.gz", "k/rank-1.json.gz")
+                self.write("analyse.py", ANALYSE)
+                environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
+                done = subprocess.run([os.environ["ISOBAR_HTA"], "analyse.py"], env=environment, capture_output=True, text=True,
+                                      check=False, timeout=HANG_S)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                for rank, found in enumerate(json.loads(done.stdout.splitlines()[-1])):
+                    self.check_rank(rank, found, contents[rank], [each for each in measured if each["pid"] == rank])
+
+    def check_rank(self, rank, found, content, measured):
+        """HTA rounds times to microseconds, begins up and ends down; so its spans are up to 2 us shorter."""
+        spans = [each for each in content["traceEvents"] if each["ph"] == "X" and each.get("cat") in ("cpu_op", "user_annotation")]
+        self.assertEqual(found["operators"], len(spans))
+        steps = sorted({each["args"]["step"] for each in measured})
+        self.assertEqual(found["steps"][:len(steps)], [step + 1 for step in steps])
+        passes = sorted((each for each in measured if each["cat"] in ("Forward", "Backward", "BackwardInput", "BackwardWeight")),
+                        key=lambda each: each["ts"])
+        labels = found["labels"]
+        self.assertEqual(len(labels), len(passes))
+        compared = 0
+        for each, (name, iteration, begin, end) in zip(passes, labels, strict=True):
+            self.assertEqual(iteration, each["args"]["step"] + 1)
+            self.assertEqual(name, f"PP:{each['args']['stage']}{KINDS[each['cat']]}{each['args']['microbatch']}")
+            if begin is not None:
+                compared += 1
+                self.assertAlmostEqual(each["dur"], end - begin, delta=2)
+        self.assertGreaterEqual(compared, len(passes) - 4 * len(steps))  # the first stage's I has no operators
+        updates = sorted((each for each in measured if each["cat"] == "Update"), key=lambda each: each["ts"])
+        for each, duration in zip(updates, found["updates"], strict=True):
+            self.assertAlmostEqual(each["dur"], duration, delta=2)
 
 
 class Page(IsobarTorchTest):
