@@ -20,6 +20,8 @@ EVALUATE = "autograd::engine::evaluate_function"
 UPDATE = "Optimizer.step#"
 SENDS, RECEIVES = ("c10d::send",), ("c10d::recv_", "c10d::recv_any_source_")
 SUMS = ("c10d::allreduce_", "c10d::allreduce_coalesced_")
+# gloo scatters sums by an all-reduce, with a span of its name.
+SCATTERED_SUMS = ("c10d::_reduce_scatter_base_", "c10d::reduce_scatter_")
 COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -243,13 +245,15 @@ class RankReader:
 
     def _timed(self, place: str, step: Span, names: Sequence[str], gloo: str, nccl: str) -> list[Moved]:
         """Operations of c10d with the times of gloo's spans or of the NCCL kernels that they launch."""
-        operations = [span for span in self.tops[bisect.bisect_left(self.begins, step.begin):
-                                                 bisect.bisect_left(self.begins, step.end)] if span.name in names]
+        found = self.tops[bisect.bisect_left(self.begins, step.begin):bisect.bisect_left(self.begins, step.end)]
+        operations = [span for span in found if span.name in names]
         spans = [label for label in self.labels(step.begin, step.end) if label.name == gloo]
         if spans:
-            if len(spans) != len(operations):
-                raise self.fail(f"{place}: {len(spans)} spans {gloo}, and {len(operations)} of {names[0]}; profile whole steps")
-            return [Moved(None, operation.begin, span.end) for operation, span in zip(operations, spans, strict=True)]
+            makers = [span for span in found if span.name in names or (names is SUMS and span.name in SCATTERED_SUMS)]
+            if len(spans) != len(makers):
+                raise self.fail(f"{place}: {len(spans)} spans {gloo}, and {len(makers)} operators that make them, {names[0]} and "
+                                "others; profile whole steps")
+            return [Moved(None, maker.begin, span.end) for maker, span in zip(makers, spans, strict=True) if maker.name in names]
         moved = []
         for operation in operations:
             launch = next((each for each in self.launches[bisect.bisect_left(self.launch_begins, operation.begin):]

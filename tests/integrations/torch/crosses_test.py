@@ -171,7 +171,7 @@ class Page(IsobarTorchTest):
         (self.folder / "examples").symlink_to(ROOT / "examples")
         blocks = [each for each in blocks_of((ROOT / "docs/frameworks.md").read_text()) if each.language == "sh"]
         self.assertEqual({each.run_by for each in blocks}, {"tests/integrations/torch/crosses_test.py"})
-        self.assertEqual(len(blocks), 3)
+        self.assertEqual(len(blocks), 4)
         environment = {**os.environ, "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}"}
         for each in blocks:
             done = subprocess.run(["bash", "-euc", each.text], env=environment, capture_output=True, text=True, check=False,

@@ -341,6 +341,54 @@ class Files(KinetoTest):
                 each["name"] = "PP:1F1"
         self.assertEqual(self.refusal(first), "bad.json: step 1: 1F1: the plan has stages 0, 2 on this rank; give the plan of this run")
 
+    def on_gpu(self, content):
+        """The content as if each outermost operator launched a kernel that lasts as long, 50 us later, and c10d NCCL's kernels."""
+        delay, events, launches = 50, [], []
+        outermost, gloo = {}, {"send": [], "recv": [], "all_reduce": []}
+        spans = sorted((each for each in content["traceEvents"] if each["ph"] == "X" and each.get("cat") in ("cpu_op",
+                        "user_annotation")), key=lambda each: (each["ts"], -each["dur"]))
+        for each in spans:
+            if each["name"].startswith("gloo:"):
+                gloo[each["name"][5:]].append(each)
+        kinds = {"c10d::send": ("send", "SendRecv"), "c10d::recv_": ("recv", "SendRecv"), "c10d::allreduce_": ("all_reduce", "AllReduce")}
+        for each in spans:
+            if each["cat"] != "cpu_op" or each["ts"] + 0.002 < outermost.get(each["tid"], float("-inf")):
+                continue
+            outermost[each["tid"]] = each["ts"] + each["dur"]
+            end, name = each["ts"] + each["dur"], "elementwise"
+            if each["name"] in kinds:
+                kind, kernel = kinds[each["name"]]
+                last = gloo[kind].pop(0)
+                end, name = last["ts"] + last["dur"], f"ncclDevKernel_{kernel}_Sum_f32"
+            elif each["name"].startswith("c10d::"):
+                continue
+            launches.append({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": each["tid"],
+                             "ts": each["ts"], "dur": 0.1, "args": {"correlation": len(launches) + 1}})
+            events.append({"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": 7, "ts": each["ts"] + delay,
+                           "dur": end - each["ts"], "args": {"correlation": len(launches), "device": 0, "stream": 7}})
+        kept = [each for each in content["traceEvents"] if not str(each.get("name")).startswith("gloo:")]
+        gpu = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150_000_000_000}
+        return {**content, "deviceProperties": [gpu], "traceEvents": kept + launches + events}
+
+    def test_passes_and_transfers_of_gpus_are_those_of_their_kernels(self):
+        contents = self.contents()
+        for pattern in ("no span", "PP:.*"):  # with labels, and without them
+            bare = [{**each, "traceEvents": [event for event in each["traceEvents"] if not re.fullmatch(pattern, str(event.get("name")))]}
+                    for each in contents]
+            names = []
+            for rank, content in enumerate(bare):
+                names += [self.write(f"cpu{rank}.json", json.dumps(content)), self.write(f"gpu{rank}.json", json.dumps(self.on_gpu(content)))]
+            expected = self.measured(names[0], names[2])
+            found = self.measured(names[1], names[3], output="gpu.json", options=("--profile", "p.json"))
+            def of(events):
+                return sorted((each["pid"], each["args"]["step"], each["cat"], each["args"]["stage"], each["args"]["microbatch"],
+                               each["args"].get("payload") or "", each["ts"], each["dur"]) for each in events if each["cat"] != "Update")
+            for before, after in zip(of(expected), of(found), strict=True):
+                self.assertEqual(before[:6], after[:6])
+                self.assertAlmostEqual(before[6], after[6], delta=0.02)
+                self.assertAlmostEqual(before[7], after[7], delta=0.02)
+            self.assertEqual(json.loads((self.folder / "p.json").read_text())["device"], "NVIDIA H200")
+
     def test_without_labels_passes_are_those_of_the_plan_or_refused(self):
         contents = self.contents()
         bare = [self.without(content, "PP:.*") for content in contents]
