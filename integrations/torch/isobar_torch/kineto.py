@@ -55,14 +55,11 @@ class Sizes:
     def __init__(self, plan: Plan, workload: Workload) -> None:
         width = 2 if workload.dtype == "bf16" else 4
         self.boundary_bytes = workload.micro_batch * workload.sequence * workload.hidden * width
-        self.plan, self.workload = plan, workload
-
-    def parameter_bytes(self, stage: int) -> int:
-        """Bytes of the gradients of a stage, in float32."""
-        numbers = range(self.plan.stages[stage].first_layer, self.plan.stages[stage].last_layer + 1)
         with torch.device("meta"):
-            layers = own_layers(self.workload, numbers, 0)
-        return 4 * sum(each.numel() for layer in layers.values() for each in layer.parameters())
+            layers = list(own_layers(workload, range(len(workload.names())), 0).values())
+        # Gradients of each stage, in float32.
+        self.parameter_bytes = [4 * sum(each.numel() for layer in layers[stage.first_layer:stage.last_layer + 1]
+                                        for each in layer.parameters()) for stage in plan.stages]
 
 
 def tasks_of(plan: Plan, isobar: str) -> dict[str, list[tuple[int, str, int]]]:
@@ -82,8 +79,9 @@ def tasks_of(plan: Plan, isobar: str) -> dict[str, list[tuple[int, str, int]]]:
     return orders
 
 
-def _sums_of(plan: Plan, workload: Workload, step: RankStep, stages: Sequence[int], file: RankFile) -> list[tuple[str, int, Moved]]:
-    """The all-reduces of the plan's program: payload, stage, and when. The loss's, which torch adds, is none of it."""
+def _sums_of(plan: Plan, workload: Workload, step: RankStep, stages: Sequence[int],
+             file: RankFile) -> list[tuple[str, int, Moved]]:
+    """The all-reduces of the plan's program: payload, stage, and when. Others, such as one of losses, are none of it."""
     last = {stage: max(each.end for each in step.passes if each.stage == stage) for stage in stages}
     own = sorted(last, key=lambda each: last[each]) if plan.replicas > 1 else []
     wanted = [("parameter gradient", stage) for stage in own if plan.sharded != "parameters"]
@@ -99,7 +97,8 @@ def _sums_of(plan: Plan, workload: Workload, step: RankStep, stages: Sequence[in
             if plan.sharded == "none" or payload == "gradient facts"]
 
 
-def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Sequence[RankStep], sizes: Sizes) -> list[Event]:
+def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Sequence[RankStep],
+            sizes: Sizes) -> list[Event]:
     """The events of a rank, in seconds of its file's clock."""
     clock = ReplayClock(file)
     recorder = Recorder(plan, rank, clock)
@@ -125,7 +124,7 @@ def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Se
                 event.end = each.end / 1e6
             elif len(each) == 3:
                 payload, stage, moved = each
-                size = FACTS_BYTES if payload == "gradient facts" else sizes.parameter_bytes(stage)
+                size = FACTS_BYTES if payload == "gradient facts" else sizes.parameter_bytes[stage]
                 event = recorder.all_reduce(payload, stage, size)
                 event.end = moved.end / 1e6
             else:
@@ -199,15 +198,18 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
     """Reads the command line."""
     parser = Options(prog="isobar_torch.kineto", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", help="plan file (JSON) of the run")
-    parser.add_argument("traces", nargs="+", metavar="TRACE", help="what torch.profiler wrote of each rank (JSON, or packed by gzip)")
+    parser.add_argument("traces", nargs="+", metavar="TRACE",
+                        help="what torch.profiler wrote of each rank (JSON, or packed by gzip)")
     parser.add_argument("--workload", required=True, help="workload file (YAML) that the plan was made for")
-    parser.add_argument("--from-step", type=int, default=0, metavar="N", help="first step N of ProfilerStep#N to read; in its first "
-                        "one torch may run passes to learn shapes (default: 0)")
+    parser.add_argument("--from-step", type=int, default=0, metavar="N", help="first step N of ProfilerStep#N to read; in "
+                        "its first one torch may run passes to learn shapes (default: 0)")
     parser.add_argument("--isobar", default="isobar", help="the command isobar, which is asked for orders (default: isobar)")
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="file for the measured timeline")
-    parser.add_argument("--profile", metavar="FILE", help="file for the measured times of layers, which isobar plan --profile reads")
+    parser.add_argument("--profile", metavar="FILE",
+                        help="file for the measured times of layers, which isobar plan --profile reads")
     parser.add_argument("--device", metavar="TYPE", help="type of the profile's device (default: the name of the GPU)")
-    parser.add_argument("--memory", metavar="BYTES", type=lambda text: positive(text, 10**18), help="memory of the profile's device (default: the GPU's)")
+    parser.add_argument("--memory", metavar="BYTES", type=lambda text: positive(text, 10**18),
+                        help="memory of the profile's device (default: the GPU's)")
     return parser.parse_args(arguments)
 
 
@@ -239,8 +241,8 @@ def run(options: argparse.Namespace) -> list[str]:
     numbers = [[step.number for step in of_rank] for of_rank in steps]
     for file, own in zip(files, numbers, strict=True):
         if own != numbers[0]:
-            raise InputError(f"{file.name}: steps {', '.join(map(str, own))}, and {files[0].name} {', '.join(map(str, numbers[0]))}; "
-                             "profile the same steps on each rank")
+            raise InputError(f"{file.name}: steps {', '.join(map(str, own))}, and {files[0].name} "
+                             f"{', '.join(map(str, numbers[0]))}; profile the same steps on each rank")
     sizes = Sizes(plan, workload)
     events = [_replay(plan, workload, rank, file, of_rank, sizes)
               for rank, (file, of_rank) in enumerate(zip(files, steps, strict=True))]

@@ -1,6 +1,7 @@
 """What a rank did in the steps of a profile: passes, transfers, all-reduces and updates."""
 
 import bisect
+import collections
 import dataclasses
 import re
 from collections.abc import Sequence
@@ -133,8 +134,8 @@ class RankReader:
             raise self.fail("no span ProfilerStep#N; give torch.profiler.profile a schedule, and call its step() after each step")
         found = [step for number, span in spans if number >= first and (step := self._step(number, span)) is not None]
         if not found:
-            raise self.fail(f"steps {spans[0][0]} to {spans[-1][0]}, and from {first} on none with a pass: neither a label PP:0F0 or Forward 0 of "
-                            "torch.distributed.pipelining nor an operator with a backward pass; profile steps that train")
+            raise self.fail(f"steps {spans[0][0]} to {spans[-1][0]}, and from {first} on none with a pass: neither a label PP:0F0 or "
+                            "Forward 0 of torch.distributed.pipelining nor an operator with a backward pass; profile steps that train")
         return found
 
     def _step(self, number: int, span: Span) -> RankStep | None:
@@ -223,13 +224,13 @@ class RankReader:
                 for (_, spans), (stage, kind, local) in zip(parts, self.order, strict=True)]
 
     def _check(self, place: str, passes: Sequence[Pass]) -> None:
-        found = [(each.stage, each.kind, each.local) for each in passes]
+        found = collections.Counter((each.stage, each.kind, each.local) for each in passes)
         for task in found:
             if task[0] not in self.stages:
                 raise self.fail(f"{place}: {_cell(task)}: the plan has stages {', '.join(map(str, self.stages))} on this rank; "
                                 "give the plan of this run")
-            if found.count(task) > 1:
-                raise self.fail(f"{place}: {_cell(task)} is there {found.count(task)} times; end each step with the "
+            if found[task] > 1:
+                raise self.fail(f"{place}: {_cell(task)} is there {found[task]} times; end each step with the "
                                 "profiler's step()")
         for stage in self.stages:
             for local in range(self.plan.microbatches // self.plan.replicas):
