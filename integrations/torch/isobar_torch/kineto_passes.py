@@ -131,8 +131,10 @@ class RankReader:
         matches = [(STEP.fullmatch(span.name), span) for span in self.annotations]
         spans = [(int(match[1]), span) for match, span in matches if match is not None]
         if not spans:
-            raise self.fail("no span ProfilerStep#N; give torch.profiler.profile a schedule, and call its step() after each step")
-        found = [step for number, span in spans if number >= first and (step := self._step(number, span)) is not None]
+            raise self.fail("no span ProfilerStep#N; give torch.profiler.profile a schedule, and call its step() after each "
+                            "step")
+        steps = [self._step(number, span) for number, span in spans if number >= first]
+        found = [step for step in steps if step is not None]
         if not found:
             raise self.fail(f"steps {spans[0][0]} to {spans[-1][0]}, and from {first} on none with a pass: neither a label PP:0F0 or "
                             "Forward 0 of torch.distributed.pipelining nor an operator with a backward pass; profile steps that train")
