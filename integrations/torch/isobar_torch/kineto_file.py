@@ -26,7 +26,7 @@ class Span:
     category: str
     begin: float
     end: float
-    thread: Any
+    thread: str
     arguments: dict[str, Any]
     top: "Span | None" = None
 
@@ -92,13 +92,12 @@ def _gpu(name: str, head: dict[str, Any]) -> tuple[str, int] | None:
     found = head.get("deviceProperties") or []
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
         raise InputError(f"{name}: deviceProperties: {shown(found)} is not a list of mappings")
-    types = {(str(each.get("name")), each.get("totalGlobalMem")) for each in found}
-    only = types.pop() if len(types) == 1 else None
-    return only if only and isinstance(only[1], int) else None
+    types = {(str(each.get("name")), each["totalGlobalMem"]) for each in found if isinstance(each.get("totalGlobalMem"), int)}
+    return types.pop() if len(types) == 1 else None
 
 
 def _set_tops(spans: list[Span]) -> None:
-    open_tops: dict[Any, Span] = {}
+    open_tops: dict[str, Span] = {}
     for span in spans:
         if span.category != "cpu_op":
             continue
@@ -129,13 +128,16 @@ def read_kineto(name: str) -> RankFile:
             allocated, device = arguments.get("Total Allocated"), arguments.get("Device Type")
             if isinstance(allocated, int) and isinstance(device, int):
                 memory.setdefault(device, []).append((_number(name, index, event, "ts", -1e18), allocated))
-        if event.get("ph") != "X" or event.get("cat") not in CATEGORIES:
+        if event.get("ph") != "X" or str(event.get("cat")) not in CATEGORIES:
             continue
         if not isinstance(event.get("name"), str) or not isinstance(arguments, dict):
             raise InputError(f"{name}: traceEvents[{index}]: {shown(event)} has no name, or args that are no mapping")
         begin = _number(name, index, event, "ts", -1e18)
         duration = _number(name, index, event, "dur", 0)
-        spans.append(Span(event["name"], event["cat"], begin, begin + duration, event.get("tid"), arguments))
+        for key in ("Sequence number", "correlation"):
+            if not isinstance(arguments.get(key, 0), int):
+                raise InputError(f"{name}: traceEvents[{index}].args.{key}: {shown(arguments[key])} is not a whole number")
+        spans.append(Span(event["name"], event["cat"], begin, begin + duration, str(event.get("tid")), arguments))
     spans.sort(key=lambda span: (span.begin, -span.end))
     if not spans:
         raise InputError(f"{name}: no operators; give what export_chrome_trace of torch.profiler wrote")

@@ -76,7 +76,7 @@ class LayerClock:
             begins = [span.begin for span in self._spans(each, step.number)]
             begins[0] = each.window[0]
             for layer, begin, end in zip(layers, begins, [*begins[1:], each.window[1]], strict=True):
-                spans = self.reader.kernels(begin, end) or [Span("", "", max(begin, each.begin), min(end, each.end), None, {})]
+                spans = self.reader.kernels(begin, end) or [Span("", "", max(begin, each.begin), min(end, each.end), "", {})]
                 found[layer].append(("F", self._seconds(spans)))
             for operator in self.reader.operators(*each.window):
                 layer = layers[max(0, bisect.bisect_right(begins, operator.begin) - 1)]

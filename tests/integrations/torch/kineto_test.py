@@ -290,6 +290,10 @@ class Files(KinetoTest):
         self.assertEqual(self.refusal([event]), "bad.json: traceEvents[0].ts: x is not a number of microseconds")
         self.assertEqual(self.refusal([{**event, "ts": 1, "dur": -1}]),
                          "bad.json: traceEvents[0].dur: -1 is not a number of microseconds")
+        self.assertEqual(self.refusal([{**event, "ts": 1, "args": {"Sequence number": []}}]),
+                         "bad.json: traceEvents[0].args.Sequence number: [] is not a whole number")
+        self.assertEqual(self.refusal([{**event, "cat": []}]),
+                         "bad.json: no operators; give what export_chrome_trace of torch.profiler wrote")
         self.assertEqual(self.refusal({**contents[0], "distributedInfo": {"rank": -1}}),
                          "bad.json: rank: -1 is not a whole number of 0 or more")
         code, errors = self.convert("none.json", "k/rank-1.json.gz")
