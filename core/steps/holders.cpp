@@ -9,6 +9,15 @@
 
 namespace isobar {
 
+namespace {
+
+std::size_t index_of(const Holder& holder, const Part& part)
+{
+  return static_cast<std::size_t>(&part - holder.parts.data());
+}
+
+}  // namespace
+
 std::vector<Holder> holders_of(const Plan& plan)
 {
   std::unordered_map<std::string, std::size_t> rank_of;
@@ -57,12 +66,18 @@ std::vector<double> units_of(const Holder& holder, const Layer& layer)
   return taken;
 }
 
+double part_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer, double whole)
+{
+  if (holder.parts.size() == 1) return whole;
+  if (grid_of(plan, holder).is_grid()) return whole / static_cast<double>(holder.parts.size());
+  return units_of(holder, layer)[index_of(holder, part)] * (whole / static_cast<double>(layer.split->units));
+}
+
 double fraction_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
 {
   if (holder.parts.size() == 1) return 1;
   if (grid_of(plan, holder).is_grid()) return 1 / static_cast<double>(holder.parts.size());
-  const auto units = static_cast<double>(layer.split->units);
-  return units_of(holder, layer)[static_cast<std::size_t>(&part - holder.parts.data())] / units;
+  return units_of(holder, layer)[index_of(holder, part)] / static_cast<double>(layer.split->units);
 }
 
 PassTimes pass_times_of(const Plan& plan, const Holder& holder, const Part& part, const Workload& workload,
@@ -102,13 +117,12 @@ double parameters_of(const Plan& plan, const Holder& holder, const Part& part, c
     return std::ceil(all / (has_copies ? shards / static_cast<double>(grid.depth) : shards));
   }
   const double divided = layer.split ? static_cast<double>(layer.split->parameters) : 0;
-  return all - (1 - fraction_of(plan, holder, part, layer)) * divided;
+  return all - divided + part_of(plan, holder, part, layer, divided);
 }
 
 double experts_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
 {
-  if (!layer.experts) return 0;
-  return fraction_of(plan, holder, part, layer) * static_cast<double>(layer.experts->parameters);
+  return layer.experts ? part_of(plan, holder, part, layer, static_cast<double>(layer.experts->parameters)) : 0;
 }
 
 }  // namespace isobar
