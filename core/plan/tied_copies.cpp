@@ -77,7 +77,8 @@ bool have_same_parts(const Layer& layer, const Layer& owner, const Replica& repl
 {
   const std::size_t shards = replica.shards.size();
   if (shards == 1 || !layer.split || !owner.split) return true;
-  const auto [units, all] = std::pair(layer.split->units, owner.split->units);
+  const std::uint64_t units = layer.split->units;
+  const std::uint64_t all = owner.split->units;
   if (units < shards || all < shards) return true;  // which other rules refuse
   const auto parts = units_of_shards(units, replica);
   const auto parts_of_owner = units_of_shards(all, replica);
