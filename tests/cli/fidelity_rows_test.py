@@ -227,10 +227,11 @@ class Sharding(Rows):
         zero = [self.predicted(cells | {"zero": 3, "micro_batch": micro, "global_batch": 64})[0] for micro in (8, 1)]
         self.assertGreater(zero[1]["parts"]["data_s"], 2 * zero[0]["parts"]["data_s"])
 
-    def test_divided_parameters_of_replicas_with_shards_are_not_predicted(self):
-        self.assert_unsupported(({"tp": 2, "dp": 4, "zero": 3, "micro_batch": 1},
-                                 "zero: 3 of replicas with several shards, which add up the gradients of each micro-batch; "
-                                 "plans have that with one shard"))
+    def test_replicas_with_shards_divide_parameters_too(self):
+        cells = {"tp": 2, "dp": 4, "zero": 3}
+        large, small = self.predicted(*(cells | {"micro_batch": micro} for micro in (8, 1)))
+        self.assertGreater(small["parts"]["data_s"], 4 * large["parts"]["data_s"])
+        self.assertLess(small["predicted_memory_bytes"], self.memories(cells | {"zero": 2, "micro_batch": 1})[0])
 
     def test_sequence_parallelism_divides_what_shards_repeat(self):
         whole, divided = self.predicted(*({"tp": 4, "sequence_parallel": flag} for flag in (0, 1)))
