@@ -66,7 +66,7 @@ std::vector<double> units_of(const Holder& holder, const Layer& layer)
   return taken;
 }
 
-double part_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer, double whole)
+double held_part(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer, double whole)
 {
   if (holder.parts.size() == 1) return whole;
   if (grid_of(plan, holder).is_grid()) return whole / static_cast<double>(holder.parts.size());
@@ -117,12 +117,12 @@ double parameters_of(const Plan& plan, const Holder& holder, const Part& part, c
     return std::ceil(all / (has_copies ? shards / static_cast<double>(grid.depth) : shards));
   }
   const double divided = layer.split ? static_cast<double>(layer.split->parameters) : 0;
-  return all - divided + part_of(plan, holder, part, layer, divided);
+  return all - divided + held_part(plan, holder, part, layer, divided);
 }
 
 double experts_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer)
 {
-  return layer.experts ? part_of(plan, holder, part, layer, static_cast<double>(layer.experts->parameters)) : 0;
+  return layer.experts ? held_part(plan, holder, part, layer, static_cast<double>(layer.experts->parameters)) : 0;
 }
 
 }  // namespace isobar

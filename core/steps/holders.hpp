@@ -79,7 +79,7 @@ PassTimes pass_times_of(const Plan& plan, const Holder& holder, const Part& part
 
 /// What a shard has of `whole`, which belongs to all units of a layer. Numbers that are multiples of the units are
 /// exact, since collectives round up to whole bytes.
-double part_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer, double whole);
+double held_part(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer, double whole);
 
 /// The part of a layer that is divided by units, and that a shard has.
 double fraction_of(const Plan& plan, const Holder& holder, const Part& part, const Layer& layer);

@@ -78,7 +78,7 @@ void PipelineSteps::add_seats()
         seat.parameters += isobar::parameters_of(plan_, holder, part, layer);
         if (layer.has_tied_copy) {
           seat.tied[layer.tied_to.value()] =
-              part_of(plan_, holder, part, layer, static_cast<double>(layer.tied_parameters));
+              held_part(plan_, holder, part, layer, static_cast<double>(layer.tied_parameters));
         }
         if (workload_.experts.divides()) seat.experts += experts_of(plan_, holder, part, layer);
         if (seat.shards > 1 && axis_of_copies(stage.grid, seat.shards).length > 1) {
