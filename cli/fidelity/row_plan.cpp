@@ -329,8 +329,10 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
     begin_layer = last + 1;
   }
 
-  if (choice.recompute == Recomputation::Full) {
-    for (std::size_t layer = 1; layer + 1 < layers; ++layer) plan.recompute.push_back(layer);
+  for (std::size_t layer = 1; layer + 1 < layers; ++layer) {
+    const bool has_experts = made.workload.layers[layer].experts.has_value();
+    const bool repeats_experts = choice.recompute == Recomputation::Experts && has_experts;
+    if (choice.recompute == Recomputation::Full || repeats_experts) plan.recompute.push_back(layer);
   }
   plan.sync.algorithm = algorithm_of(plan, replicas > 1 && row.zero_stage > 0);
   if (replicas > 1) plan.sync.sharded = sharding_of(row.zero_stage);

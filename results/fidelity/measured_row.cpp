@@ -31,8 +31,9 @@ constexpr NameTable<RowRole, 6> role_names = {{{RowRole::Calibration, "calibrati
                                                {RowRole::Excluded, "excluded"}}};
 constexpr NameTable<MemoryKind, 3> memory_names = {
     {{MemoryKind::Allocated, "allocated"}, {MemoryKind::Reserved, "reserved"}, {MemoryKind::Device, "device"}}};
-constexpr NameTable<Recomputation, 4> recomputation_names = {{{Recomputation::None, "none"},
+constexpr NameTable<Recomputation, 5> recomputation_names = {{{Recomputation::None, "none"},
                                                               {Recomputation::Selective, "selective"},
+                                                              {Recomputation::Experts, "experts"},
                                                               {Recomputation::Full, "full"},
                                                               {Recomputation::Planned, "plan"}}};
 

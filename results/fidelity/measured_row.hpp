@@ -36,6 +36,7 @@ enum class MemoryKind : std::uint8_t {
 enum class Recomputation : std::uint8_t {
   None,
   Selective,  ///< the attention core
+  Experts,    ///< the layers with experts: Megatron-Core's module `moe`
   Full,       ///< all but the inputs of blocks
   Planned     ///< as the row's plan says
 };

@@ -261,6 +261,16 @@ class Recomputation(Rows):
             self.assert_increasing([row["predicted_memory_bytes"] for row in reversed(rows)])
             self.assertLess(rows[2]["predicted_s"], 1.5 * rows[0]["predicted_s"])
 
+    def test_recomputation_of_experts_is_between_none_and_all(self):
+        cells = self.mixture | {"dp": 8, "ep": 8, "micro_batch": 8}
+        rows = self.predicted(*(cells | {"recompute": kind} for kind in ("none", "experts", "full")))
+        self.assert_increasing([row["predicted_s"] for row in rows])
+        self.assert_increasing([row["predicted_memory_bytes"] for row in reversed(rows)])
+        attention = [row["parts"]["attention_s"] for row in rows]
+        self.assertEqual(attention[0], attention[1])
+        self.assertLess(attention[1], attention[2])
+        self.assertEqual(*self.steps({"recompute": "experts"}, {"recompute": "none"}))  # a dense model has none
+
     def test_the_reserve_of_the_allocator_counts_where_a_row_says_reserved(self):
         cells = {"overrides": "framework.memory_reserve=1.5", "measured_memory_bytes": 1e9}
         kinds = ("allocated", "reserved", "device")

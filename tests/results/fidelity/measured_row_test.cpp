@@ -205,7 +205,7 @@ TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
       fault_with({{"memory_kind", ""}}),
       "InputError f.csv:2: memory_kind: is empty; name the memory that was measured: allocated, reserved, device");
   EXPECT_EQ(fault_with({{"recompute", "block"}}),
-            "InputError f.csv:2: recompute: \"block\" is not known; write none, selective, full, plan");
+            "InputError f.csv:2: recompute: \"block\" is not known; write none, selective, experts, full, plan");
 }
 
 }  // namespace
