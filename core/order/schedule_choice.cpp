@@ -103,6 +103,11 @@ ScheduleChoice schedule_from_text(std::string_view text)
   return schedule;
 }
 
+bool sums_loss_with_gradients(const ScheduleChoice& schedule)
+{
+  return schedule.name == "1f1b-vocab-2";
+}
+
 bool takes_orders(std::string_view schedule)
 {
   return schedule == "listed" || schedule == "greedy";

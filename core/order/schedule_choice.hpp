@@ -38,6 +38,10 @@ bool is_schedule_word(std::string_view text);
 /// Parses what `text_of` writes. Does not check that there is a schedule of that name. @throws InputError.
 ScheduleChoice schedule_from_text(std::string_view text);
 
+/// Whether devices that divide the last layer compute the gradient of its input from the words that they have alone,
+/// and scale it when they add it up: then they know what the loss needs to know of the others' words.
+bool sums_loss_with_gradients(const ScheduleChoice& schedule);
+
 /// Whether a plan has the orders of the schedule with that name, since they do not follow from its stages: "listed" has
 /// those that a user wrote, "greedy" those that an allocator made.
 bool takes_orders(std::string_view schedule);

@@ -27,9 +27,12 @@ class OrderChecker {
   OrderChecker(const PipelineShape& shape, const std::vector<Order>& orders, const OrderNames& names)
       : shape_(shape), orders_(orders), names_(names)
   {
-    std::vector<std::uint32_t> parts(shape.ranks(), 0);
-    for (const auto rank : shape.rank_of_stage) part_of_stage_.push_back(parts[rank]++);
     stages_by_rank_ = stages_by_rank(shape);
+    std::vector<std::uint32_t> parts(shape.ranks(), 0);
+    for (std::size_t stage = 0; stage < shape.stages(); ++stage) {
+      auto& seats = seats_of_stage_.emplace_back();
+      for (const std::size_t rank : shape.ranks_of(stage)) seats.push_back({rank, parts[rank]++});
+    }
   }
 
   std::vector<OrderFault> faults()
@@ -39,6 +42,7 @@ class OrderChecker {
     if (faults_.empty()) check_precedence();
     for (std::size_t rank = 0; rank < shape_.ranks() && faults_.empty(); ++rank) check_overlaps(rank);
     if (faults_.empty()) check_crossings();
+    if (faults_.empty()) check_meetings();
     if (faults_.empty()) check_circles();
     return std::move(faults_);
   }
@@ -50,11 +54,16 @@ class OrderChecker {
     Task task;
   };
 
-  std::size_t rank_of(std::size_t stage) const { return shape_.rank_of_stage[stage]; }
-  const Order& order_of(std::size_t stage) const { return orders_[rank_of(stage)]; }
-  Task task_of(std::size_t stage, Opcode opcode, std::uint64_t microbatch) const
+  /// A stage on a rank, as part of it.
+  struct Seat {
+    std::size_t rank = 0;
+    std::uint32_t part = 0;
+  };
+
+  const Order& order_of(const Seat& seat) const { return orders_[seat.rank]; }
+  static Task task_of(const Seat& seat, Opcode opcode, std::uint64_t microbatch)
   {
-    return {opcode, part_of_stage_[stage], microbatch};
+    return {opcode, seat.part, microbatch};
   }
   /// The computation that gives the stage before its gradient.
   Opcode backward_of(std::size_t stage) const
@@ -95,57 +104,70 @@ class OrderChecker {
   void check_completeness()
   {
     for (std::size_t stage = 0; stage < shape_.stages(); ++stage) {
-      const Order& order = order_of(stage);
-      const std::uint32_t part = part_of_stage_[stage];
-      const bool has_whole = order.count(Opcode::Backward, part) > 0;
-      const bool has_inputs = order.count(Opcode::BackwardInput, part) > 0;
-      const bool has_weights = order.count(Opcode::BackwardWeight, part) > 0;
-      kinds_.push_back(has_inputs || has_weights ? BackwardKind::Split : BackwardKind::Whole);
-      require_all(stage, Opcode::Forward);
-      if (has_whole && (has_inputs || has_weights)) {
-        const Task whole = order.nth(Opcode::Backward, part, 0);
-        const Task half = order.nth(has_inputs ? Opcode::BackwardInput : Opcode::BackwardWeight, part, 0);
-        const std::size_t rank = rank_of(stage);
-        add_fault(rank, fmt::format("{} is a whole backward and {} a half; use B, or I and W, for all micro-batches of "
-                                    "a stage",
-                                    names_.task(rank, whole), names_.task(rank, half)));
-        continue;
-      }
-      require_all(stage, backward_of(stage));
-      if (kinds_[stage] == BackwardKind::Split) require_all(stage, Opcode::BackwardWeight);
+      for (const Seat& seat : seats_of_stage_[stage]) check_completeness(stage, seat);
     }
   }
 
-  void require_all(std::size_t stage, Opcode opcode)
+  void check_completeness(std::size_t stage, const Seat& seat)
   {
-    const Order& order = order_of(stage);
-    const std::uint64_t count = order.count(opcode, part_of_stage_[stage]);
+    const Order& order = order_of(seat);
+    const bool has_whole = order.count(Opcode::Backward, seat.part) > 0;
+    const bool has_inputs = order.count(Opcode::BackwardInput, seat.part) > 0;
+    const bool has_weights = order.count(Opcode::BackwardWeight, seat.part) > 0;
+    const BackwardKind kind = has_inputs || has_weights ? BackwardKind::Split : BackwardKind::Whole;
+    if (kinds_.size() == stage) kinds_.push_back(kind);
+    require_all(seat, Opcode::Forward);
+    if (has_whole && (has_inputs || has_weights)) {
+      const Task whole = order.nth(Opcode::Backward, seat.part, 0);
+      const Task half = order.nth(has_inputs ? Opcode::BackwardInput : Opcode::BackwardWeight, seat.part, 0);
+      add_fault(seat.rank, fmt::format("{} is a whole backward and {} a half; use B, or I and W, for all micro-batches "
+                                       "of a stage",
+                                       names_.task(seat.rank, whole), names_.task(seat.rank, half)));
+      return;
+    }
+    if (kind != kinds_[stage]) {
+      add_fault(seat.rank, fmt::format("has {} of stage {}, and {}, with which it divides the stage, has {}; use one "
+                                       "kind on both",
+                                       kind == BackwardKind::Split ? "halves of backwards" : "whole backwards", stage,
+                                       names_.rank(seats_of_stage_[stage].front().rank),
+                                       kind == BackwardKind::Split ? "whole ones" : "halves"));
+      return;
+    }
+    require_all(seat, backward_of(stage));
+    if (kind == BackwardKind::Split) require_all(seat, Opcode::BackwardWeight);
+  }
+
+  void require_all(const Seat& seat, Opcode opcode)
+  {
+    const Order& order = order_of(seat);
+    const std::uint64_t count = order.count(opcode, seat.part);
     if (count == shape_.microbatches) return;
     // One of the first count + 1 is missing.
     std::uint64_t microbatch = 0;
-    while (order.contains(task_of(stage, opcode, microbatch))) ++microbatch;
-    add_fault(rank_of(stage), fmt::format("{} is missing; order it once", name_of(task_of(stage, opcode, microbatch))));
+    while (order.contains(task_of(seat, opcode, microbatch))) ++microbatch;
+    add_fault(seat.rank, fmt::format("{} is missing; order it once", name_of(task_of(seat, opcode, microbatch))));
   }
 
   void check_precedence()
   {
     for (std::size_t stage = 0; stage < shape_.stages(); ++stage) {
-      if (!check_pairs(stage, Opcode::Forward, backward_of(stage))) continue;
-      if (kinds_[stage] == BackwardKind::Split) check_pairs(stage, Opcode::BackwardInput, Opcode::BackwardWeight);
+      for (const Seat& seat : seats_of_stage_[stage]) {
+        if (!check_pairs(seat, Opcode::Forward, backward_of(stage))) continue;
+        if (kinds_[stage] == BackwardKind::Split) check_pairs(seat, Opcode::BackwardInput, Opcode::BackwardWeight);
+      }
     }
   }
 
   /// True if each task with opcode `before` comes before that of the same micro-batch with opcode `after`.
-  bool check_pairs(std::size_t stage, Opcode before, Opcode after)
+  bool check_pairs(const Seat& seat, Opcode before, Opcode after)
   {
-    const std::size_t rank = rank_of(stage);
-    const Order& order = orders_[rank];
+    const Order& order = order_of(seat);
     for (std::uint64_t index = 0; index < shape_.microbatches; ++index) {
-      const Task later = order.nth(after, part_of_stage_[stage], index);
-      const Task earlier = task_of(stage, before, later.microbatch);
+      const Task later = order.nth(after, seat.part, index);
+      const Task earlier = task_of(seat, before, later.microbatch);
       if (order.position_of(earlier) < order.position_of(later)) continue;
-      add_fault(rank, fmt::format("{} comes before {}; move it behind", names_.task(rank, later),
-                                  names_.task(rank, earlier)));
+      add_fault(seat.rank, fmt::format("{} comes before {}; move it behind", names_.task(seat.rank, later),
+                                       names_.task(seat.rank, earlier)));
       return false;
     }
     return true;
@@ -172,47 +194,109 @@ class OrderChecker {
   void check_crossings()
   {
     for (std::size_t stage = 0; stage + 1 < shape_.stages(); ++stage) {
-      if (rank_of(stage) == rank_of(stage + 1)) continue;
-      check_crossing(stage, Opcode::Forward, stage + 1, Opcode::Forward);
-      check_crossing(stage + 1, backward_of(stage + 1), stage, backward_of(stage));
+      const auto& here = seats_of_stage_[stage];
+      const auto& next = seats_of_stage_[stage + 1];
+      for (const Seat& to : next) {
+        if (const Seat* from = sender(here, to)) check_crossing(*from, Opcode::Forward, to, Opcode::Forward);
+      }
+      for (const Seat& to : here) {
+        if (const Seat* from = sender(next, to)) check_crossing(*from, backward_of(stage + 1), to, backward_of(stage));
+      }
     }
   }
 
+  /// Which of the seats that have the same data sends it to one of a neighbouring stage; null if its rank has it.
+  static const Seat* sender(const std::vector<Seat>& seats, const Seat& to)
+  {
+    const bool has_it = std::any_of(seats.begin(), seats.end(), [&](const Seat& seat) { return seat.rank == to.rank; });
+    return has_it ? nullptr : &seats.front();
+  }
+
   /// Transfers go from each task of a stage to that of the same micro-batch of another.
-  void check_crossing(std::size_t from, Opcode sending, std::size_t to, Opcode receiving)
+  void check_crossing(const Seat& from, Opcode sending, const Seat& to, Opcode receiving)
   {
     for (std::uint64_t index = 0; index < shape_.microbatches; ++index) {
-      const Task sent = order_of(from).nth(sending, part_of_stage_[from], index);
-      const Task received = order_of(to).nth(receiving, part_of_stage_[to], index);
+      const Task sent = order_of(from).nth(sending, from.part, index);
+      const Task received = order_of(to).nth(receiving, to.part, index);
       if (sent.microbatch == received.microbatch) continue;
-      const auto named = [&](std::size_t stage, Opcode opcode, std::uint64_t microbatch) {
-        return names_.task(rank_of(stage), task_of(stage, opcode, microbatch));
+      const auto named = [&](const Seat& seat, Opcode opcode, std::uint64_t microbatch) {
+        return names_.task(seat.rank, task_of(seat, opcode, microbatch));
       };
       add_fault(std::nullopt,
                 fmt::format("{} has {} before {} and {} has {} before {}, so their transfers cross; use one order for "
                             "both",
-                            names_.rank(rank_of(from)), named(from, sending, sent.microbatch),
-                            named(from, sending, received.microbatch), names_.rank(rank_of(to)),
+                            names_.rank(from.rank), named(from, sending, sent.microbatch),
+                            named(from, sending, received.microbatch), names_.rank(to.rank),
                             named(to, receiving, received.microbatch), named(to, receiving, sent.microbatch)));
       return;
     }
   }
 
-  /// The task, usually of another rank, whose result a task needs; the ranks' orders have been checked by themselves.
-  std::optional<RankTask> needed_by(std::size_t rank, const Task& task) const
+  /// The passes of a rank through stages that it divides with others.
+  std::vector<RankTask> divided_passes(std::size_t rank) const
+  {
+    std::vector<RankTask> passes;
+    for (const auto& [task, overlaps] : listed_tasks(orders_[rank])) {
+      if (shape_.ranks_of(stages_by_rank_[rank][task.part]).size() > 1) passes.push_back({rank, task});
+    }
+    return passes;
+  }
+
+  /// Ranks meet after passes through stages that they divide, so they have these in one order.
+  void check_meetings()
+  {
+    for (const auto& ranks : shape_.ranks_of_stage) {
+      if (ranks.size() == 1) continue;
+      const auto first = divided_passes(ranks.front());
+      for (std::size_t i = 1; i < ranks.size(); ++i) {
+        const auto own = divided_passes(ranks[i]);
+        const auto differ = std::mismatch(first.begin(), first.end(), own.begin(), own.end(), [&](auto& a, auto& b) {
+          return a.task.opcode == b.task.opcode && a.task.microbatch == b.task.microbatch &&
+                 stages_by_rank_[a.rank][a.task.part] == stages_by_rank_[b.rank][b.task.part];
+        });
+        if (differ.first == first.end() || differ.second == own.end()) continue;
+        add_fault(std::nullopt,
+                  fmt::format("{} has {} where {} has {}; devices that divide stages have the passes "
+                              "through these in one order",
+                              names_.rank(ranks[i]), names_.task(ranks[i], differ.second->task),
+                              names_.rank(ranks.front()), names_.task(ranks.front(), differ.first->task)));
+        return;
+      }
+    }
+  }
+
+  /// The tasks, usually of other ranks, whose results a task needs; the ranks' orders have been checked by themselves.
+  std::vector<RankTask> needed_by(std::size_t rank, const Task& task) const
   {
     const std::size_t stage = stages_by_rank_[rank][task.part];
+    const auto of_all = [&](std::size_t other, Opcode opcode) {
+      std::vector<RankTask> needed;
+      for (const Seat& seat : seats_of_stage_[other]) {
+        needed.push_back({seat.rank, task_of(seat, opcode, task.microbatch)});
+      }
+      return needed;
+    };
+    if (task.opcode == Opcode::BackwardWeight) return {};
     if (task.opcode == Opcode::Forward) {
-      if (stage == 0) return std::nullopt;
-      return RankTask{rank_of(stage - 1), task_of(stage - 1, Opcode::Forward, task.microbatch)};
+      return stage == 0 ? std::vector<RankTask>() : of_all(stage - 1, Opcode::Forward);
     }
-    if (task.opcode == Opcode::BackwardWeight || stage + 1 == shape_.stages()) return std::nullopt;
-    return RankTask{rank_of(stage + 1), task_of(stage + 1, backward_of(stage + 1), task.microbatch)};
+    // Of the last stage: what others that divide it know of the loss.
+    if (stage + 1 == shape_.stages()) return of_all(stage, Opcode::Forward);
+    return of_all(stage + 1, backward_of(stage + 1));
   }
 
   bool is_done(const RankTask& needed) const
   {
     return orders_[needed.rank].position_of(needed.task) < done_[needed.rank];
+  }
+
+  /// The first task that one at a position of a rank needs and that has not run.
+  std::optional<RankTask> missing_for(std::size_t rank, std::uint64_t position) const
+  {
+    for (const RankTask& needed : needed_by(rank, orders_[rank].at(position))) {
+      if (!is_done(needed)) return needed;
+    }
+    return std::nullopt;
   }
 
   /// The task for which a rank waits, if its next one cannot start. A forward that runs together with a backward ends
@@ -221,11 +305,8 @@ class OrderChecker {
   {
     const std::uint64_t next = done_[rank];
     if (next == orders_[rank].length()) return std::nullopt;
-    auto needed = needed_by(rank, orders_[rank].at(next));
-    if (needed && !is_done(*needed)) return needed;
-    if (!overlaps_[rank][next]) return std::nullopt;
-    needed = needed_by(rank, orders_[rank].at(next + 1));
-    return needed && !is_done(*needed) ? needed : std::nullopt;
+    if (auto missing = missing_for(rank, next)) return missing;
+    return overlaps_[rank][next] ? missing_for(rank, next + 1) : std::nullopt;
   }
 
   /// Kahn's algorithm over the orders and the transfers between them: a rank continues until it waits for another.
@@ -275,7 +356,7 @@ class OrderChecker {
   const PipelineShape& shape_;
   const std::vector<Order>& orders_;
   const OrderNames& names_;
-  std::vector<std::uint32_t> part_of_stage_;
+  std::vector<std::vector<Seat>> seats_of_stage_;
   std::vector<std::vector<std::size_t>> stages_by_rank_;
   std::vector<BackwardKind> kinds_;          // by stage
   std::vector<std::uint64_t> done_;          // by rank: the tasks of its order that have run

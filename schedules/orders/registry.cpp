@@ -1,4 +1,5 @@
 #include "schedules/orders/building_blocks.hpp"
+#include "schedules/orders/divided_ends.hpp"
 #include "schedules/orders/dualpipe_v.hpp"
 #include "schedules/orders/duplex.hpp"
 #include "schedules/orders/gpipe.hpp"
@@ -19,6 +20,9 @@ const std::vector<Schedule>& schedules()
 {
   static const std::vector<Schedule> all = {
       one_forward_one_backward_schedule,
+      interlaced_schedule,
+      vocabulary_1_schedule,
+      vocabulary_2_schedule,
       dualpipe_v_schedule,
       duplex_schedule,
       gpipe_schedule,

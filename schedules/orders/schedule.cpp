@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
+#include <numeric>
 
 namespace isobar::schedules {
 
@@ -90,13 +91,60 @@ std::string names_with_several_stages()
   std::vector<std::string_view> names;
   for (const auto& known : schedules()) {
     const bool is_for_operators = known.folding == Folding::Any && !known.takes_orders;
-    if (known.folding != Folding::OneEach && !is_for_operators) names.push_back(known.name);
+    const bool has_divided_stages = known.folding == Folding::DividedEnds;
+    if (known.folding != Folding::OneEach && !is_for_operators && !has_divided_stages) names.push_back(known.name);
   }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
+/// "1f1b-interlaced, 1f1b-vocab-1, listed": those under which devices divide some stages and have others alone.
+std::string names_with_divided_stages()
+{
+  std::vector<std::string_view> names;
+  for (const auto& known : schedules()) {
+    const bool is_users = known.takes_orders && !known.allocator_makes_orders;
+    if (known.folding == Folding::DividedEnds || is_users) names.push_back(known.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+/// Checks that all ranks divide the first and the last stage, and that each has one of the others.
+void check_divided_ends(const Schedule& schedule, const PipelineShape& shape)
+{
+  const std::size_t ranks = shape.ranks();
+  const auto needs = [&](std::size_t stage, const std::string& what) {
+    throw InputError(std::string(place), fmt::format("{} needs stages[{}] {}", schedule.name, stage, what));
+  };
+  if (shape.stages() != ranks + 2 || ranks == 1) {
+    throw InputError(
+        std::string(place),
+        fmt::format("{} needs a stage on each of several devices, between two that all of them divide, not "
+                    "{} on {}",
+                    schedule.name, counted(shape.stages(), "stage"), counted(ranks, "device")));
+  }
+  std::vector<std::size_t> all(ranks);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  for (const std::size_t end : {std::size_t{0}, ranks + 1}) {
+    if (shape.ranks_of(end) != all) needs(end, "divided among all devices, in the order of their stages");
+  }
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (shape.ranks_of(rank + 1) == std::vector{rank}) continue;
+    needs(rank + 1, fmt::format("on {} alone", shown(shape.devices[rank])));
+  }
+}
+
 void check_folding(const Schedule& schedule, const PipelineShape& shape)
 {
+  if (!shape.ranks_of_stage.empty() && schedule.folding != Folding::DividedEnds && schedule.folding != Folding::Any) {
+    const auto divided = std::find_if(shape.ranks_of_stage.begin(), shape.ranks_of_stage.end(),
+                                      [](const auto& ranks) { return ranks.size() > 1; });
+    throw InputError(
+        std::string(place),
+        fmt::format("{} works with devices that have each of their stages alone, and {} divide stages[{}]; "
+                    "use {}",
+                    schedule.name, counted(divided->size(), "device"), divided - shape.ranks_of_stage.begin(),
+                    names_with_divided_stages()));
+  }
   const std::size_t stages = shape.stages();
   const std::size_t ranks = shape.ranks();
   const std::string stages_on_devices = fmt::format("{} on {}", counted(stages, "stage"), counted(ranks, "device"));
@@ -106,6 +154,8 @@ void check_folding(const Schedule& schedule, const PipelineShape& shape)
   switch (schedule.folding) {
     case Folding::Any:
       return;
+    case Folding::DividedEnds:
+      return check_divided_ends(schedule, shape);
     case Folding::OneEach:
       if (stages == ranks) break;
       refuse(fmt::format("works with one stage on each device, not {}; use {}", stages_on_devices,
@@ -145,7 +195,7 @@ std::vector<std::vector<std::size_t>> stages_by_rank(const PipelineShape& shape)
 {
   std::vector<std::vector<std::size_t>> stages(shape.ranks());
   for (std::size_t stage = 0; stage < shape.stages(); ++stage) {
-    stages.at(shape.rank_of_stage[stage]).push_back(stage);
+    for (const std::size_t rank : shape.ranks_of(stage)) stages.at(rank).push_back(stage);
   }
   return stages;
 }
@@ -154,6 +204,10 @@ std::size_t rank_of_stage(Folding folding, std::size_t stage, std::size_t ranks)
 {
   ensure(folding != Folding::Any && ranks > 0, "stages fold onto devices");
   if (folding == Folding::RoundRobin) return stage % ranks;
+  if (folding == Folding::DividedEnds) {
+    ensure(stage < ranks + 2, "a stage beyond the folding's");
+    return stage == 0 || stage == ranks + 1 ? 0 : stage - 1;
+  }
   ensure(stage < (folding == Folding::V ? 2 * ranks : ranks), "a stage beyond the folding's");
   return stage < ranks ? stage : 2 * ranks - 1 - stage;
 }

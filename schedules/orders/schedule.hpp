@@ -19,9 +19,17 @@ struct PipelineShape {
   std::vector<std::string> devices;        ///< names, by rank
   std::vector<std::size_t> rank_of_stage;  ///< in chain order; part k of a rank is the k-th of its stages
   std::uint64_t microbatches = 1;
+  /// By stage, the ranks that divide it, where ranks divide some stages and have others alone; else empty. Part k of a
+  /// rank is then the k-th stage that it has or divides, and `rank_of_stage` has the first rank of each stage.
+  std::vector<std::vector<std::size_t>> ranks_of_stage = {};
 
   std::size_t ranks() const { return devices.size(); }
   std::size_t stages() const { return rank_of_stage.size(); }
+  /// The ranks that compute a stage.
+  std::vector<std::size_t> ranks_of(std::size_t stage) const
+  {
+    return ranks_of_stage.empty() ? std::vector{rank_of_stage.at(stage)} : ranks_of_stage.at(stage);
+  }
 };
 
 /// The shape of a plan with stages. Ranks are its devices, numbered by their first appearance in the stages.
@@ -32,14 +40,15 @@ std::vector<std::vector<std::size_t>> stages_by_rank(const PipelineShape& shape)
 
 /// How the stages of a chain fold onto p devices.
 enum class Folding : std::uint8_t {
-  OneEach,     ///< stage s on device s
-  RoundRobin,  ///< stage s on device s mod p, two or more on each
-  V,           ///< stages s and 2p-1-s on device s
-  Any          ///< as the plan has it
+  OneEach,      ///< stage s on device s
+  RoundRobin,   ///< stage s on device s mod p, two or more on each
+  V,            ///< stages s and 2p-1-s on device s
+  DividedEnds,  ///< stages 0 and p+1 are divided among all devices, and stage s is on device s-1
+  Any           ///< as the plan has it
 };
 
-/// The device of a stage when a chain folds onto `ranks` devices. @throws std::logic_error for Folding::Any and for a
-/// stage that the folding has not.
+/// The device of a stage when a chain folds onto `ranks` devices, of a divided one the first. @throws std::logic_error
+/// for Folding::Any and for a stage that the folding has not.
 std::size_t rank_of_stage(Folding folding, std::size_t stage, std::size_t ranks);
 
 /// One way to order the computations of a pipeline, registered in registry.cpp.

@@ -93,7 +93,8 @@ class Command(CommandTest):
         for name in ("even", "sky-dynamic", "sky-dynamic-fixed", "sky-optimal", "chain-dp"):
             self.assertIn(name, names)
         schedules = [row["name"] for row in json.loads(self.run_isobar("list", "schedules", "--json").stdout)]
-        self.assertEqual(schedules, ["1f1b", "dualpipe-v", "duplex", "gpipe", "greedy", "interleaved", "listed", "sequential",
+        self.assertEqual(schedules, ["1f1b", "1f1b-interlaced", "1f1b-vocab-1", "1f1b-vocab-2", "dualpipe-v", "duplex", "gpipe", "greedy",
+                                     "interleaved", "listed", "sequential",
                                      "v-half", "v-min", "zero-bubble-h1", "zero-bubble-h2", "zero-bubble-v"])
         self.assertIn("platforms/sky64.xml", self.run_isobar("list", "platforms").stdout)
         self.assertIn("workloads/gpt2_1.5b.yaml", self.run_isobar("list", "workloads").stdout)
