@@ -149,7 +149,9 @@ void ReplicaCosts::add_ways(const Plan& plan, const std::vector<MicrobatchPatter
   const auto quickest = [](const std::vector<Shard>& from, const std::vector<Shard>& to, const auto& transfer) {
     std::optional<TransferTimes> least;
     for (std::size_t i = 0; i < to.size(); ++i) {
-      const std::size_t sender = from[i % from.size()].device;
+      const auto on_same =
+          std::find_if(from.begin(), from.end(), [&](const Shard& shard) { return shard.device == to[i].device; });
+      const std::size_t sender = on_same != from.end() ? to[i].device : from[i % from.size()].device;
       const TransferTimes each = sender == to[i].device ? TransferTimes() : transfer(sender, to[i].device);
       if (!least || each.total() < least->total()) least = each;
     }
@@ -194,7 +196,8 @@ std::vector<ReplicaCosts::Detour> ReplicaCosts::detours() const
     }
   }
   for (std::size_t i = replicas_.size(); i-- > 0;) {
-    if (replicas_[i].ways.empty()) detours[i].round = counted(replicas_[i].output_sum);
+    const bool waits = !sums_loss_with_gradients(goal_.schedule);  // for the others' parts of the loss
+    if (replicas_[i].ways.empty()) detours[i].round = waits ? counted(replicas_[i].output_sum) : Seconds(0);
     for (const auto& way : replicas_[i].ways) {
       const Replica& to = replicas_[way.to];
       detours[i].round = std::min(detours[i].round, counted(way.output.total()) + to.forward + detours[way.to].round +

@@ -137,7 +137,19 @@ class PlayedChecker {
     for (const auto& passage : passages_) find_meetings(holders_[passage.from], holders_[passage.to]);
   }
 
-  /// Each shard gets its input, and its output's gradient, from one shard of the other holder; these take turns.
+  /// The part of a holder from which one of another holder gets what all of them have: that on its own device, and
+  /// elsewhere they take turns.
+  static std::size_t sender(const std::vector<Part>& parts, const std::vector<Part>& receivers, std::size_t receiver)
+  {
+    if (parts.size() != receivers.size()) {
+      for (std::size_t k = 0; k < parts.size(); ++k) {
+        if (parts[k].rank == receivers[receiver].rank) return k;
+      }
+    }
+    return receiver % parts.size();
+  }
+
+  /// Each shard gets its input, and its output's gradient, from one shard of the other holder.
   static void find_meetings(Holder& from, Holder& to)
   {
     const auto meet = [](Part& before, Part& after) {
@@ -145,8 +157,8 @@ class PlayedChecker {
       before.meets_after = true;
       after.meets_before = true;
     };
-    for (std::size_t k = 0; k < to.parts.size(); ++k) meet(from.parts[k % from.parts.size()], to.parts[k]);
-    for (std::size_t k = 0; k < from.parts.size(); ++k) meet(from.parts[k], to.parts[k % to.parts.size()]);
+    for (std::size_t k = 0; k < to.parts.size(); ++k) meet(from.parts[sender(from.parts, to.parts, k)], to.parts[k]);
+    for (std::size_t k = 0; k < from.parts.size(); ++k) meet(from.parts[k], to.parts[sender(to.parts, from.parts, k)]);
   }
 
   void compare_work(const Holder& holder, Part& part)
@@ -288,9 +300,9 @@ class PlayedChecker {
   {
     std::optional<PlayedTransfer> least;
     for (std::size_t k = 0; k < to.size(); ++k) {
-      const std::size_t sender = from[k % from.size()].rank;
+      const std::size_t by = from[sender(from, to, k)].rank;
       PlayedTransfer each;
-      if (sender != to[k].rank) each = hop(device_of_rank_[sender], device_of_rank_[to[k].rank], size);
+      if (by != to[k].rank) each = hop(device_of_rank_[by], device_of_rank_[to[k].rank], size);
       if (!least || each.total() < least->total()) least = each;
     }
     return *least;
@@ -410,7 +422,8 @@ class PlayedChecker {
       if (holders_[i].stage == 0) around[i].before = time_of(holders_[i].input);
       if (holders_[i].stage == 0) around[i].after = 0;
       const bool is_last = holders_[i].stage + 1 == plan_.stages.size();
-      if (is_last) around[i].between = is_free ? 0 : holders_[i].forward_sum;
+      const bool waits = !is_free && !sums_loss_with_gradients(plan_.goal.schedule);
+      if (is_last) around[i].between = waits ? holders_[i].forward_sum : 0;
     }
     // Passages are in the order of stages, since holders are.
     for (const auto& passage : passages_) {

@@ -183,9 +183,11 @@ class OrderChecker : public WalkVisitor {
     }
     if (instruction.opcode != Opcode::BackwardWeight) check_gathered(turn);
     needs(passage.spot(Kind::Forward), "Forward");
-    if (instruction.opcode == Opcode::BackwardWeight) return needs(passage.spot(Kind::BackwardInput), "BackwardInput");
     const bool is_last = tasks_.find_passage(instruction.stage + 1, instruction.microbatch) == nullptr;
-    if (is_last) needs(passage.spot(Kind::ActivationSum), "collective of its activations");
+    const auto scales_later = program_.sums_loss_with_gradients() ? Opcode::BackwardInput : Opcode::BackwardWeight;
+    if (is_last && instruction.opcode != scales_later)
+      needs(passage.spot(Kind::ActivationSum), "collective of its activations");
+    if (instruction.opcode == Opcode::BackwardWeight) return needs(passage.spot(Kind::BackwardInput), "BackwardInput");
     check_gradient(turn, begun, passage);
   }
 
@@ -343,6 +345,9 @@ class OrderChecker : public WalkVisitor {
     const bool is_of_outputs = instruction.payload == Payload::Activation;
     check_need(turn, begun, is_of_outputs ? passage->spot(Kind::Forward) : passage->input_backward(),
                is_of_outputs ? "Forward" : "backward");
+    if (is_of_outputs || !program_.sums_loss_with_gradients()) return;
+    const bool is_last = tasks_.find_passage(instruction.stage + 1, instruction.microbatch) == nullptr;
+    if (is_last) check_need(turn, begun, passage->spot(Kind::ActivationSum), "collective of its activations");
   }
 
   /// Checks that a sum of the gradients of one micro-batch, before the last of the step, comes after these.

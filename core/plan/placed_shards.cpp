@@ -106,6 +106,21 @@ bool has_shards(const std::vector<Stage>& stages)
   });
 }
 
+bool is_partly_divided(const std::vector<Stage>& stages)
+{
+  if (!has_shards(stages)) return false;
+  std::unordered_map<std::string, bool> divides;  // by device, in its first stage
+  for (const auto& stage : stages) {
+    for (const auto& replica : stage.replicas) {
+      const bool is_divided = replica.shards.size() > 1;
+      for (const auto& shard : replica.shards) {
+        if (divides.emplace(shard.device, is_divided).first->second != is_divided) return true;
+      }
+    }
+  }
+  return false;
+}
+
 bool has_shared_stages(const std::vector<Stage>& stages)
 {
   return has_replicas(stages) || has_shards(stages);
@@ -203,7 +218,7 @@ std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
     const Replica* replica;
     const ShardGrid* grid;
   };
-  std::unordered_map<std::string, Use> first_use;  // of a device
+  std::unordered_map<std::string, Use> first_use;  // of a device among several shards
   for (std::size_t i = 0; i < stages.size(); ++i) {
     const ShardGrid& grid = stages[i].grid;
     if (i > 0 && grid != stages[i - 1].grid) {
@@ -233,6 +248,7 @@ std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
       if (grid.is_grid() && !std::all_of(replica.shards.begin(), replica.shards.end(), has_its_part)) {
         return fault(fmt::format("with different shares; shards of {} have equal ones", name_of(grid.form)));
       }
+      if (replica.shards.size() == 1) continue;
       for (const auto& shard : replica.shards) {
         const auto [use, is_new] = first_use.emplace(shard.device, Use{&replica, &grid});
         const auto& [other, other_grid] = use->second;
@@ -243,8 +259,8 @@ std::optional<StageFault> fault_of_shards(const std::vector<Stage>& stages)
           return fault(fmt::format("device {} twice; each shard has a device of its own", shown(shard.device)));
         }
         return fault(
-            fmt::format("device {} has other shards beside it elsewhere; the devices that divide a stage have all "
-                        "their stages together",
+            fmt::format("device {} has other shards beside it elsewhere; it divides all stages that it divides with "
+                        "the same others, in one order and with the same shares",
                         shown(shard.device)));
       }
     }

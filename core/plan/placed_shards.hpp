@@ -36,6 +36,8 @@ std::vector<std::size_t> numbers_in_file(const Plan& plan);
 /// Whether one of the stages has several replicas, several shards, or either.
 bool has_replicas(const std::vector<Stage>& stages);
 bool has_shards(const std::vector<Stage>& stages);
+/// Whether a device has a stage alone, and divides another one with other devices.
+bool is_partly_divided(const std::vector<Stage>& stages);
 bool has_shared_stages(const std::vector<Stage>& stages);
 inline bool has_replicas(const Plan& plan)
 {

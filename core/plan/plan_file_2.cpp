@@ -428,15 +428,21 @@ std::vector<Stage> read_stages_2(MappingReader& plan, std::optional<std::uint64_
 
 namespace {
 
-/// How many parts an order of each first device of a stage has: its stages, of layers or of several that are one.
+/// How many parts an order of each first device of a stage has: its stages, of layers or of several that are one. Where
+/// devices divide some stages and have others alone, each of them has an order.
 std::map<std::string, std::size_t> parts_of_orders(const Plan& plan)
 {
   std::map<std::string, std::size_t> parts;
+  const bool have_orders_each = is_partly_divided(plan.stages);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
     const bool is_layer = has_exchanges(plan) || has_shards({stage});
-    const bool continues = i > 0 && is_layer && !stage.starts_chunk && stage.device() == plan.stages[i - 1].device();
-    if (!continues) ++parts[stage.device()];
+    const bool continues = i > 0 && is_layer && !stage.starts_chunk && has_same_devices(plan.stages[i - 1], stage);
+    if (continues) continue;
+    for (const Shard& shard : stage.replicas.front().shards) {
+      ++parts[shard.device];
+      if (!have_orders_each) break;
+    }
   }
   return parts;
 }

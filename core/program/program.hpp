@@ -226,6 +226,9 @@ class Program {
   virtual bool shares_parameters(std::uint32_t /*stage*/) const { return true; }
   /// Groups of stages that have a copy of one matrix each, whose gradients they add up before their updates.
   virtual const std::vector<std::vector<std::uint32_t>>& tied_stages() const;
+  /// Whether ranks that divide the last stage begin its backward passes before they know what its loss needs of others,
+  /// and add up the gradients of its input when they do (ScheduleChoice).
+  virtual bool sums_loss_with_gradients() const { return false; }
   /// Memory of a tier that the rank holds throughout: parameters, gradients, optimizer state, buffers.
   virtual Bytes resident(std::size_t rank, Tier tier) const = 0;
   /// The number of instructions of a lane.

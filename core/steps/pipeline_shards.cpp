@@ -102,8 +102,8 @@ Algorithm PipelineSteps::algorithm_among_shards(const Ranks& ranks) const
   return algorithm_of_shards(plan_.sync.algorithm, sites);
 }
 
-/// The shards of a replica, or of a group of replicas that divide sequences or experts, have all their stages together,
-/// so the first one's order is that of all.
+/// The shards of a replica, or of a group of replicas that divide sequences or experts, have all stages together that
+/// they divide, in one order, so that of the first one is that of all.
 void PipelineSteps::add_shard_collectives()
 {
   for (const Rank& rank : ranks_) {
@@ -154,7 +154,7 @@ std::optional<std::size_t> PipelineSteps::made_at(const Rank& rank, std::size_t 
   const RankPass& pass = rank.passes[position];
   const Seat& seat = seats_[pass.seat];
   const bool is_forward = pass.opcode == Opcode::Forward;
-  if (!is_forward && seat.stage + 1 == plan_.stages.size()) return takers_[seat.stage][pass.microbatch].forward;
+  if (!is_forward && seat.stage + 1 == plan_.stages.size()) return takers_[seat.stage][pass.microbatch].at.forward;
   if (is_forward && seat.stage == 0) return std::nullopt;
   const std::size_t other = is_forward ? seat.stage - 1 : seat.stage + 1;
   if (replicas_of(other) != replicas_of(seat.stage)) return std::nullopt;
@@ -162,7 +162,7 @@ std::optional<std::size_t> PipelineSteps::made_at(const Rank& rank, std::size_t 
   const Seat& maker = seats_[first + seat.shard % seats_[first].shards];
   if (&ranks_[maker.rank] != &rank) return std::nullopt;
   const Taker& taker = takers_[other][pass.microbatch];
-  return is_forward ? taker.forward : taker.backward;
+  return is_forward ? taker.at.forward : taker.at.backward;
 }
 
 bool PipelineSteps::exchanges_tokens(const Seat& seat) const
@@ -186,13 +186,41 @@ void PipelineSteps::add_shard_collectives(std::size_t first_seat, std::size_t po
   }
 }
 
-void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t position,
+/// Where a seat has the pass that the first shard of its replica has at a position.
+std::size_t PipelineSteps::position_of(const Seat& seat, const RankPass& pass, std::size_t position) const
+{
+  if (seat.own.empty()) return position;
+  const Positions& own = seat.own[pass.microbatch];
+  if (pass.opcode == Opcode::Forward) return own.forward;
+  return pass.opcode == Opcode::BackwardWeight ? own.gradient : own.backward;
+}
+
+/// Shards of the last layer that take a micro-batch back before they know what the loss needs of others scale the
+/// gradient of its input when they add it up, and that of the parameters when they make it.
+void PipelineSteps::sum_loss_with_gradients()
+{
+  const std::size_t last = plan_.stages.size() - 1;
+  for (const Seat& seat : seats_) {
+    if (seat.stage != last) continue;
+    auto& passes = ranks_[seat.rank].passes;
+    for (const std::size_t position : seat.forwards) {
+      const RankPass& forward = passes[position];
+      const Positions at = positions_of(seat, forward.microbatch);
+      graph_.add_wait(passes[at.backward].made, forward.made);
+      graph_.add_wait(passes[at.gradient].node, forward.made);
+    }
+  }
+}
+
+void PipelineSteps::add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t first_position,
                                 std::vector<std::optional<Node>>& before)
 {
   const Node node = graph_.add_collective(meeting.group, meeting.rounds);
+  const Rank& first_rank = ranks_[seats_[meeting.seats.front()].rank];
   for (const std::size_t number : meeting.seats) {
     const Seat& seat = seats_[number];
     Rank& rank = ranks_[seat.rank];
+    const std::size_t position = position_of(seat, first_rank.passes[first_position], first_position);
     RankPass& pass = rank.passes[position];
     auto& last = before[seat.replica % group_ * seat.shards + seat.shard];
     note(seat.rank, node);

@@ -3,6 +3,7 @@
 #include "core/steps/pipeline_steps.hpp"
 
 #include "core/errors.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/system_rules.hpp"
 
 #include <algorithm>
@@ -128,24 +129,47 @@ void PipelineSteps::find_passes()
 void PipelineSteps::find_takers()
 {
   takers_.assign(plan_.stages.size(), std::vector<Taker>(plan_.goal.microbatches));
-  for (const Seat& seat : seats_) {
+  const bool has_orders_each = is_partly_divided(plan_.stages);
+  for (Seat& seat : seats_) {
     const std::size_t part = seat.replica % group_;
     if (seat.shard > 0 || part > 0) {
       const Seat& first = seats_[seat_at(seat.stage, seat.replica - part, 0)];
-      ensure(seat.forwards == first.forwards && seat.backwards == first.backwards && seat.gradients == first.gradients,
+      const bool is_alike =
+          seat.forwards == first.forwards && seat.backwards == first.backwards && seat.gradients == first.gradients;
+      ensure(is_alike || (part == 0 && has_orders_each),
              "shards of a replica, and replicas that divide sequences or experts, order their passes alike");
+      if (!is_alike) find_own_positions(seat);
     }
     if (seat.shard > 0) continue;
     const auto& passes = ranks_[seat.rank].passes;
+    const auto of_pass = [&](std::size_t position) -> Taker& {
+      return takers_[seat.stage].at(passes[position].microbatch);
+    };
     for (const std::size_t position : seat.forwards) {
-      Taker& taker = takers_[seat.stage].at(passes[position].microbatch);
-      taker.replica = static_cast<std::uint32_t>(seat.replica);
-      taker.forward = static_cast<std::uint32_t>(position);
+      of_pass(position).replica = static_cast<std::uint32_t>(seat.replica);
+      of_pass(position).at.forward = static_cast<std::uint32_t>(position);
     }
     for (const std::size_t position : seat.backwards) {
-      takers_[seat.stage].at(passes[position].microbatch).backward = static_cast<std::uint32_t>(position);
+      of_pass(position).at.backward = static_cast<std::uint32_t>(position);
+    }
+    for (const std::size_t position : seat.gradients) {
+      of_pass(position).at.gradient = static_cast<std::uint32_t>(position);
     }
   }
+}
+
+void PipelineSteps::find_own_positions(Seat& seat) const
+{
+  const auto& passes = ranks_[seat.rank].passes;
+  seat.own.resize(plan_.goal.microbatches);
+  const auto set = [&](const std::vector<std::size_t>& positions, std::uint32_t Positions::*of) {
+    for (const std::size_t position : positions) {
+      seat.own.at(passes[position].microbatch).*of = static_cast<std::uint32_t>(position);
+    }
+  };
+  set(seat.forwards, &Positions::forward);
+  set(seat.backwards, &Positions::backward);
+  set(seat.gradients, &Positions::gradient);
 }
 
 void PipelineSteps::build_step()
@@ -153,6 +177,7 @@ void PipelineSteps::build_step()
   keep_nodes_of_step();
   add_passes();
   add_shard_collectives();
+  if (sums_loss_with_gradients(plan_.goal.schedule)) sum_loss_with_gradients();
   add_messages();
   if (plan_.transfers.blocking) block();
   if (plan_.sync.sharded == Sharding::Parameters) add_gathers_for_passes();
@@ -232,12 +257,13 @@ void PipelineSteps::add_messages()
     if (seat.stage + 1 < plan_.stages.size()) add_messages_of(seat, seat.stage + 1, true);
     if (seat.stage > 0) add_messages_of(seat, seat.stage - 1, false);
     if (seat.stage + 1 < plan_.stages.size()) continue;
+    if (sums_loss_with_gradients(plan_.goal.schedule)) continue;
     if (seat.shards == 1 && needs_[seat_at(seat.stage, seat.replica - seat.replica % group_, 0)].needs.empty())
       continue;
     Rank& rank = ranks_[seat.rank];
     for (const std::size_t position : seat.forwards) {
       const RankPass& pass = rank.passes[position];
-      arrive(rank, takers_[seat.stage][pass.microbatch].backward, pass.made);
+      arrive(rank, positions_of(seat, pass.microbatch).backward, pass.made);
     }
   }
 }
@@ -268,8 +294,18 @@ double PipelineSteps::parts_between(std::size_t stage) const
   return grid.form == ShardGrid::Form::OneD ? 1 : static_cast<double>(grid.blocks());
 }
 
-/// Sends what the passes of a seat make to those of a neighbouring stage that take the same micro-batches: shards take
-/// turns where one side has more of them.
+/// Whether a seat brings what it makes to one of a neighbouring stage: to that on its own rank, and where no seat of
+/// its replica is on the other's rank, shards take turns.
+bool PipelineSteps::brings(const Seat& from, const Seat& to) const
+{
+  if (from.rank == to.rank) return true;
+  const auto first = seats_.begin() + static_cast<std::ptrdiff_t>(seat_at(from.stage, from.replica, 0));
+  const bool has_it = from.shards != to.shards && std::any_of(first, first + static_cast<std::ptrdiff_t>(from.shards),
+                                                              [&](const Seat& other) { return other.rank == to.rank; });
+  return !has_it && from.shard == to.shard % from.shards;
+}
+
+/// Sends what the passes of a seat make to those of a neighbouring stage that take the same micro-batches.
 void PipelineSteps::add_messages_of(const Seat& from, std::size_t to_stage, bool is_forward)
 {
   const std::size_t later = std::max(from.stage, to_stage);
@@ -283,10 +319,11 @@ void PipelineSteps::add_messages_of(const Seat& from, std::size_t to_stage, bool
     const bool is_sliced = plan_.transfers.sliced && shards == from.shards && parts_between(later) == 1;
     const double bytes = whole / (is_sliced ? static_cast<double>(shards) : parts_between(later));
     for (std::size_t shard = 0; shard < shards; ++shard) {
-      if (from.shard != shard % from.shards) continue;
       const std::size_t number = seat_at(to_stage, taker.replica, shard);
+      if (!brings(from, seats_[number])) continue;
       Rank& to = ranks_[seats_[number].rank];
-      const std::size_t taken = is_forward ? taker.forward : taker.backward;
+      const Positions at = positions_of(seats_[number], pass.microbatch);
+      const std::size_t taken = is_forward ? at.forward : at.backward;
       if (&to == &rank) {
         arrive(to, taken, pass.made);
         continue;

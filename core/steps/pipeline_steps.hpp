@@ -41,6 +41,12 @@ class PipelineSteps {
 
  private:
   using Node = std::size_t;  // of the graph
+  /// Of what a micro-batch needs of a stage, in the passes of a rank.
+  struct Positions {
+    std::uint32_t forward = 0;
+    std::uint32_t backward = 0;
+    std::uint32_t gradient = 0;  // that adds to the gradients of parameters
+  };
   struct Seat {
     std::size_t stage = 0;
     std::size_t replica = 0;
@@ -55,6 +61,7 @@ class PipelineSteps {
     std::vector<std::size_t> forwards;   // positions in the rank's passes
     std::vector<std::size_t> backwards;  // that the stage before waits for
     std::vector<std::size_t> gradients;  // that add to the gradients of parameters
+    std::vector<Positions> own;          // by micro-batch, where they are others than those of the first shard
     std::optional<std::size_t> input;    // the stream from the data server
     std::vector<Node> taken;             // the forwards of all steps so far that wait for it
     // Of the step under construction:
@@ -107,11 +114,10 @@ class PipelineSteps {
     std::map<std::pair<std::size_t, std::size_t>, TokenExchange> exchanges;
     std::optional<std::size_t> slows;  // the pace of the machine's updates
   };
-  /// Which replica takes a micro-batch through a stage, and where in the passes of its ranks.
+  /// Which replica takes a micro-batch through a stage, and where in the passes of its first shard's rank.
   struct Taker {
     std::uint32_t replica = 0;
-    std::uint32_t forward = 0;
-    std::uint32_t backward = 0;
+    Positions at;
   };
   using Ranks = std::vector<std::size_t>;
 
@@ -119,6 +125,12 @@ class PipelineSteps {
   void add_seats();
   void find_passes();
   void find_takers();
+  void find_own_positions(Seat& seat) const;
+  Positions positions_of(const Seat& seat, std::uint64_t microbatch) const
+  {
+    return seat.own.empty() ? takers_[seat.stage][microbatch].at : seat.own[microbatch];
+  }
+  bool brings(const Seat& from, const Seat& to) const;
   void build_step();
   double seconds_of(const RankPass& pass) const;
   Node add_next(Rank& rank, double seconds);
@@ -169,12 +181,14 @@ class PipelineSteps {
   Meeting meeting_of(const ShardNeed& need, std::vector<std::size_t> seats);
   void add_shard_collectives();
   void add_shard_collectives(std::size_t first_seat, std::size_t position);
-  void add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t position,
+  void add_meeting(const ShardNeed& need, const Meeting& meeting, std::size_t first_position,
                    std::vector<std::optional<Node>>& before);
   void order_exchanges();
   std::optional<std::size_t> made_at(const Rank& rank, std::size_t position) const;
   bool exchanges_tokens(const Seat& seat) const;
   Algorithm algorithm_among_shards(const Ranks& ranks) const;
+  std::size_t position_of(const Seat& seat, const RankPass& pass, std::size_t position) const;
+  void sum_loss_with_gradients();
   void add_shared_sums();
   std::optional<Node> one_task_ahead(const Rank& rank, std::size_t position) const;
 

@@ -43,7 +43,8 @@ class UnitPlay {
       if (placed.shard == 0) rank_of_[placed.stage].emplace_back();
       rank_of_[placed.stage].back().push_back(placed.rank);
     }
-    for (auto& ends : ends_) ends.assign(plan.stages.size(), std::vector<std::uint64_t>(plan.goal.microbatches));
+    for (auto& ends : ends_) ends.assign(plan.stages.size(), std::vector<End>(plan.goal.microbatches));
+    sums_loss_ = sums_loss_with_gradients(plan.goal.schedule);
     std::vector<std::size_t> ready;
     for (std::size_t rank = 0; rank < orders.size(); ++rank) ready.push_back(rank);
     while (!ready.empty()) {
@@ -69,8 +70,14 @@ class UnitPlay {
   std::uint64_t end() const { return *std::max_element(free_.begin(), free_.end()); }
 
  private:
-  /// The end of a task, 0 if it has not ended. Forwards, and backwards as far as the stage before waits for them.
-  std::uint64_t& end_of(bool forward, std::size_t stage, std::uint64_t microbatch)
+  /// When all shards of a replica have ended a task.
+  struct End {
+    std::uint64_t latest = 0;
+    std::size_t shards = 0;  // that have ended it
+  };
+
+  /// Of a forward, or of a backward as far as the stage before waits for it.
+  End& end_of(bool forward, std::size_t stage, std::uint64_t microbatch)
   {
     return ends_[forward ? 0 : 1].at(stage).at(microbatch);
   }
@@ -80,17 +87,19 @@ class UnitPlay {
   {
     std::uint64_t latest = 0;
     const auto wait_for = [&](bool forward, std::size_t other) {
-      const std::uint64_t end = end_of(forward, other, microbatch);
-      latest = std::max(latest, end);
-      return end > 0;
+      const End& end = end_of(forward, other, microbatch);
+      latest = std::max(latest, end.latest);
+      return end.shards == rank_of_[other][patterns_[other].replica_of(microbatch)].size();
     };
     bool is_ready = true;
     if (opcode == Opcode::Forward) {
       is_ready = stage == 0 || wait_for(true, stage - 1);
     } else if (opcode == Opcode::BackwardWeight) {
-      is_ready = wait_for(false, stage);
+      is_ready = !sums_loss_ || stage + 1 < rank_of_.size() || wait_for(true, stage);
+    } else if (stage + 1 < rank_of_.size()) {
+      is_ready = wait_for(false, stage + 1);
     } else {
-      is_ready = wait_for(true, stage) && (stage + 1 == rank_of_.size() || wait_for(false, stage + 1));
+      is_ready = sums_loss_ || wait_for(true, stage);  // the others' parts of the loss
     }
     return is_ready ? std::optional(latest) : std::nullopt;
   }
@@ -109,9 +118,12 @@ class UnitPlay {
       free_[rank] = begin + units_of(task.opcode);
       if (task.opcode == Opcode::BackwardWeight) continue;
       const bool forward = task.opcode == Opcode::Forward;
-      end_of(forward, stage, microbatch) = free_[rank];
-      if (forward ? stage + 1 < rank_of_.size() : stage > 0) {
-        const std::size_t other = forward ? stage + 1 : stage - 1;
+      End& end = end_of(forward, stage, microbatch);
+      end.latest = std::max(end.latest, free_[rank]);
+      ++end.shards;
+      if (forward || stage > 0) {
+        const bool is_last = stage + 1 == rank_of_.size();
+        const std::size_t other = !forward ? stage - 1 : is_last ? stage : stage + 1;
         for (const std::size_t next : rank_of_[other][patterns_[other].replica_of(microbatch)]) {
           if (next != rank) ready.push_back(next);
         }
@@ -125,7 +137,8 @@ class UnitPlay {
   std::vector<std::vector<std::vector<std::size_t>>> rank_of_;  // by stage, replica and shard
   std::vector<std::vector<std::uint64_t>> begins_;
   std::vector<std::uint64_t> free_;  // by rank: when it has ended its tasks so far
-  std::array<std::vector<std::vector<std::uint64_t>>, 2> ends_;
+  std::array<std::vector<std::vector<End>>, 2> ends_;
+  bool sums_loss_ = false;  // as sums_loss_with_gradients
 };
 
 std::size_t digits_of(std::uint64_t number)

@@ -62,6 +62,7 @@ PipelineProgram::PipelineProgram(const Plan& plan, const Workload& workload, con
   context_ = workload.context;
   experts_ = workload.experts;
   overlaps_experts_ = overlaps_experts(plan.goal.schedule);
+  sums_loss_ = isobar::sums_loss_with_gradients(plan.goal.schedule);
   site_of_rank_.resize(orders_.size());
   for (const auto& placed : placed_shards(plan)) {
     site_of_rank_.at(placed.rank) = shard_of(plan, placed).site.value_or("");
@@ -264,9 +265,8 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
     for (std::size_t from = first_of_stage_[stage - 1]; from < first_of_stage_[stage]; ++from) {
       for (std::size_t to = first_of_stage_[stage]; to < first_of_stage_[stage + 1]; ++to) {
         if (is_alike && works_[from].replica != works_[to].replica) continue;
-        // Each shard has the whole output, and brings it to those that take turns with it.
-        const bool goes_there = works_[from].shard == works_[to].shard % works_[from].shards;
-        const bool goes_back = works_[to].shard == works_[from].shard % works_[to].shards;
+        const bool goes_there = brings(from, to);
+        const bool goes_back = brings(to, from);
         if (!goes_there && !goes_back) continue;
         if (!is_alike && !do_meet(from, to)) continue;
         if (works_[from].rank != works_[to].rank) {
@@ -282,6 +282,18 @@ std::vector<Hop> PipelineProgram::hops_of(const Boundaries& boundaries, bool has
     }
   }
   return hops;
+}
+
+bool PipelineProgram::brings(std::size_t from, std::size_t to) const
+{
+  const StageWork& sender = works_[from];
+  const StageWork& receiver = works_[to];
+  if (sender.shards != receiver.shards) {
+    for (std::size_t i = from - sender.shard; i < from - sender.shard + sender.shards; ++i) {
+      if (works_[i].rank == receiver.rank) return i == from;
+    }
+  }
+  return sender.shard == receiver.shard % sender.shards;
 }
 
 void PipelineProgram::add_shared_memory(const Workload& workload, const Boundaries& boundaries)
@@ -447,6 +459,7 @@ Instruction PipelineProgram::compute(std::size_t rank, std::uint64_t position) c
       instruction.time = stage.backward_weight;
       instruction.releases.size = stage.activations;
       add_sharded(stage, ShardPass::WeightGradient, position, instruction);
+      if (sums_loss_ && stage.index + 1 == patterns_.size()) instruction.waits.add(after_loss(stage, task.microbatch));
       break;
     default:
       instruction.time = stage.update;

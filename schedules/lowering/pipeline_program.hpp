@@ -207,6 +207,8 @@ class PipelineProgram : public Program {
 
   const std::vector<std::vector<std::uint32_t>>& tied_stages() const override { return tied_stages_; }
 
+  bool sums_loss_with_gradients() const override { return sums_loss_; }
+
   Bytes resident(std::size_t rank, Tier tier) const override;
 
   std::uint64_t length(std::size_t rank, LaneId lane) const override { return record_of(rank, lane).length; }
@@ -235,6 +237,9 @@ class PipelineProgram : public Program {
   /// divide sequences or experts.
   void find_shard_lanes(const Workload& workload, const Boundaries& boundaries);
 
+  /// Whether a part of a rank is the first one that it divides with as many others.
+  bool begins_group(const StageWork& work) const;
+
   /// The works of shards that meet along an axis, if the one at `first` is the first of its replica and of its group.
   std::vector<std::vector<std::size_t>> groups_at(std::size_t first, GridAxis axis) const;
 
@@ -248,9 +253,9 @@ class PipelineProgram : public Program {
   /// last part first. Where the replicas are not divided alike, their syncs do.
   void add_shared_gradient_sums();
 
-  /// Adds channels between shards that meet, and their lanes. The shards of a replica have all their parts together,
-  /// and so have those of replicas that divide sequences or experts. `record_of_rank`: what their lanes have in common;
-  /// without a length there are none. `axis_of_rank`: along which they meet.
+  /// Adds channels between shards that meet, and their lanes. The shards of a replica have all parts together that they
+  /// divide, and those of replicas that divide sequences or experts have all parts. `record_of_rank`: what their lanes
+  /// have in common; without a length there are none. `axis_of_rank`: along which they meet.
   template <typename RecordOfRank, typename AxisOfRank>
   std::vector<LaneId> connect_shards(const std::string& name, std::optional<ShardRole> role,
                                      RecordOfRank record_of_rank, AxisOfRank axis_of_rank);
@@ -260,6 +265,10 @@ class PipelineProgram : public Program {
 
   /// The transfers between ranks. Also sets the inputs that come from the same rank.
   std::vector<Hop> hops_of(const Boundaries& boundaries, bool has_data_server);
+
+  /// Whether a shard brings its output, or the gradient of its input, to one of a neighbouring stage. Each shard of a
+  /// replica has all of it: one that the same device has takes it from there, and the others take turns.
+  bool brings(std::size_t from, std::size_t to) const;
 
   /// Into how many parts the data of a transfer between two shards are divided: each sends one of them.
   std::size_t parts_between(const StageWork& from, const StageWork& to) const
@@ -449,6 +458,9 @@ class PipelineProgram : public Program {
   /// before `position`, if both are passes of the same stage, or the training system gathers nothing beside passes.
   Waits one_task_ahead(std::size_t rank, const StageWork& work, std::uint64_t position) const;
 
+  /// The wait for what shards of the last layer tell each other after a forward.
+  static Wait after_loss(const StageWork& work, std::uint64_t microbatch);
+
   Instruction collective_of_shards(std::size_t rank, LaneId lane, const LaneRecord& record,
                                    std::uint64_t position) const;
 
@@ -515,6 +527,7 @@ class PipelineProgram : public Program {
   ContextParallelism context_;
   ExpertParallelism experts_;
   bool overlaps_experts_ = false;  // passes of two micro-batches run together
+  bool sums_loss_ = false;         // with the gradient of the last layer's input
   std::vector<std::string> site_of_rank_;
   bool is_blocking_ = false;
   bool is_sliced_ = false;

@@ -81,7 +81,8 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
     }
     const bool is_last = work.index + 1 == patterns_.size();
     if (is_last && is_training_ && (work.shards > 1 || work.is_sharded)) {
-      work.gradient.source = {&work.forwards, compute_lane, work.sharded(ShardPass::Forward).last};
+      const ShardLane* const loss = sums_loss_ ? nullptr : work.sharded(ShardPass::Forward).last;
+      work.gradient.source = {&work.forwards, compute_lane, loss};
     }
   }
   for (std::size_t rank = 0; rank < orders_.size(); ++rank) {
@@ -97,10 +98,18 @@ void PipelineProgram::find_shard_lanes(const Workload& workload, const Boundarie
     }
   }
   for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
-    if (grids_[works_[i].index].blocks() == 1 || works_[i].part > 0) continue;
+    if (grids_[works_[i].index].blocks() == 1 || !begins_group(works_[i])) continue;
     auto& ranks = grid_ranks_.emplace_back();
     for (std::size_t k = i; k < i + works_[i].shards; ++k) ranks.push_back(works_[k].rank);
   }
+}
+
+bool PipelineProgram::begins_group(const StageWork& work) const
+{
+  const auto& parts = parts_of_rank_[work.rank];
+  const auto first =
+      std::find_if(parts.begin(), parts.end(), [&](std::size_t part) { return works_[part].shards == work.shards; });
+  return &works_[*first] == &work;
 }
 
 std::vector<std::vector<std::size_t>> PipelineProgram::groups_at(std::size_t first, GridAxis axis) const
@@ -141,7 +150,7 @@ std::vector<LaneId> PipelineProgram::connect_shards(const std::string& name, std
   std::vector<LaneId> lanes(orders_.size(), compute_lane);
   for (std::size_t i = 0; i < works_.size(); i += works_[i].shards) {
     const std::size_t first = works_[i].rank;
-    if (works_[i].part > 0 || record_of_rank(first).length == 0) continue;
+    if (!begins_group(works_[i]) || record_of_rank(first).length == 0) continue;
     const GridAxis axis = axis_of_rank(first);
     for (const auto& group : groups_at(i, axis)) {
       Channel channel;
@@ -272,11 +281,18 @@ Instruction PipelineProgram::collective_of_shards(std::size_t rank, LaneId lane,
     const bool is_forward = task.opcode == Opcode::Forward;
     instruction.waits.add(arrival_of(is_forward ? work.input : work.gradient, work.forwards, task.microbatch, at));
   }
+  const bool scales = own.role == ShardRole::InputGradientSum && work.index + 1 == patterns_.size();
+  if (sums_loss_ && scales) instruction.waits.add(after_loss(work, task.microbatch));
   const bool is_first = each.before == nullptr || !isobar::is_of_experts(each.before->role);
   if (overlaps_experts_ && isobar::is_of_experts(own.role) && is_first) {
     instruction.waits.add(exchange_before(rank, {at, is_before_pass(own.role)}));
   }
   return instruction;
+}
+
+Wait PipelineProgram::after_loss(const StageWork& work, std::uint64_t microbatch)
+{
+  return work.sharded(ShardPass::Forward).last->at(work.forwards.position_of(work.forwards.of(microbatch)));
 }
 
 std::optional<std::uint64_t> PipelineProgram::made_at(const StageWork& work, const Task& task)

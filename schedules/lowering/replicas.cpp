@@ -2,8 +2,10 @@
 
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/plan/replica_exchanges.hpp"
 #include "core/text/quantity_text.hpp"
+#include "schedules/lowering/partly_divided.hpp"
 #include "schedules/orders/schedule.hpp"
 
 #include <fmt/format.h>
@@ -588,6 +590,7 @@ std::vector<Order> orders_of(const Plan& plan)
 {
   if (const auto fault = fault_of_overlap(plan)) throw InputError("schedule", *fault);
   if (divides_operators(plan)) return orders_of_parts(plan);
+  if (is_partly_divided(plan.stages)) return orders_of_partly_divided(plan);
   if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).orders();
   return require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule);
 }
@@ -598,6 +601,7 @@ OrderedPipeline first_pipeline_of(const Plan& plan)
   if (divides_operators(plan)) {
     throw InputError("schedule", "devices that divide operators have no orders of one device each");
   }
+  if (is_partly_divided(plan.stages)) return first_partly_divided_pipeline(plan);
   if (has_shared_stages(plan) || uses_machines(plan)) return ReplicaOrders(plan).first_pipeline();
   return {shape_of(plan), require_schedule(plan.goal.schedule.name).orders(shape_of(plan), plan.goal.schedule)};
 }

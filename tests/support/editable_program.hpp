@@ -28,7 +28,8 @@ class EditableProgram : public Program {
       : listing(program.ranks()),
         channel_list(program.channels()),
         grid_list(program.grids()),
-        tied(program.tied_stages())
+        tied(program.tied_stages()),
+        sums_loss(program.sums_loss_with_gradients())
   {
     for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
       RankListing& own = listing[rank];
@@ -118,6 +119,7 @@ class EditableProgram : public Program {
   const std::vector<Lane>& lanes(std::size_t rank) const override { return listing.at(rank).lanes; }
   const std::vector<Channel>& channels() const override { return channel_list; }
   const std::vector<std::vector<std::uint32_t>>& tied_stages() const override { return tied; }
+  bool sums_loss_with_gradients() const override { return sums_loss; }
   Bytes resident(std::size_t rank, Tier tier) const override
   {
     return listing.at(rank).resident.at(static_cast<std::size_t>(tier));
@@ -137,6 +139,7 @@ class EditableProgram : public Program {
   std::vector<Channel> channel_list;
   std::vector<std::vector<std::size_t>> grid_list;
   std::vector<std::vector<std::uint32_t>> tied;
+  bool sums_loss = false;
 };
 
 }  // namespace isobar::testing_support

@@ -365,8 +365,9 @@ TEST(FaultsOf, NamesADeviceThatDividesItsStagesWithDifferentOthers)
   sound.plan.stages[0].replicas[0].shards = {{"d0", 0.5}, {"d1", 0.5}};
   sound.plan.stages[1].replicas[0].shards = {{"d1", 0.5}, {"d0", 0.5}};
   EXPECT_THAT(sound.faults(),
-              testing::Contains("stages[1].replicas[0].shards: device d1 has other shards beside it elsewhere; the "
-                                "devices that divide a stage have all their stages together"));
+              testing::Contains("stages[1].replicas[0].shards: device d1 has other shards beside it elsewhere; it "
+                                "divides all stages that it divides with the same others, in one order and with the "
+                                "same shares"));
 }
 
 TEST(FaultsOf, NamesReplicasThatDoNotDivideTheStep)
