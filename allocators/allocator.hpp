@@ -129,6 +129,7 @@ struct Allocator {
   bool takes_offload = false;      ///< honours SearchLimits::offload
   bool takes_share_rule = false;   ///< honours SearchLimits::shares
   bool divides_operators = false;  ///< divides the operators of a workload that lists them; others take no such one
+  bool divides_ends = false;       ///< places under schedules whose devices divide the first and the last layer
   bool is_sequential = false;      ///< plans under schedule sequential by default, not under duplex
   bool improves_plans = false;     ///< honours SearchLimits::start and polish
   bool needs_chain = false;        ///< refuses schedules without a recurrence, about which it could prove nothing

@@ -406,6 +406,17 @@ void require_plannable(const Goal& goal, const Allocator* allocator, const std::
   if (schedule.folding == schedules::Folding::Any) {
     throw InputError("schedule", fmt::format("{} has the orders of one plan; allocators place for the others", text));
   }
+  const bool divides_ends = schedule.folding == schedules::Folding::DividedEnds;
+  if (divides_ends && (allocator == nullptr || !allocator->divides_ends)) {
+    std::vector<std::string_view> names;
+    for (const auto& other : all) {
+      if (other.divides_ends) names.push_back(other.name);
+    }
+    throw InputError("schedule",
+                     fmt::format("{} is for devices that divide the first and the last layer; use allocator "
+                                 "{}, or another schedule",
+                                 text, fmt::join(names, ", ")));
+  }
   if (goal.is_formula()) {
     throw InputError("objective", fmt::format("{} is a formula for the schedules sequential, gpipe and 1f1b; use step "
                                               "under {}",

@@ -71,8 +71,9 @@ bool chooses_warm_up(const Goal& goal)
 
 std::vector<std::size_t> possible_parts(const schedules::Schedule& schedule, const ScheduleChoice& choice)
 {
-  if (schedule.folding == schedules::Folding::OneEach) return {1};
-  if (schedule.folding == schedules::Folding::V) return {2};
+  const auto folding = schedule.folding;
+  if (folding == schedules::Folding::OneEach || folding == schedules::Folding::DividedEnds) return {1};
+  if (folding == schedules::Folding::V) return {2};
   const auto given = choice.numbers.find(chunks_key);
   if (given == choice.numbers.end() || given->second.empty()) return {2, 3, 4};
   return {given->second.front()};

@@ -274,6 +274,11 @@ void check_plan(const Plan& plan, const Workload& workload, const std::string& w
         "{}: stages[{}].splits: {}; isobar run executes 1d and sequence, and simulate plays all", options.plan,
         stage_in_file[static_cast<std::size_t>(in_grid - plan.stages.begin())], name_of(in_grid->grid.form)));
   }
+  if (is_partly_divided(plan.stages)) {
+    lines.push_back(options.plan +
+                    ": stages: devices divide some of them and have others alone, which isobar run does not execute; "
+                    "simulate plays all");
+  }
   if (plan.sync.algorithm == Algorithm::Hierarchical) {
     const auto lacks_site = [&](const PlacedShard& placed) {
       return plan.stages[placed.stage].replicas.size() > 1 && !shard_of(plan, placed).site;

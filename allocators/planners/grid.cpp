@@ -5,6 +5,7 @@
 #include "allocators/schedule_numbers.hpp"
 #include "core/compute/as_trained.hpp"
 #include "core/model/layer_graph.hpp"
+#include "core/model/split_text.hpp"
 #include "core/plan/replica_exchanges.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/orders/schedule.hpp"
@@ -177,6 +178,14 @@ class Grids {
       why_not_ = *why_not;
       return;
     }
+    if (schedule_.folding == schedules::Folding::DividedEnds) {
+      if (const auto why_not = why_no_divided_ends(degrees)) {
+        why_not_ = *why_not;
+      } else {
+        add_divided_ends(degrees.pipeline, degrees.replicas);
+      }
+      return;
+    }
     for (const std::size_t chunks : possible_parts(schedule_, problem_.goal.schedule)) {
       if (degrees.pipeline * chunks > chain_cost_.layers()) {
         why_not_ = fmt::format("{} need as many layers that can be cut apart, and there are {}",
@@ -184,6 +193,65 @@ class Grids {
         continue;
       }
       add(degrees, chunks);
+    }
+  }
+
+  /// Why the devices of a pipeline cannot divide the first and the last layer and have a stage of the others each.
+  std::optional<std::string> why_no_divided_ends(const Degrees& degrees) const
+  {
+    const Workload& workload = problem_.workload;
+    if (degrees.pipeline == 1) return fmt::format("{} needs several devices in a pipeline", schedule_.name);
+    if (degrees.tensor > 1 || has_exchanges(workload)) {
+      return fmt::format("{} has one shard of the layers between, and divides no sequences and experts",
+                         schedule_.name);
+    }
+    if (degrees.pipeline + 2 > chain_cost_.layers()) {
+      return fmt::format("{} need as many layers that can be cut apart, and there are {}",
+                         counted(degrees.pipeline + 2, "stage"), chain_cost_.layers());
+    }
+    for (const std::size_t index : {std::size_t{0}, workload.layers.size() - 1}) {
+      const Layer& layer = workload.layers[index];
+      if (layer.split && layer.split->units >= degrees.pipeline) continue;
+      return fmt::format("{} cannot divide layer {} ({})", counted(degrees.pipeline, "device"), shown(layer.name),
+                         layer.split ? units_in_words(workload, *layer.split) : why_whole(workload));
+    }
+    return std::nullopt;
+  }
+
+  void add_divided_ends(std::size_t depth, std::size_t replicas)
+  {
+    const auto devices = fastest(depth * replicas);
+    const std::uint64_t taken = replicas == 1 ? 0 : problem_.goal.microbatches / replicas;
+    std::vector<ReplicaPlacement> all(replicas, {taken, {}});
+    std::vector<std::size_t> blocks(depth);
+    std::iota(blocks.begin(), blocks.end(), std::size_t{0});
+    for (std::size_t i = 0; i < devices.size(); ++i) all[i % replicas].devices.push_back(devices[i]);
+    const std::size_t last = problem_.workload.layers.size() - 1;
+    const std::size_t end = chain_cost_.layers() - 1;
+    const auto ends =
+        cuts_ == Cuts::Equal ? equal_cuts(depth, 1, end) : balanced_cuts(slowest_of(blocks, devices, depth), 1, end);
+    Plan plan;
+    plan.goal = problem_.goal;
+    plan.stages = stages_on(cost_, 0, 0, all);
+    std::size_t first = 1;
+    for (std::size_t stage = 0; stage < depth; ++stage) {
+      const auto own = equal_replicas(std::span(&devices[stage * replicas], replicas), 1, problem_.goal.microbatches);
+      const auto layers = over_layers_of(problem_.view, {{devices[stage * replicas], first, ends[stage] - 1}}).front();
+      const auto of_stage = stages_on(cost_, layers.first_layer, layers.last_layer, own);
+      plan.stages.insert(plan.stages.end(), of_stage.begin(), of_stage.end());
+      first = ends[stage];
+    }
+    const auto of_last = stages_on(cost_, last, last, all);
+    plan.stages.insert(plan.stages.end(), of_last.begin(), of_last.end());
+    std::vector<Algorithm> algorithms = {Algorithm::Ring};
+    if (crosses_sites(plan)) algorithms.push_back(Algorithm::Hierarchical);
+    for (const Algorithm algorithm : algorithms) {
+      for (const Sharding sharded : {Sharding::None, Sharding::Optimizer}) {
+        if (sharded != Sharding::None && replicas == 1) continue;
+        if (sharded > compute::most_divided(problem_.workload)) continue;
+        plan.sync = {algorithm, sharded};
+        if (can_divide(problem_.workload, plan)) add_all({plan});
+      }
     }
   }
 
@@ -198,7 +266,9 @@ class Grids {
     for (std::size_t stage = 0; stage < count; ++stage) {
       blocks.push_back(schedules::rank_of_stage(schedule_.folding, stage, depth));
     }
-    const auto ends = cuts_ == Cuts::Equal ? equal_cuts(count) : balanced_cuts(slowest_of(blocks, devices, depth));
+    const std::size_t layers = chain_cost_.layers();
+    const auto ends = cuts_ == Cuts::Equal ? equal_cuts(count, 0, layers)
+                                           : balanced_cuts(slowest_of(blocks, devices, depth), 0, layers);
     std::vector<StagePlacement> stages;  // of the first replicas, over the chain
     std::size_t first = 0;
     for (std::size_t stage = 0; stage < count; ++stage) {
@@ -251,13 +321,13 @@ class Grids {
     }
   }
 
-  /// Where each of `count` stages of equally many layers ends, one more the first ones.
-  std::vector<std::size_t> equal_cuts(std::size_t count) const
+  /// Where each of `count` stages of equally many of these layers ends, one more the first ones.
+  static std::vector<std::size_t> equal_cuts(std::size_t count, std::size_t first, std::size_t end)
   {
     std::vector<std::size_t> ends;
-    const std::size_t layers = chain_cost_.layers();
+    const std::size_t layers = end - first;
     for (std::size_t stage = 0; stage < count; ++stage) {
-      ends.push_back((stage == 0 ? 0 : ends.back()) + layers / count + (stage < layers % count ? 1 : 0));
+      ends.push_back((stage == 0 ? first : ends.back()) + layers / count + (stage < layers % count ? 1 : 0));
     }
     return ends;
   }
@@ -276,18 +346,19 @@ class Grids {
     return slowest;
   }
 
-  /// Where each stage ends such that the longest time of a stage on its device is least, and each has a layer.
-  std::vector<std::size_t> balanced_cuts(const std::vector<std::size_t>& device_of_stage) const
+  /// Where each stage of these layers ends such that the longest time of a stage on its device is least, and each has a
+  /// layer.
+  std::vector<std::size_t> balanced_cuts(const std::vector<std::size_t>& device_of_stage, std::size_t first,
+                                         std::size_t last_end) const
   {
-    const std::size_t layers = chain_cost_.layers();
     const std::size_t count = device_of_stage.size();
     constexpr Seconds never(std::numeric_limits<double>::infinity());
     // By stage and its end: the longest time of a stage so far, and where this one begins.
-    std::vector<std::vector<std::pair<Seconds, std::size_t>>> best(count, {layers + 1, {never, 0}});
+    std::vector<std::vector<std::pair<Seconds, std::size_t>>> best(count, {last_end + 1, {never, first}});
     for (std::size_t stage = 0; stage < count; ++stage) {
-      for (std::size_t end = stage + 1; end + (count - stage - 1) <= layers; ++end) {
-        for (std::size_t begin = stage; begin < end; ++begin) {
-          if (stage == 0 && begin > 0) break;
+      for (std::size_t end = first + stage + 1; end + (count - stage - 1) <= last_end; ++end) {
+        for (std::size_t begin = first + stage; begin < end; ++begin) {
+          if (stage == 0 && begin > first) break;
           const Seconds before = stage == 0 ? Seconds(0) : best[stage - 1][begin].first;
           const Seconds longest = std::max(before, chain_cost_.compute_time(device_of_stage[stage], begin, end - 1));
           if (longest < best[stage][end].first) best[stage][end] = {longest, begin};
@@ -295,7 +366,7 @@ class Grids {
       }
     }
     std::vector<std::size_t> ends(count);
-    std::size_t end = layers;
+    std::size_t end = last_end;
     for (std::size_t stage = count; stage-- > 0;) {
       ends[stage] = end;
       end = best[stage][end].second;

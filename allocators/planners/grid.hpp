@@ -23,6 +23,10 @@ namespace isobar::allocators {
 /// parts of one micro-batch after another. Each layer is then a part of its stage. So are those of a workload whose
 /// experts are divided.
 ///
+/// Under a schedule whose devices divide the ends of the model, t is 1 and p at least 2: the p devices of a pipeline
+/// divide the first and the last layer, and the cuts are of the layers between. Replicas then divide nothing or their
+/// optimizer's state.
+///
 /// A baseline: every grid is tried, but layers, shares and the order of devices are not searched.
 /// O(speeds x divisors of D squared) proposals of D replicas. Deterministic.
 ///
@@ -47,6 +51,7 @@ inline constexpr Allocator grid_allocator = {
     .takes_splits = true,
     .takes_context = true,
     .takes_experts = true,
+    .divides_ends = true,
     .rivalry = Rivalry::SameGoal,
 };
 

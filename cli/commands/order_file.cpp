@@ -68,11 +68,10 @@ std::map<std::string, Order> orders_from_json(const std::string& text, const std
     reader.add_fault("microbatches", other_microbatches(microbatches, shape.microbatches));
   }
   std::map<std::string, std::size_t> parts;
+  const auto stages = schedules::stages_by_rank(shape);
+  for (std::size_t rank = 0; rank < shape.ranks(); ++rank) parts[shape.devices[rank]] = stages[rank].size();
   std::vector<std::string> devices;
-  for (const auto rank : shape.rank_of_stage) {
-    devices.push_back(shape.devices[rank]);
-    ++parts[devices.back()];
-  }
+  for (const auto rank : shape.rank_of_stage) devices.push_back(shape.devices[rank]);
   std::vector<std::string> found;
   for (const auto& device : reader.required_sequence("device_of_stage")) found.push_back(device.scalar);
   if (faults.empty() && found != devices) {
