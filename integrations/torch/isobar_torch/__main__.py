@@ -3,25 +3,8 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
-
-class Options(argparse.ArgumentParser):
-    """Reports a wrong option in one line, with exit code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"isobar_torch: {message}; see python -m isobar_torch --help\n")
-
-
-def positive(text: str, most: int = 10**9) -> int:
-    """A whole number from 1 to `most`, of an option."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 1 <= value <= most:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number from 1 to {most}")
-    return value
+from isobar_torch.command import Options, positive, run_command
 
 
 def options_of(arguments: Sequence[str]) -> argparse.Namespace:
@@ -49,24 +32,7 @@ def options_of(arguments: Sequence[str]) -> argparse.Namespace:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0 done, 1 a bug, 2 wrong input, 3 a rank or the machine failed, 130 interrupted."""
-    options = options_of(sys.argv[1:] if arguments is None else arguments)
-    # torch takes seconds to import; --help and wrong options need none of it.
-    try:
-        from isobar_torch import launch
-        from isobar_torch.document import InputError
-    except ModuleNotFoundError as fault:
-        if fault.name is None or fault.name.split(".")[0] == "isobar_torch":
-            raise
-        print(f"isobar_torch: {sys.executable} has no module {fault.name}; install it, or choose an interpreter that has "
-              "it", file=sys.stderr)
-        return 3
-
-    try:
-        return launch.run(options)
-    except InputError as fault:
-        launch.await_first_rank()
-        print(f"isobar_torch: {fault}", file=sys.stderr)
-        return 2
+    return run_command("isobar_torch", "launch", options_of(sys.argv[1:] if arguments is None else arguments))
 
 
 if __name__ == "__main__":

@@ -295,8 +295,8 @@ def _wait_for_all(ranks: dict[int, int]) -> dict[int, int]:
     return failed
 
 
-def run(options: argparse.Namespace) -> int:
-    """Checks the input, then trains as a rank, or starts the ranks. Returns the exit code."""
+def _checked(options: argparse.Namespace) -> tuple[training.Run, object]:
+    """As `prepare`. Also refuses options that exclude each other."""
     prepared, config = prepare(options)
     if options.trace is not None and prepared.plan.sharded != "none":
         raise InputError(f"--trace: {prepared.plan.file} divides {prepared.plan.sharded}, by other collectives than its program; "
@@ -305,11 +305,21 @@ def run(options: argparse.Namespace) -> int:
         raise InputError("--kineto with --trace: its threads would be in the profile; use one of them")
     if options.kineto is not None and options.steps < 2:
         raise InputError(f"--kineto with --steps {options.steps}: the first step is not profiled; use --steps 2 or more")
-    if options.spawn:
-        return spawn(options, prepared, config)
-    if "RANK" not in os.environ:
+    if not options.spawn and "RANK" not in os.environ:
         ranks = len(prepared.plan.devices)
         raise InputError(f"no launcher; use torchrun --nproc-per-node {ranks} -m isobar_torch …, or --spawn")
+    return prepared, config
+
+
+def run(options: argparse.Namespace) -> int:
+    """Checks the input, then trains as a rank, or starts the ranks. Returns the exit code. Raises InputError."""
+    try:
+        prepared, config = _checked(options)
+    except InputError:
+        await_first_rank()
+        raise
+    if options.spawn:
+        return spawn(options, prepared, config)
 
     def report(text: str) -> None:
         print(f"isobar_torch: {text}", file=sys.stderr, flush=True)

@@ -18,7 +18,7 @@ from isobar_torch.kineto_file import Span
 from isobar_torch.kineto_passes import EVALUATE, Pass, RankReader, RankStep
 from isobar_torch.models import own_layers
 from isobar_torch.plan import Plan
-from isobar_torch.trace import TracedLayer, trace_module
+from isobar_torch.traced_module import TracedLayer, trace_module
 from isobar_torch.workload import Workload
 
 

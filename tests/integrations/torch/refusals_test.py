@@ -7,8 +7,7 @@ import pathlib
 import subprocess
 import sys
 
-from isobar_torch import launch
-
+import isobar_torch
 from tests.integrations.torch.support import GPT, LLAMA, IsobarTorchTest
 
 PLAN = {
@@ -23,16 +22,38 @@ def two(*names, microbatches=(2, 2)):
     return [{"microbatches": each, "shards": [{"device": name}]} for name, each in zip(names, microbatches, strict=True)]
 
 
-class Modules(IsobarTorchTest):
-    def test_a_missing_module_in_one_line(self):
-        self.write("torch.py", 'raise ModuleNotFoundError("No module named torch", name="torch")\n')
-        source = pathlib.Path(launch.__file__).parents[1]
-        done = subprocess.run([sys.executable, "-m", "isobar_torch", "plan.json", "--workload", "model.yaml"],
-                              env={**os.environ, "PYTHONPATH": f"{self.folder}{os.pathsep}{source}"}, capture_output=True,
+class Commands(IsobarTorchTest):
+    """What all commands of the package do before they import torch."""
+
+    COMMANDS = (("isobar_torch", "plan.json", "--workload", "model.yaml"),
+                ("isobar_torch.trace", "mymodel:build", "--input", "[4,128]:int64"),
+                ("isobar_torch.kineto", "plan.json", "rank-0.json", "--workload", "model.yaml", "-o", "measured.json"))
+
+    def without(self, module, *arguments):
+        """Exit code and output of a command in an interpreter that lacks a module."""
+        self.write(f"{module}.py", f'raise ModuleNotFoundError("No module named {module}", name="{module}")\n')
+        self.addCleanup((self.folder / f"{module}.py").unlink, missing_ok=True)
+        path = os.pathsep.join([str(self.folder), str(pathlib.Path(isobar_torch.__file__).parents[1]), os.environ["PYTHONPATH"]])
+        done = subprocess.run([sys.executable, "-m", *arguments], env={**os.environ, "PYTHONPATH": path}, capture_output=True,
                               text=True, check=False)
-        self.assertEqual((done.returncode, done.stderr),
-                         (3, f"isobar_torch: {sys.executable} has no module torch; install it, or choose an interpreter that "
-                             "has it\n"))
+        (self.folder / f"{module}.py").unlink()
+        return done.returncode, done.stdout, done.stderr
+
+    def test_a_missing_module_in_one_line(self):
+        for command in self.COMMANDS:
+            for module in ("torch", "yaml"):
+                with self.subTest(command=command[0], module=module):
+                    self.assertEqual(self.without(module, *command), (3, "", f"{command[0]}: {sys.executable} has no module {module}; "
+                                     "install it, or choose an interpreter that has it\n"))
+
+    def test_help_and_wrong_options_need_no_torch(self):
+        for command in self.COMMANDS:
+            with self.subTest(command=command[0]):
+                code, output, errors = self.without("torch", command[0], "--help")
+                self.assertEqual((code, errors), (0, ""))
+                self.assertTrue(output.startswith(f"usage: {command[0]} "), output)
+                self.assertEqual(self.without("torch", *command, "--wrong"), (2, "", f"{command[0]}: unrecognized arguments: --wrong; "
+                                 f"see python -m {command[0]} --help\n"))
 
 
 class Plans(IsobarTorchTest):

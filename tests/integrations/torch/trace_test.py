@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from isobar_torch import models, trace, workload
+from isobar_torch import models, trace, traced_module, workload
 from tests.integrations.torch.support import GPT, LLAMA, IsobarTorchTest
 
 SOURCES = """
@@ -87,7 +87,7 @@ class Masked(nn.Module):
 
 def traced(module, *inputs):
     """The layers of a module."""
-    return trace.trace_module(module.to("meta"), [each.to("meta") for each in inputs])
+    return traced_module.trace_module(module.to("meta"), [each.to("meta") for each in inputs])
 
 
 class Modules(IsobarTorchTest):
@@ -100,7 +100,7 @@ class Modules(IsobarTorchTest):
         self.write("model.yaml", text)
         module = Whole("model.yaml")
         layers = traced(module, self.TOKENS)
-        self.write("traced.yaml", trace.workload_text("whole", layers, [self.TOKENS], "float32", "adamw"))
+        self.write("traced.yaml", traced_module.workload_text("whole", layers, [self.TOKENS], "float32", "adamw"))
         self.isobar("platform", "generate", "star", "--devices", 1, "-o", "one.xml")
         predicted = []
         for file in ("model.yaml", "traced.yaml"):
@@ -161,10 +161,10 @@ class Modules(IsobarTorchTest):
         self.assertEqual([each.parameters for each in layers], [800, 72, 800])
         # The matrix has a gradient in the head too.
         self.assertEqual(layers[2].backward_weight, layers[2].forward)
-        self.assertEqual(trace.shared_parameters(module), [])
+        self.assertEqual(traced_module.shared_parameters(module), [])
         module.head = nn.Linear(8, 100, bias=False)
         module.head.weight = module.words.weight
-        self.assertEqual(trace.shared_parameters(module), ["words.weight = head.weight"])
+        self.assertEqual(traced_module.shared_parameters(module), ["words.weight = head.weight"])
 
     def test_tensors_of_no_input_do_not_cross(self):
         layers = traced(Masked(), torch.zeros(2, 4, 8))
