@@ -125,12 +125,14 @@ need_newer_torch() {
 
 # Megatron-Core, torchtitan and DeepSpeed, on which .ci/full tests isobar convert.
 need_frameworks() {
+  need_peers
+  local peers=$wheels
   need_newer_torch
   local torch=$wheels wheel_python=3.12
   need_wheels frameworks "5 MB" ""
   [ -d "$wheels/deepspeed" ] && return
   echo "Fetching deepspeed (2 MB) into $wheels"
-  LD_LIBRARY_PATH=$torch/cuda PYTHONPATH=$wheels:$torch python3 -m pip install --quiet --no-deps --no-build-isolation \
+  LD_LIBRARY_PATH=$torch/cuda PYTHONPATH=$wheels:$torch:$peers python3 -m pip install --quiet --no-deps --no-build-isolation \
     --require-hashes --requirement tools/deepspeed.txt --target "$wheels/fresh"
   mv "$wheels/fresh/deepspeed" "$wheels"
   rm -r "$wheels/fresh"
