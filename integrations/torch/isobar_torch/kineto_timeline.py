@@ -16,7 +16,7 @@ from isobar_torch.layer_times import profile_text
 from isobar_torch.models import own_layers
 from isobar_torch.pipeline import CELL, check_order
 from isobar_torch.plan import Plan, one_pipeline, order_by_isobar, read_plan
-from isobar_torch.timeline import Event, Recorder, trace_text
+from isobar_torch.timeline import Event, Recorder, move_in_turn, trace_text
 from isobar_torch.workload import Workload, read_workload
 
 FACTS_BYTES = 16  # what clipping adds up: two numbers in float64
@@ -225,6 +225,8 @@ def run(options: argparse.Namespace) -> int:
               for rank, (file, of_rank) in enumerate(zip(files, steps, strict=True))]
     lines = _align(plan, files, events)
     _end_sends(events)
+    for of_rank in events:
+        move_in_turn(of_rank)
     if options.profile is not None:
         device, memory_bytes = _device(options, files)
         write_atomically(options.profile, profile_text(plan, workload, readers, steps, device, memory_bytes))

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from isobar_torch import huggingface, models, timeline, training
 from isobar_torch.document import InputError, fnv1a, read_json, read_text, write_atomically
-from isobar_torch.pipeline import check_order, torch_schedule
+from isobar_torch.pipeline import check_order, plain_order, torch_schedule
 from isobar_torch.plan import Plan, one_pipeline, order_by_isobar, read_plan
 from isobar_torch.workload import Workload, read_workload
 
@@ -43,10 +43,15 @@ def await_first_rank() -> None:
 
 
 def _order(options: argparse.Namespace, plan: Plan) -> str | None:
+    if plan.has_blocking_transfers and (options.order is not None or torch_schedule(plan) is None):
+        raise InputError(f"{plan.file}: transfers.blocking: torch waits for transfers under 1f1b without numbers, with a stage on each "
+                         "device and a micro-batch for each stage or more, and without --order; plan without it")
     if options.order is not None:
         text, place = read_text(options.order), options.order
     elif torch_schedule(plan) is not None:
         return None
+    elif (order := plain_order(plan)) is not None:
+        return order
     else:
         place = f"{options.isobar} schedule show --csv"
         with tempfile.TemporaryDirectory() as folder:

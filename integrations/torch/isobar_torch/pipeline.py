@@ -23,18 +23,16 @@ CELL = re.compile(r"(\d{1,6})([FBIW])(\d{1,9})")
 def torch_schedule(plan: Plan) -> type | None:
     """torch's class that has the plan's schedule; None: the order of work is needed in full.
 
-    ScheduleInterleaved1F1B and ScheduleZBVZeroBubble have the orders of Isobar's interleaved and zero-bubble-v.
-    Schedule1F1B has that of 1f1b. ScheduleGPipe takes the backward passes in the order of the micro-batches, gpipe in
-    the opposite one.
+    Schedule1F1B waits for its transfers, as a plan of 1f1b with blocking transfers does. ScheduleInterleaved1F1B and
+    ScheduleZBVZeroBubble have the orders of Isobar's interleaved and zero-bubble-v, and transfers beside the computation.
     """
     devices = plan.pipeline(0)
     stages = [devices.index(stage.devices[0]) for stage in plan.stages]
     width, microbatches = len(devices), plan.microbatches // plan.replicas
     name, numbers = plan.schedule.name, dict(plan.schedule.numbers)
-    if name == "gpipe" and stages == list(range(width)):
-        return schedules.ScheduleGPipe
-    if name == "1f1b" and stages == list(range(width)) and not numbers and microbatches >= width:
-        return schedules.Schedule1F1B
+    if plan.has_blocking_transfers:
+        is_1f1b = name == "1f1b" and stages == list(range(width)) and not numbers and microbatches >= width
+        return schedules.Schedule1F1B if is_1f1b else None
     if name == "interleaved" and microbatches % width == 0 and len(stages) > width:
         is_loop = stages == [i % width for i in range(len(stages))]
         if is_loop and numbers.get("group", width) == width:
@@ -42,6 +40,24 @@ def torch_schedule(plan: Plan) -> type | None:
     if name == "zero-bubble-v" and stages == [*range(width), *reversed(range(width))]:
         return schedules.ScheduleZBVZeroBubble
     return None
+
+
+def plain_order(plan: Plan) -> str | None:
+    """The order (CSV) of a plan of gpipe, or of 1f1b without numbers, with a stage on each device; None of others."""
+    width, microbatches = len(plan.stages), plan.microbatches // plan.replicas
+    if plan.schedule.name not in ("gpipe", "1f1b") or plan.schedule.numbers or len(plan.pipeline(0)) < width:
+        return None
+    rows = []
+    for stage in range(width):
+        forward = [f"{stage}F{i}" for i in range(microbatches)]
+        backward = [f"{stage}B{i}" for i in range(microbatches)]
+        if plan.schedule.name == "gpipe":
+            rows.append(forward + backward[::-1])
+        else:
+            ahead = min(microbatches, width - stage)
+            pairs = zip(backward, forward[ahead:], strict=False)
+            rows.append([*forward[:ahead], *(each for pair in pairs for each in pair), *backward[microbatches - ahead:]])
+    return "\n".join(map(",".join, rows)) + "\n"
 
 
 def check_order(text: str, place: str, plan: Plan) -> None:
@@ -81,7 +97,7 @@ def check_order(text: str, place: str, plan: Plan) -> None:
 class Groups:
     """Process groups of a plan. Ranks are the plan's devices by number. All ranks make them in the same order."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, device: torch.device) -> None:
         ranks = {device: rank for rank, device in enumerate(plan.devices)}
         self._groups: dict[tuple[int, ...], dist.ProcessGroup] = {}
         wanted = [tuple(ranks[device] for device in plan.pipeline(k)) for k in range(plan.replicas)]
@@ -92,10 +108,16 @@ class Groups:
                 self._groups[each] = dist.new_group(list(each))
         self._pipelines = wanted[:plan.replicas]
         self._replicas = wanted[plan.replicas:]
+        # gloo has a connection for each pair and group.
+        self._gradients = [dist.new_group(list(each)) for each in self._pipelines] if device.type == "cpu" else []
 
     def pipeline(self, replica: int) -> dist.ProcessGroup:
         """The devices of a pipeline."""
         return self._groups[self._pipelines[replica]]
+
+    def gradients(self, replica: int) -> dist.ProcessGroup | None:
+        """The devices of a pipeline for what its backward passes send; None on GPUs, where torch chooses."""
+        return self._gradients[replica] if self._gradients else None
 
     def replicas(self, stage: int) -> dist.ProcessGroup | None:
         """The devices that have the stage; None where it is one."""
@@ -105,13 +127,16 @@ class Groups:
 class Stage(PipelineStage):
     """A stage that adds up its gradients with its replicas as soon as the last backward pass is done.
 
+    On a CPU gradients move in the group `gradients`. gloo sends when the receiver's message that it is ready has come, and
+    on a connection that carries data the same way that message waits behind them.
+
     `recorder`: notes passes and transfers; None: nothing is noted.
     """
 
     def __init__(self, module: nn.Module, index: int, count: int, device: torch.device, group: dist.ProcessGroup,
-                 replicas: dist.ProcessGroup | None, recorder: Recorder | None) -> None:
+                 gradients: dist.ProcessGroup | None, replicas: dist.ProcessGroup | None, recorder: Recorder | None) -> None:
         super().__init__(module, index, count, device, group=group)
-        self.replicas, self.recorder = replicas, recorder
+        self.gradients, self.replicas, self.recorder = gradients, replicas, recorder
         self._sum: tuple[Any, torch.Tensor] | None = None
 
     def _recorded(self, opcode: str, microbatch: int, run: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -137,25 +162,47 @@ class Stage(PipelineStage):
         """torch 2.11 connects neighbouring stages of one rank with that rank itself, which gloo cannot."""
         return [each for each in super()._get_init_p2p_neighbors_ops() if each.peer != dist.get_rank()]
 
-    def _timed(self, operations: list[dist.P2POp], opcode: str, payload: str, boundary: int,
-               microbatch: int) -> list[dist.P2POp]:
-        if self.recorder is not None:
-            for operation in operations:
+    def _moving(self, operations: list[dist.P2POp], opcode: str, payload: str, boundary: int,
+                microbatch: int) -> list[dist.P2POp]:
+        """torch's operations, with a connection of their direction and the recorder's notes."""
+        for operation in operations:
+            if self.gradients is not None:
+                operation.op = self._on_cpu(operation.tensor, opcode, payload, boundary, microbatch)
+            elif self.recorder is not None:
                 self.recorder.transferring(operation, opcode, payload, boundary, microbatch)
         return operations
 
+    def _on_cpu(self, tensor: torch.Tensor, opcode: str, payload: str, boundary: int, microbatch: int) -> Callable[..., Any]:
+        """What starts a transfer. A tag for each makes receives match sends in any order."""
+        own = self.group if payload == "activation" else self.gradients
+        own_tag = microbatch * self.num_stages + boundary
+        size_bytes = tensor.numel() * tensor.element_size()
+
+        # torch names the peer by what it takes the operation for, which is a receive unless it is dist.isend.
+        def start(moved: torch.Tensor, *, group: Any, tag: int, group_src: int | None = None,
+                  group_dst: int | None = None) -> Any:
+            peer = group_src if group_dst is None else group_dst
+            event = self.recorder and self.recorder.transfer(opcode, payload, boundary, microbatch, size_bytes)
+            if opcode == "Recv":
+                work = dist.irecv(moved, group=own, tag=own_tag, group_src=peer)
+            else:
+                work = dist.isend(moved, group=own, tag=own_tag, group_dst=peer)
+            return self.recorder.watch(work, event) if self.recorder else work
+
+        return start
+
     def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._timed(super().get_fwd_recv_ops(fwd_chunk_id), "Recv", "activation", self.stage_index, fwd_chunk_id)
+        return self._moving(super().get_fwd_recv_ops(fwd_chunk_id), "Recv", "activation", self.stage_index, fwd_chunk_id)
 
     def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._timed(super().get_fwd_send_ops(fwd_chunk_id), "Send", "activation", self.stage_index + 1,
+        return self._moving(super().get_fwd_send_ops(fwd_chunk_id), "Send", "activation", self.stage_index + 1,
                            fwd_chunk_id)
 
     def get_bwd_recv_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._timed(super().get_bwd_recv_ops(bwd_chunk_id), "Recv", "gradient", self.stage_index + 1, bwd_chunk_id)
+        return self._moving(super().get_bwd_recv_ops(bwd_chunk_id), "Recv", "gradient", self.stage_index + 1, bwd_chunk_id)
 
     def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[dist.P2POp]:
-        return self._timed(super().get_bwd_send_ops(bwd_chunk_id), "Send", "gradient", self.stage_index, bwd_chunk_id)
+        return self._moving(super().get_bwd_send_ops(bwd_chunk_id), "Send", "gradient", self.stage_index, bwd_chunk_id)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         super().perform_reduce_grad(grad_scale_factor)
@@ -187,6 +234,13 @@ class Stage(PipelineStage):
                 begin += each.grad.numel()
 
 
+def post_receives_first(schedule: Any) -> None:
+    """Makes torch's runtime post all receives of a step at its begin, so that senders never wait for a receiver."""
+    for rank, actions in schedule.pipeline_order_with_comms.items():
+        receives = [each for each in actions if each.computation_type in (schedules.RECV_F, schedules.RECV_B)]
+        schedule.pipeline_order_with_comms[rank] = receives + [each for each in actions if each not in receives]
+
+
 def make_schedule(plan: Plan, stages: list[Stage], order: str | None, loss: Callable[..., torch.Tensor]) -> Any:
     """torch's schedule over the stages of this rank.
 
@@ -195,16 +249,17 @@ def make_schedule(plan: Plan, stages: list[Stage], order: str | None, loss: Call
     # torch logs the whole schedule when a rank fails; this rank says what failed.
     logging.getLogger(schedules.__name__).setLevel(logging.CRITICAL)
     microbatches = plan.microbatches // plan.replicas
-    if order is None:
-        kind = torch_schedule(plan)
-        assert kind is not None
-        if issubclass(kind, schedules.PipelineScheduleSingle):
-            return kind(stages[0], microbatches, loss_fn=loss)
-        return kind(stages, microbatches, loss_fn=loss)
-    schedule = schedules._PipelineScheduleRuntime(stages, microbatches, loss_fn=loss)
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "order.csv")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(order)
-        schedule._load_csv(path)
+    kind = torch_schedule(plan) if order is None else schedules._PipelineScheduleRuntime
+    assert kind is not None
+    if issubclass(kind, schedules.PipelineScheduleSingle):
+        return kind(stages[0], microbatches, loss_fn=loss)
+    schedule = kind(stages, microbatches, loss_fn=loss)
+    if order is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "order.csv")
+            with open(path, "w", encoding="ascii") as file:
+                file.write(order)
+            schedule._load_csv(path)
+    if stages[0].gradients is not None:
+        post_receives_first(schedule)
     return schedule

@@ -39,6 +39,7 @@ class Plan:
     microbatches: int
     schedule: Schedule
     sharded: str  # what the replicas divide: "none", "optimizer" (its state), or "parameters" (all)
+    has_blocking_transfers: bool  # a device computes nothing while it sends
     recompute: frozenset[int]  # layers that compute their activations again in the backward pass
     micro_batch: int | None  # samples of a micro-batch, where not those of the workload's file
     workload_hash: str | None
@@ -164,9 +165,10 @@ def read_plan(file: str) -> Plan:
     stages = _stages(reader, schema, microbatches)
     schedule = _schedule(reader, schema)
     sharded = _sharded(reader)
+    is_blocking = False
     if reader.has("transfers"):
         transfers = reader.mapping("transfers")
-        transfers.flag("blocking", False)
+        is_blocking = transfers.flag("blocking", False)
         transfers.finish(lambda key: f"torch sends whole tensors; plan without {key}")
     recompute = frozenset(reader.list("recompute")) if reader.has("recompute") else frozenset()
     if any(not isinstance(layer, int) or not 0 <= layer <= stages[-1].last_layer for layer in recompute):
@@ -180,7 +182,7 @@ def read_plan(file: str) -> Plan:
             settings = {key: str(value) for key, value in workload.mapping("set").value.items()}
     reader.skip("inputs", *CLAIMS)
     reader.finish(lambda key: f"torch runs no plans with {key} here; plan without it")
-    return Plan(file, stages, microbatches, schedule, sharded, recompute, micro_batch, workload_hash, settings)
+    return Plan(file, stages, microbatches, schedule, sharded, is_blocking, recompute, micro_batch, workload_hash, settings)
 
 
 def one_pipeline(plan: Plan) -> dict[str, object]:

@@ -198,26 +198,13 @@ class Recorder:
             self.events[-1].end = self.clock.now()
 
     def transferring(self, operation: Any, opcode: str, payload: str, boundary: int, local: int) -> None:
-        """Makes torch's P2POp note when it begins and ends."""
+        """Notes torch's P2POp on a GPU.
+
+        NCCL coalesces operations by their identity, so they stay as they are. A receive ends where the pass begins that needs
+        it; of a send the receive shows the end.
+        """
         tensor = operation.tensor
-        size = tensor.numel() * tensor.element_size()
-        begin = operation.op
-
-        # torch names the peer by what it takes the operation for, which is a receive unless it is dist.isend.
-        def timed(moved: torch.Tensor, *, group: Any, tag: int, group_src: int | None = None,
-                  group_dst: int | None = None) -> Any:
-            event = self.transfer(opcode, payload, boundary, local, size)
-            peer = group_src if group_dst is None else group_dst
-            if opcode == "Recv":
-                return self.watch(begin(moved, group=group, tag=tag, group_src=peer), event)
-            return self.watch(begin(moved, group=group, tag=tag, group_dst=peer), event)
-
-        if self.clock.device.type == "cpu":
-            operation.op = timed
-            return
-        # NCCL coalesces operations by their identity. A receive ends where the pass begins that needs it; of a send the
-        # receive shows the end.
-        event = self.transfer(opcode, payload, boundary, local, size)
+        event = self.transfer(opcode, payload, boundary, local, tensor.numel() * tensor.element_size())
         event.end = event.begin
         if opcode == "Recv":
             self.pending[payload, boundary, event.microbatch] = event
@@ -261,6 +248,7 @@ class Recorder:
         for event in self.events:
             begin = self.clock.seconds(event.begin)
             event.begin, event.end = begin + offset_s, max(begin, self.clock.seconds(event.end)) + offset_s
+        move_in_turn(self.events)
         return self.events
 
 
@@ -273,6 +261,15 @@ class _MarkedWork:
     def wait(self) -> None:
         self.work.wait()
         self.event.end = self.clock.now()
+
+
+def move_in_turn(events: list[Event]) -> None:
+    """Begins each transfer after the one before it on its lane: receives may be posted long before their data move."""
+    ends: dict[str, float] = {}
+    for event in events:
+        if event.lane.peer is not None:
+            event.begin = min(event.end, max(event.begin, ends.get(event.lane.name, event.begin)))
+            ends[event.lane.name] = event.end
 
 
 def _watch_all(works: "queue.SimpleQueue[WatchedWork]", clock: Clock) -> None:

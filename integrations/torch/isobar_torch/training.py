@@ -70,7 +70,7 @@ class Trainer:
         name = plan.devices[rank]
         numbers = plan.stages_of(name)
         self.replica = plan.stages[numbers[0]].devices.index(name)
-        groups = Groups(plan)
+        groups = Groups(plan, device)
         self.recorder = Recorder(plan, rank, Clock(device)) if is_traced else None
         self.stages: list[Stage] = []
         names = run.workload.names()
@@ -86,8 +86,8 @@ class Trainer:
                     fully_shard(layer, mesh=mesh)
                 fully_shard(module, mesh=mesh)
                 replicas = None
-            self.stages.append(Stage(module, number, len(plan.stages), device, groups.pipeline(self.replica), replicas,
-                                     self.recorder))
+            self.stages.append(Stage(module, number, len(plan.stages), device, groups.pipeline(self.replica),
+                                     groups.gradients(self.replica), replicas, self.recorder))
         self.parameters = [each for stage in self.stages for each in stage.submod.parameters()]
         self.optimizers = [make_optimizer(run.workload.optimizer, list(stage.submod.parameters()),
                                           stage.replicas if plan.sharded == "optimizer" else None) for stage in self.stages]

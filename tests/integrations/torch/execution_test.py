@@ -1,5 +1,6 @@
 """Plans on ranks of this machine: losses, timelines, and ranks that end."""
 
+import collections
 import itertools
 import json
 import os
@@ -9,6 +10,10 @@ import sys
 import time
 import unittest
 
+from torch.distributed.pipelining import schedules
+
+from isobar_torch.pipeline import plain_order, torch_schedule
+from isobar_torch.plan import read_plan
 from tests.integrations.torch.support import CONFIGS, GPT, ISOBAR, LLAMA, IsobarTorchTest
 
 # Longer than any start of ranks takes.
@@ -67,6 +72,25 @@ class Losses(IsobarTorchTest):
         self.plan(workload, 2, "1f1b", 2)
         self.write("order.csv", "0F0,0F1,0B1,0B0\n1F0,1F1,1B1,1B0\n")
         self.assert_trains_as_one_process(workload, "--order", "order.csv")
+
+    def test_blocking_transfers_by_the_class_of_torch_that_waits(self):
+        workload = self.write("model.yaml", GPT)
+        for devices, schedule, kind in ((2, "1f1b", schedules.Schedule1F1B), (2, "gpipe", None), (4, "1f1b", None)):
+            plan = self.plan(workload, devices, schedule, 3)
+            stages = [{**each, "replicas": [{"microbatches": 3, "shards": [{"device": each["devices"][0]["name"]}]}]}
+                      for each in plan["stages"]]
+            for stage in stages:
+                del stage["devices"]
+            self.write("plan.json", json.dumps({**plan, "schema": "isobar-plan/2", "schedule": {"name": schedule}, "stages": stages,
+                                                "transfers": {"blocking": True}}))
+            self.assertEqual(torch_schedule(read_plan("plan.json")), kind)
+            if kind is not None:
+                self.assert_trains_as_one_process(workload)
+                self.write("order.csv", plain_order(read_plan("plan.json")))
+            for options in ([], ["--order", "order.csv"]) if kind is None else (["--order", "order.csv"],):
+                self.assertEqual(self.run_here("plan.json", "--workload", workload, "--spawn", *options), (
+                    2, "isobar_torch: plan.json: transfers.blocking: torch waits for transfers under 1f1b without numbers, with a stage "
+                       "on each device and a micro-batch for each stage or more, and without --order; plan without it\n"))
 
     def test_bf16_learns(self):
         workload = self.write("model.yaml", GPT + "dtype: bf16\n")
@@ -135,6 +159,14 @@ class Timelines(IsobarTorchTest):
         self.assertEqual(len(received), 2 * 4 * 3)
         for key, end in received.items():
             self.assertLessEqual(end, forwards[key] + 1)
+        lanes = collections.defaultdict(list)
+        for each in measured:
+            if each["cat"] in ("Send", "Recv"):
+                lanes[each["pid"], each["tid"]].append((each["ts"], each["ts"] + each["dur"]))
+        self.assertEqual(len(lanes), 2 * 2 * 2)
+        for transfers in lanes.values():
+            for (_, end), (begin, _) in itertools.pairwise(sorted(transfers)):
+                self.assertLessEqual(end, begin + 0.001)
 
     def test_gpipe_and_1f1b_and_an_order_in_full(self):
         for schedule in ("gpipe", "1f1b", "zero-bubble-h1"):
@@ -205,6 +237,16 @@ class Ranks(IsobarTorchTest):
         self.plan(workload, 2, "1f1b", 2)
         self.assertEqual(self.run_here("plan.json", "--workload", workload), (
             2, "isobar_torch: no launcher; use torchrun --nproc-per-node 2 -m isobar_torch …, or --spawn\n"))
+
+    def test_orders_of_chains_are_those_of_isobar(self):
+        workload = self.write("model.yaml", GPT)
+        for schedule, devices, microbatches in itertools.product(("gpipe", "1f1b"), (1, 2, 4), (1, 3, 6)):
+            with self.subTest(schedule=schedule, devices=devices, microbatches=microbatches):
+                self.plan(workload, devices, schedule, microbatches)
+                self.assertEqual(plain_order(read_plan("plan.json")), self.isobar("schedule", "show", "plan.json", "--csv"))
+        for schedule in ("sequential", "interleaved(chunks=2)", "1f1b(warm_up=2/1)"):
+            self.plan(workload, 2, schedule, 4)
+            self.assertIsNone(plain_order(read_plan("plan.json")))
 
     def test_asks_the_command_isobar_for_orders_only(self):
         workload = self.write("model.yaml", GPT)
