@@ -7,6 +7,8 @@ import re
 from collections.abc import Sequence
 
 from isobar_torch.document import InputError
+from isobar_torch.kineto_collectives import (BROADCASTS, FSDP_GATHER, FSDP_SCATTER, GATHERS, SCATTERS, STAGE, Collective,
+                                             merged)
 from isobar_torch.kineto_file import RankFile, Span
 from isobar_torch.plan import Plan
 
@@ -22,7 +24,7 @@ UPDATE = "Optimizer.step#"
 SENDS, RECEIVES = ("c10d::send",), ("c10d::recv_", "c10d::recv_any_source_")
 SUMS = ("c10d::allreduce_", "c10d::allreduce_coalesced_")
 # gloo scatters sums by an all-reduce, with a span of its name.
-SCATTERED_SUMS = ("c10d::_reduce_scatter_base_", "c10d::reduce_scatter_")
+MAKERS = {"gloo:all_reduce": SUMS + SCATTERS}
 COMMUNICATION = ("c10d::", "gloo:", "nccl:", "record_param_comms")
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 
@@ -60,6 +62,7 @@ class RankStep:
     passes: tuple[Pass, ...]
     transfers: tuple[Moved, ...]
     sums: tuple[Moved, ...]
+    collectives: tuple[Collective, ...]  # of parameters that replicas divide
     updates: tuple[tuple[float, float], ...]
 
 
@@ -76,6 +79,9 @@ class RankReader:
         self.stages = plan.stages_of(plan.devices[rank])
         self.tops = [span for span in file.spans if span.top is span]
         self.begins = [span.begin for span in self.tops]
+        # Those of a backward pass are inside its nodes.
+        self.exchanges = [span for span in file.spans if span.category == "cpu_op" and span.name.startswith("c10d::")]
+        self.exchange_begins = [span.begin for span in self.exchanges]
         self.annotations = [span for span in file.spans if span.category == "user_annotation"]
         self.annotation_begins = [span.begin for span in self.annotations]
         self.on_gpu = {span.arguments.get("correlation"): span for span in file.spans if span.category in ON_GPU}
@@ -107,6 +113,11 @@ class RankReader:
         """Outermost operators that begin in a time, but those that move data between ranks."""
         found = self.tops[bisect.bisect_left(self.begins, begin):bisect.bisect_left(self.begins, end)]
         return [span for span in found if not is_communication(span)]
+
+    def exchanged(self, step: Span) -> list[Span]:
+        """Operators of c10d that begin in a step."""
+        return self.exchanges[bisect.bisect_left(self.exchange_begins, step.begin):
+                              bisect.bisect_left(self.exchange_begins, step.end)]
 
     def labels(self, begin: float, end: float) -> list[Span]:
         """Annotations that begin in a time."""
@@ -161,15 +172,22 @@ class RankReader:
             return None
         self._check(place, passes)
         passes.sort(key=lambda each: each.begin)
-        updates: list[Span] = []  # a span in another one is of the optimizer that this one has
+        updates: list[Span] = []
+        inner: dict[int, Span] = {}  # a span in another one is of the optimizer that this one has
         for label in labels:
-            if label.name.startswith(UPDATE) and not (updates and label.begin < updates[-1].end):
-                updates.append(label)
+            if label.name.startswith(UPDATE):
+                if updates and label.begin < updates[-1].end:
+                    inner.setdefault(len(updates) - 1, label)
+                else:
+                    updates.append(label)
         if len(updates) != len(self.stages):
             raise self.fail(f"{place}: {len(updates)} spans {UPDATE}…, and {len(self.stages)} stages on this rank; use an "
                             "optimizer for each stage, of torch.optim")
+        collectives = self._collectives(place, span, passes, updates)
+        if any(each.use == "update" for each in collectives):
+            updates = [inner.get(index, each) for index, each in enumerate(updates)]
         return RankStep(number, tuple(passes), tuple(self._transfers(place, span, passes, actions)),
-                        tuple(self._timed(place, span, SUMS, "gloo:all_reduce", "AllReduce")),
+                        tuple(self._timed(place, span, SUMS, "gloo:all_reduce", "AllReduce")), tuple(collectives),
                         tuple(self.extent(each.begin, each.end, [each]) for each in updates))
 
     def _labelled(self, labels: Sequence[tuple[Span, str, int, int]], step: Span) -> list[Pass]:
@@ -248,11 +266,11 @@ class RankReader:
 
     def _timed(self, place: str, step: Span, names: Sequence[str], gloo: str, nccl: str) -> list[Moved]:
         """Operations of c10d with the times of gloo's spans or of the NCCL kernels that they launch."""
-        found = self.tops[bisect.bisect_left(self.begins, step.begin):bisect.bisect_left(self.begins, step.end)]
+        found = self.exchanged(step)
         operations = [span for span in found if span.name in names]
         spans = [label for label in self.labels(step.begin, step.end) if label.name == gloo]
         if spans:
-            makers = [span for span in found if span.name in names or (names is SUMS and span.name in SCATTERED_SUMS)]
+            makers = [span for span in found if span.name in MAKERS.get(gloo, names)]
             if len(spans) != len(makers):
                 raise self.fail(f"{place}: {len(spans)} spans {gloo}, and {len(makers)} operators that make them, {names[0]} and "
                                 "others; profile whole steps")
@@ -268,6 +286,52 @@ class RankReader:
             moved.append(Moved(None, kernel.begin, kernel.end))
         return moved
 
+    def _collectives(self, place: str, step: Span, passes: Sequence[Pass], updates: Sequence[Span]) -> list[Collective]:
+        """Collectives of parameters, merged to one for each that the plan's program has."""
+        if self.plan.sharded == "optimizer":
+            moved = self._timed(place, step, BROADCASTS, "gloo:broadcast", "Broadcast")
+            operations = [span for span in self.exchanged(step) if span.name in BROADCASTS]
+            return merged([Collective("update", stage, 0, each.begin, each.end)
+                           for operation, each in zip(operations, moved, strict=True)
+                           for stage, update in zip(self.stages, updates, strict=True)
+                           if update.begin <= operation.begin < update.end])
+        if self.plan.sharded != "parameters":
+            return []
+        labels = self.labels(step.begin, step.end)
+        found = []
+        for names, gloo, nccl, label in ((GATHERS, "gloo:all_gather", "AllGather", FSDP_GATHER),
+                                         (SCATTERS, "gloo:all_reduce", "ReduceScatter", FSDP_SCATTER)):
+            own = [each for each in labels if each.name.startswith(label)]
+            operations = [span for span in self.exchanged(step) if span.name in names]
+            for operation, each in zip(operations, self._timed(place, step, names, gloo, nccl), strict=True):
+                if not any(other.begin <= operation.begin < other.end for other in own):
+                    continue
+                stage = self._stage_at(operation.begin, labels)
+                if label == FSDP_SCATTER:
+                    found.append(Collective(None, stage, 0, each.begin, each.end))
+                    continue
+                user = next((one for one in passes if one.stage == stage and one.window[1] > operation.begin), None)
+                if user is None:
+                    raise self.fail(f"{place}: an all-gather of FSDP after the last pass of stage {stage}; give the plan of this run")
+                found.append(Collective(_use(user), stage, user.local, each.begin, each.end))
+        if not found:
+            return []
+        # FSDP keeps what it gathered for the first backward pass until the last one, which then gather in no time.
+        gathered = {(each.use, each.stage, each.local) for each in found}
+        found += [Collective(_use(each), each.stage, each.local, each.begin, each.begin) for each in passes
+                  if (_use(each), each.stage, each.local) not in gathered]
+        return merged(found)
+
+    def _stage_at(self, moment: float, labels: Sequence[Span]) -> int:
+        """The stage that the rank works on: the only one, or that of torch's label."""
+        if len(self.stages) == 1:
+            return self.stages[0]
+        for label in labels:
+            match = STAGE.fullmatch(label.name)
+            if match is not None and label.begin <= moment < label.end:
+                return int(match[1])
+        raise self.fail("a collective of FSDP outside of labels PP:…, and several stages on this rank; trace torch's schedules")
+
     def _is_nccl(self, launch: Span, kind: str) -> bool:
         name = self.on_gpu[launch.arguments["correlation"]].name
         return name.startswith("nccl") and kind in name
@@ -282,8 +346,7 @@ class RankReader:
             wanted = self._expected(opcode, passes)
             moved = self._timed(place, step, names, gloo, "SendRecv")
             if actions:
-                operations = [span for span in self.tops[bisect.bisect_left(self.begins, step.begin):
-                                                         bisect.bisect_left(self.begins, step.end)] if span.name in names]
+                operations = [span for span in self.exchanged(step) if span.name in names]
                 keys = [self._labelled_key(opcode, span, actions) for span in operations]
                 pairs = [(key, each) for key, each in zip(keys, moved, strict=True) if key is not None]
                 if sorted(key for key, _ in pairs) != sorted(wanted):
@@ -319,6 +382,10 @@ class RankReader:
                 boundary = stage + ((opcode == "Send") == is_forward)
                 return opcode, "activation" if is_forward else "gradient", boundary, local
         return None
+
+
+def _use(user: Pass) -> str:
+    return "forwards" if user.kind == "F" else "backwards"
 
 
 def _task(label: Span) -> tuple[str, int, int]:

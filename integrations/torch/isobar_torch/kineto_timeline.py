@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 
 from isobar_torch.document import InputError, write_atomically
+from isobar_torch.kineto_collectives import Collective
 from isobar_torch.kineto_file import RankFile, by_rank, read_kineto
 from isobar_torch.kineto_passes import OPCODES, Moved, Pass, RankReader, RankStep
 from isobar_torch.layer_times import profile_text
@@ -89,8 +90,7 @@ def _sums_of(plan: Plan, workload: Workload, step: RankStep, stages: Sequence[in
     if wanted and len(sums) not in (len(wanted), len(wanted) + has_loss):
         raise InputError(f"{file.name}: step {step.number}: {len(sums)} all-reduces, where the plan has {len(wanted)} on this "
                          "rank; give the plan of this run")
-    return [(payload, stage, moved) for (payload, stage), moved in zip(wanted, sums, strict=False)
-            if plan.sharded == "none" or payload == "gradient facts"]
+    return [(payload, stage, moved) for (payload, stage), moved in zip(wanted, sums, strict=False)]
 
 
 def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Sequence[RankStep],
@@ -104,6 +104,7 @@ def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Se
         work: list[tuple[float, object]] = [(each.begin, each) for each in step.passes]
         work += [(each.begin, each) for each in step.transfers]
         work += [(each[2].begin, each) for each in _sums_of(plan, workload, step, stages, file)]
+        work += [(each.begin, each) for each in step.collectives]
         work += [(begin, (stage, end)) for stage, (begin, end) in zip(stages, step.updates, strict=True)]
         for begin, each in sorted(work, key=lambda entry: entry[0]):
             clock.time_us = begin
@@ -118,10 +119,19 @@ def _replay(plan: Plan, workload: Workload, rank: int, file: RankFile, steps: Se
                 assert each.key is not None
                 event = recorder.transfer(*each.key, sizes.boundary_bytes)
                 event.end = each.end / 1e6
+            elif isinstance(each, Collective):
+                size = sizes.parameter_bytes[each.stage]
+                event = (recorder.reduce_scatter(each.stage, size) if each.use is None else
+                         recorder.gather(each.use, each.stage, each.local, size // plan.replicas))
+                event.end = each.end / 1e6
             elif len(each) == 3:
                 payload, stage, moved = each
-                size = FACTS_BYTES if payload == "gradient facts" else sizes.parameter_bytes[stage]
-                event = recorder.all_reduce(payload, stage, size)
+                if payload == "gradient facts":
+                    event = recorder.all_reduce(payload, stage, FACTS_BYTES)
+                elif plan.sharded == "none":
+                    event = recorder.all_reduce(payload, stage, sizes.parameter_bytes[stage])
+                else:
+                    event = recorder.reduce_scatter(stage, sizes.parameter_bytes[stage])
                 event.end = moved.end / 1e6
             else:
                 with recorder.computing("Update", each[0]):
@@ -141,9 +151,10 @@ def _align(plan: Plan, files: Sequence[RankFile], events: Sequence[list[Event]])
         shift_s = ((file.base_ns or 0) - base_ns) / 1e9
         for event in of_rank:
             event.begin, event.end = event.begin + shift_s, event.end + shift_s
+    # A rank may have sent all of its part of a gather before another one begins.
     met: list[dict[tuple[int, int, int], Event]] = [
-        {(event.lane.channel, event.step, event.position): event for event in of_rank if event.lane.channel is not None}
-        for of_rank in events]
+        {(event.lane.channel, event.step, event.position): event for event in of_rank
+         if event.lane.channel is not None and event.opcode != "AllGather"} for of_rank in events]
     lines = []
     placed = [0]
     while len(placed) < len(files):
@@ -231,10 +242,9 @@ def run(options: argparse.Namespace) -> int:
         device, memory_bytes = _device(options, files)
         write_atomically(options.profile, profile_text(plan, workload, readers, steps, device, memory_bytes))
     write_atomically(options.output, trace_text(plan, events))
-    if plan.sharded != "none":
-        owner = "FSDP's" if plan.sharded == "parameters" else "replicas'"
-        lines.append(f"the {owner} collectives of parameters are not in the timeline, since the plan's program has others; passes "
-                     "last as long as they wait for them")
+    if plan.sharded != "none" and not all(step.collectives for of_rank in steps for step in of_rank):
+        whose = "FSDP's (fully_shard)" if plan.sharded == "parameters" else "ZeroRedundancyOptimizer's"
+        lines.append(f"collectives of parameters are not in the timeline, since the traces have none of {whose}")
     if not any(file.memory for file in files):
         lines.append("no memory, which counts as 0: profile with profile_memory=True")
     for line in lines:

@@ -16,6 +16,9 @@ from isobar_torch.plan import Plan
 
 COMPUTE = "compute"
 ROUND_TRIPS = 21
+# What replicas gather parameters for, by what they divide.
+GATHERED_FOR = {"none": (), "optimizer": ("update",), "parameters": ("forwards", "backwards")}
+GATHER_LANES = {"update": "gather parameters", "forwards": "gather for forwards", "backwards": "gather for backwards"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +131,12 @@ def lanes_of(plan: Plan, rank: int) -> dict[tuple[str, str, int], Lane]:
     sums = 2 * (len(plan.stages) - 1) * plan.replicas
     stages = plan.stages_of(device)
     if plan.replicas > 1:
-        found += [(("AllReduce", "parameter gradient", stage), "sync gradients", sums + stage, None) for stage in stages]
+        summing = "AllReduce" if plan.sharded == "none" else "ReduceScatter"
+        found += [((summing, "parameter gradient", stage), "sync gradients", sums + stage, None) for stage in stages]
+    # After the sums and the gradient facts.
+    gathers = sums + len(plan.stages) + 1
+    for place, use in enumerate(GATHERED_FOR[plan.sharded]):
+        found += [(("AllGather", use, stage), GATHER_LANES[use], gathers + place * len(plan.stages) + stage, None) for stage in stages]
     names = [name for _, name, _, _ in found]
     lanes = {key: Lane(f"{name} {key[2]}" if names.count(name) > 1 else name, channel, peer)
              for key, name, channel, peer in found}
@@ -225,10 +233,29 @@ class Recorder:
 
     def all_reduce(self, payload: str, stage: int, size_bytes: int) -> Event:
         """An all-reduce that begins now. Its end is left to the caller."""
-        event = self._add("AllReduce", self.lanes["AllReduce", payload, stage], stage, 0)
-        event.payload, event.size_bytes, event.waits = payload, size_bytes, [(COMPUTE, self.positions[COMPUTE])]
+        event = self._sum("AllReduce", payload, stage, size_bytes)
         if payload == "gradient facts":
             event.waits += [(name, 1) for name in sorted(self.positions) if name.startswith("sync gradients")]
+        return event
+
+    def reduce_scatter(self, stage: int, size_bytes: int) -> Event:
+        """A sum of gradients, of which each replica needs a part. Its end is left to the caller."""
+        return self._sum("ReduceScatter", "parameter gradient", stage, size_bytes)
+
+    def _sum(self, opcode: str, payload: str, stage: int, size_bytes: int) -> Event:
+        event = self._add(opcode, self.lanes[opcode, payload, stage], stage, 0)
+        event.payload, event.size_bytes, event.waits = payload, size_bytes, [(COMPUTE, self.positions[COMPUTE])]
+        return event
+
+    def gather(self, use: str, stage: int, local: int, size_bytes: int) -> Event:
+        """An all-gather of the parameters of a stage for a pass, or after an update. Its end is left to the caller.
+
+        FSDP gathers the first layers before a pass and others during it, so the gather waits for the passes that have ended.
+        """
+        begin = self.clock.now()
+        ended = sum(each.lane.name == COMPUTE and each.step == self.step and each.end <= begin for each in self.events)
+        event = self._add("AllGather", self.lanes["AllGather", use, stage], stage, self._microbatch(local) if use != "update" else 0)
+        event.payload, event.size_bytes, event.waits = "parameter", size_bytes, [(COMPUTE, ended)] if ended else []
         return event
 
     def watch(self, work: Any, event: Event) -> Any:
@@ -320,7 +347,7 @@ def _lines_of(event: Event, rank: int, plan: Plan, tracks: dict[str, int], start
               transfers: dict[tuple[int, int, int], int]) -> list[dict[str, Any]]:
     stage = plan.stages[event.stage]
     what = " ".join(filter(None, (event.opcode, event.payload)))
-    number = "" if event.opcode in ("Update", "AllReduce") else f" {event.microbatch}"
+    number = "" if event.opcode in ("Update", "AllReduce", "ReduceScatter", "AllGather") else f" {event.microbatch}"
     begin_us = round((event.begin - start) * 1e6, 4)
     end_us = round((event.end - start) * 1e6, 4)
     arguments: dict[str, Any] = {"step": event.step, "position": event.position, "stage": event.stage,

@@ -20,7 +20,7 @@ SCHEDULES = ("sequential", "gpipe", "1f1b", "interleaved(chunks=2)", "interleave
 
 KINDS = {"Forward": "F", "Backward": "B", "BackwardInput": "I", "BackwardWeight": "W"}
 # Prints what HTA 0.5.0 has of each rank: its operators and annotations, steps, labels of passes with the begin and end of their
-# operators, and updates. Its breakdowns of idle, compute and communication need GPU kernels.
+# operators, updates, and the first begin and last end of FSDP's gathers and scatters of a step. Its breakdowns of idle, compute and communication need GPU kernels.
 ANALYSE = """
 import json
 import logging
@@ -43,7 +43,15 @@ for rank in (0, 1):
         begin, end = (int(own.ts.min()), int((own.ts + own.dur).max())) if len(own) else (None, None)
         labels.append([row.s_name, int(row.iteration), begin, end])
     updates = frame[frame.s_name.str.startswith("Optimizer.step#")]
-    result.append({"operators": len(frame), "steps": [int(each) for each in analysis.get_profiler_steps()], "labels": labels,
+    gathers = []
+    for step in sorted(set(frame.iteration) - {-1}):
+        own = frame[frame.iteration == step]
+        for operator, gloo in (("c10d::_allgather_base_", "gloo:all_gather"), ("c10d::_reduce_scatter_base_", "gloo:all_reduce")):
+            begins, ends = own[own.s_name == operator], own[own.s_name == gloo]
+            if len(begins):
+                ends = ends.head(len(begins))  # other all-reduces follow
+                gathers.append([operator, int(begins.ts.min()), int((ends.ts + ends.dur).max())])
+    result.append({"gathers": gathers, "operators": len(frame), "steps": [int(each) for each in analysis.get_profiler_steps()], "labels": labels,
                    "updates": [float(each) for each in updates.dur]})
 print(json.dumps(result))
 """
@@ -127,13 +135,36 @@ class Analysis(KinetoTest):
                 shutil.rmtree("k", ignore_errors=True)
                 contents = self.profiled(GPT, 2, schedule, 4)
                 measured = self.measured("k/rank-0.json.gz", "k/rank-1.json.gz")
-                self.write("analyse.py", ANALYSE)
-                environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
-                done = subprocess.run([os.environ["ISOBAR_HTA"], "analyse.py"], env=environment, capture_output=True, text=True,
-                                      check=False, timeout=HANG_S)
-                self.assertEqual(done.returncode, 0, done.stderr)
-                for rank, found in enumerate(json.loads(done.stdout.splitlines()[-1])):
+                for rank, found in enumerate(self.analysed()):
                     self.check_rank(rank, found, contents[rank], [each for each in measured if each["pid"] == rank])
+
+    def test_collectives_of_fsdp_are_those_of_holistic_trace_analysis(self):
+        if "ISOBAR_HTA" not in os.environ:
+            self.skipTest("no HolisticTraceAnalysis; source tools/setup.sh && need_hta")
+        self.write("model.yaml", GPT)
+        self.isobar("platform", "generate", "star", "--devices", 2, "-o", "star.xml")
+        self.isobar("convert", "0,8", "star.xml", "model.yaml", "--from", "deepspeed", "--replicas", 2, "--sharded", "parameters",
+                    "--microbatches", 4, "-o", "plan.json")
+        self.losses("model.yaml", "--kineto", "k")
+        measured = self.measured("k/rank-0.json.gz", "k/rank-1.json.gz")
+        for rank, found in enumerate(self.analysed()):
+            wanted = []
+            for step in (0, 1):
+                for opcode in ("AllGather", "ReduceScatter"):
+                    own = [each for each in measured if (each["pid"], each["args"]["step"], each["cat"]) == (rank, step, opcode)]
+                    wanted.append(max(each["ts"] + each["dur"] for each in own if each["dur"] > 0) - min(each["ts"] for each in own))
+            self.assertEqual(len(found["gathers"]), len(wanted))
+            for (_, begin, end), duration in zip(found["gathers"], wanted, strict=True):
+                self.assertAlmostEqual(end - begin, duration, delta=2)
+
+    def analysed(self):
+        """What ANALYSE prints of each rank."""
+        self.write("analyse.py", ANALYSE)
+        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "LD_LIBRARY_PATH")}
+        done = subprocess.run([os.environ["ISOBAR_HTA"], "analyse.py"], env=environment, capture_output=True, text=True, check=False,
+                              timeout=HANG_S)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout.splitlines()[-1])
 
     def check_rank(self, rank, found, content, measured):
         """HTA rounds times to microseconds, begins up and ends down; so its spans are up to 2 us shorter."""

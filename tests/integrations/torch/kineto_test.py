@@ -150,21 +150,82 @@ class Runs(KinetoTest):
         self.profiled(GPT, 4, "1f1b", 4, replicas=2)
         self.assert_has_the_instructions_of_the_prediction(self.measured(*(f"k/rank-{rank}.json.gz" for rank in range(4))))
 
-    def test_replicas_that_divide_parameters_without_their_collectives(self):
-        for sharded, what in (("parameters", "FSDP's"), ("optimizer", "replicas'")):
+    def divided(self, layout, sharded, *options):
+        """Profiles two steps of a plan of four devices, two of each stage. Returns the files' contents and the timeline."""
+        self.write("model.yaml", GPT)
+        self.isobar("platform", "generate", "star", "--devices", 4, "-o", "star.xml")
+        self.isobar("convert", layout, "star.xml", "model.yaml", "--from", "megatron", "--replicas", 2, "--sharded", sharded,
+                    "--microbatches", 4, *options, "-o", "plan.json")
+        shutil.rmtree("k", ignore_errors=True)
+        self.losses("model.yaml", "--kineto", "k")
+        contents = [json.loads(gzip.decompress(path.read_bytes())) for path in sorted((self.folder / "k").iterdir())]
+        return contents, self.measured(*(f"k/rank-{rank}.json.gz" for rank in range(4)))
+
+    def moments(self, content, measured, rank):
+        """What gives moments of the file of a rank as those of the timeline: both begin their first update."""
+        first = min(each["ts"] for each in measured if each["pid"] == rank and each["cat"] == "Update")
+        update = min(each["ts"] for each in self.spans(content, r"Optimizer\.step#AdamW.*"))
+        return lambda moment: moment - update + first
+
+    def test_fsdp_gathers_and_scatters_by_parts(self):
+        for layout, options in (("Et*3|t*3L", ()), ("Et|tt|tt|tL", ("--virtual-stages", 2))):
+            with self.subTest(layout=layout):
+                contents, measured = self.divided(layout, "parameters", *options)
+                self.assert_has_the_instructions_of_the_prediction(measured)
+                for rank, content in enumerate(contents):
+                    at = self.moments(content, measured, rank)
+                    own = [each for each in measured if each["pid"] == rank]
+                    for opcode, operator, gloo in (("AllGather", "c10d::_allgather_base_", "gloo:all_gather"),
+                                                   ("ReduceScatter", "c10d::_reduce_scatter_base_", "gloo:all_reduce")):
+                        events = [each for each in own if each["cat"] == opcode]
+                        begins = [at(each["ts"]) for each in self.spans(content, operator)]
+                        self.assertAlmostEqual(min(each["ts"] for each in events), begins[0], delta=0.1)
+                        # Each begins within a part, and each part begins with one.
+                        for each in events:
+                            if each["dur"] > 0:
+                                self.assertLess(min(abs(begin - each["ts"]) for begin in begins), 0.1)
+                        for begin in begins:
+                            self.assertTrue(any(each["ts"] - 0.1 <= begin < each["ts"] + each["dur"] for each in events))
+                        ends = [at(each["ts"] + each["dur"]) for each in self.spans(content, gloo)]
+                        for each in events:
+                            if each["dur"] > 0:
+                                self.assertLess(min(abs(end - each["ts"] - each["dur"]) for end in ends), 0.1)
+                    # One of the two backward passes of each part gathers, since FSDP keeps the parameters for the other.
+                    kept = [each for each in own if each["cat"] == "AllGather" and each["dur"] == 0]
+                    stages = {each["args"]["stage"] for each in own}
+                    self.assertEqual(len(kept), 2 * len(stages))
+
+    def test_zero_broadcasts_what_it_updates(self):
+        for layout, options in (("Et*3|t*3L", ()), ("Et|tt|tt|tL", ("--virtual-stages", 2))):
+            with self.subTest(layout=layout):
+                contents, measured = self.divided(layout, "optimizer", *options)
+                self.assert_has_the_instructions_of_the_prediction(measured)
+                for rank, content in enumerate(contents):
+                    at = self.moments(content, measured, rank)
+                    gathers = [each for each in measured if each["pid"] == rank and each["cat"] == "AllGather"]
+                    updates = [each for each in measured if each["pid"] == rank and each["cat"] == "Update"]
+                    outer = self.spans(content, r"Optimizer\.step#Zero.*")
+                    self.assertEqual(len(gathers), len(outer))
+                    for gather, update, span in zip(gathers, updates, outer, strict=True):
+                        begins = [at(each["ts"]) for each in self.within(content, span, "c10d::broadcast_")]
+                        self.assertAlmostEqual(gather["ts"], begins[0], delta=0.1)
+                        self.assertLessEqual(gather["ts"] + gather["dur"], at(span["ts"] + span["dur"]) + 0.1)
+                        self.assertLessEqual(update["ts"] + update["dur"], gather["ts"] + 0.1)
+
+    def test_collectives_that_are_not_recognised_are_left_out(self):
+        for sharded, pattern, whose in (("parameters", "FSDP::.*", "FSDP's (fully_shard)"),
+                                        ("optimizer", "c10d::broadcast_|gloo:broadcast", "ZeroRedundancyOptimizer's")):
             with self.subTest(sharded=sharded):
-                self.profiled(GPT, 4, "1f1b", 4, replicas=2, sharded=sharded)
-                code, errors = self.convert(*(f"k/rank-{rank}.json.gz" for rank in range(4)))
+                contents, _ = self.divided("Et*3|t*3L", sharded)
+                names = [self.write(f"bare{rank}.json", json.dumps({**content, "traceEvents": [
+                    each for each in content["traceEvents"] if not re.fullmatch(pattern, str(each.get("name")))]}))
+                    for rank, content in enumerate(contents)]
+                code, errors = self.convert(*names)
                 self.assertEqual(code, 0, errors)
-                self.assertIn("isobar_torch.kineto: ", errors)
-                self.assertIn(f"the {what} collectives of parameters are not in the timeline", errors)
-                stats = json.loads(self.isobar("trace", "stats", "measured.json", "--json"))
-                self.assertEqual(stats["steps"], 1)
-                found = [each for each in json.loads((self.folder / "measured.json").read_text())["traceEvents"]
-                         if each["ph"] == "X" and each["args"]["step"] == 0]
-                self.assertEqual(sorted(each["cat"] for each in found if each["pid"] == 0 and each["tid"] == 0),
-                                 ["Backward"] * 2 + ["Forward"] * 2 + ["Update"])
-                self.assertEqual({each["args"]["payload"] for each in found if each["cat"] == "AllReduce"}, {"gradient facts"})
+                self.assertIn("isobar_torch.kineto: collectives of parameters are not in the timeline, since the traces have none of "
+                              f"{whose}\n", errors)
+                found = [each for each in json.loads((self.folder / "measured.json").read_text())["traceEvents"] if each["ph"] == "X"]
+                self.assertEqual({each["args"].get("payload") for each in found if each["cat"] == "AllGather"}, set())
 
     def test_sends_end_where_their_receives_end(self):
         self.profiled(GPT, 2, "interleaved(chunks=2)", 4)
