@@ -25,6 +25,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <variant>
 
 namespace isobar::cli {
@@ -102,16 +103,17 @@ Sharding sharding_of(std::size_t zero_stage)
   return stages.at(zero_stage);
 }
 
-/// Adds the stages of a plan for layers first..last on the devices of a pipeline stage.
+/// Adds the stages of a plan for layers first..last on the devices of a pipeline stage, which divide them by what a
+/// column says.
 void add_stages(Plan& plan, const Workload& workload, const results::DevicesOfStage& places, std::size_t first,
-                std::size_t last, const MeasuredRow& row)
+                std::size_t last, const MeasuredRow& row, std::string_view column = "tp")
 {
   const std::size_t shards = places.front().size();
   for (std::size_t layer = first; shards > 1 && layer <= last; ++layer) {
     const auto& split = workload.layers[layer].split;
     if (split && split->units % shards == 0) continue;
-    throw Unsupported(fmt::format("tp: {} shards of layer {}, which has {} {}; software divides them evenly", shards,
-                                  workload.layers[layer].name, split ? split->units : 0,
+    throw Unsupported(fmt::format("{}: {} shards of layer {}, which has {} {}; software divides them evenly", column,
+                                  shards, workload.layers[layer].name, split ? split->units : 0,
                                   split ? units_in_words(workload, *split) : "parts"));
   }
   Stage made;
@@ -137,6 +139,32 @@ void add_stages(Plan& plan, const Workload& workload, const results::DevicesOfSt
     if (!is_each && gathers) made.last_layer = is_block ? std::min(begin + 1, last) : begin;
     plan.stages.push_back(made);
   }
+}
+
+/// Whether the schedule of a row is one whose devices divide the first and the last layer.
+/// @throws Unsupported where they would divide other layers too, or have other stages.
+bool divides_ends(const MeasuredRow& row, const RowChoice& choice, const results::RowDegrees& degrees)
+{
+  const auto* schedule = schedules::find_schedule(row.schedule);
+  if (schedule == nullptr || schedule->folding != schedules::Folding::DividedEnds) return false;
+  const auto is_one = [](std::size_t degree) { return degree == 1; };
+  const bool has_other_groups = row.context_degree > 1 || row.expert_degree > 1 || row.sequence_parallel;
+  if (!std::ranges::all_of(degrees.tensor, is_one) || has_other_groups || choice.virtual_stages > 1) {
+    throw Unsupported(fmt::format("schedule: {} with tp, cp, ep, sequence_parallel or virtual_stages", row.schedule));
+  }
+  if (row.pipeline_degree == 1) throw Unsupported(fmt::format("schedule: {} of one stage", row.schedule));
+  return true;
+}
+
+/// The devices that divide the ends of a model: in each replica, those of all stages.
+results::DevicesOfStage devices_of_ends(const std::vector<results::DevicesOfStage>& places)
+{
+  results::DevicesOfStage ends(places.front().size());
+  for (const auto& stage : places) {
+    if (stage.size() != ends.size()) throw Unsupported("dp: another number of replicas in each stage");
+    for (std::size_t replica = 0; replica < ends.size(); ++replica) ends[replica].push_back(stage[replica].front());
+  }
+  return ends;
 }
 
 /// How devices add up: over nodes with several of them in each, NCCL's rings use all NICs, as the hierarchical
@@ -318,16 +346,23 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   }
 
   const auto places = results::devices_of_row(row, degrees, cluster.devices);
+  const bool has_divided_ends = divides_ends(row, choice, degrees);
+  const auto add_end = [&](std::size_t layer) {
+    if (has_divided_ends) add_stages(plan, made.workload, devices_of_ends(places), layer, layer, row, "schedule");
+  };
+  add_end(0);
   double end = 0;
-  std::size_t begin_layer = 0;
+  std::size_t begin_layer = has_divided_ends ? 1 : 0;
+  const std::size_t end_layer = has_divided_ends ? layers - 1 : layers;
   for (std::size_t chunk = 0; chunk < degrees.blocks.size(); ++chunk) {
     end += degrees.blocks[chunk];
     const bool is_last = chunk + 1 == degrees.blocks.size();
-    const std::size_t last = is_last ? layers - 1 : results::layer_before(ends, end);
+    const std::size_t last = is_last ? end_layer - 1 : results::layer_before(ends, end);
     if (last < begin_layer) throw Unsupported("layers: a stage of no layer");
     add_stages(plan, made.workload, places[chunk % places.size()], begin_layer, last, row);
     begin_layer = last + 1;
   }
+  add_end(layers - 1);
 
   for (std::size_t layer = 1; layer + 1 < layers; ++layer) {
     const bool has_experts = made.workload.layers[layer].experts.has_value();

@@ -139,22 +139,28 @@ struct StageTimes {
 
 std::map<std::string, StageTimes> stage_times_of(const Plan& plan, const AsTrained& trained, const Cluster& cluster)
 {
-  std::map<std::string, StageTimes> stages;  // by first device
+  // By the first device of shards that have all stages together, or else by each.
+  std::map<std::string, StageTimes> stages;
   const auto number = pipeline_stages(plan);
+  const bool divides_some = is_partly_divided(plan.stages);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
     const auto& shards = stage.replicas.front().shards;
-    StageTimes& times = stages[shards.front().device];
     const PassParts& passes = trained.parts()[i];
     const auto replicas = static_cast<double>(stage.replicas.size());
-    if (i == 0 || number[i] != number[i - 1]) ++times.parts;
-    times.microbatches = static_cast<double>(plan.goal.microbatches) / replicas;
-    times.computes += passes.products + passes.attention + passes.memory_bound + passes.launch;
-    times.products += passes.products + passes.attention;
-    const Device& device = cluster.devices[cluster.device_index(shards.front().device).value()];
     const double holders = static_cast<double>(shards.size()) * (plan.sync.sharded == Sharding::None ? 1 : replicas);
-    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      times.update += times_on(trained.workload(), layer, device).update / holders;
+    const bool is_shared = divides_some && shards.size() > 1;  // by devices that have others alone
+    for (const Shard& shard : shards) {
+      StageTimes& times = stages[shard.device];
+      if (!is_shared && (i == 0 || number[i] != number[i - 1])) ++times.parts;
+      times.microbatches = static_cast<double>(plan.goal.microbatches) / replicas;
+      times.computes += passes.products + passes.attention + passes.memory_bound + passes.launch;
+      times.products += passes.products + passes.attention;
+      const Device& device = cluster.devices[cluster.device_index(shard.device).value()];
+      for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+        times.update += times_on(trained.workload(), layer, device).update / holders;
+      }
+      if (!divides_some) break;
     }
   }
   return stages;

@@ -37,17 +37,23 @@ std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTraine
   const auto& layers = trained.workload().layers;
   std::vector<PipelineStage> stages;
   const auto number = pipeline_stages(plan);
+  const bool divides_some = is_partly_divided(plan.stages);
   for (std::size_t i = 0; i < plan.stages.size(); ++i) {
     const Stage& stage = plan.stages[i];
-    const Replica& replica = stage.replicas.front();
-    auto found = std::ranges::find(stages, replica.shards.front().device, &PipelineStage::device);
-    if (found == stages.end()) {
-      found = stages.insert(found, {replica.shards.front().device, replica.shards.size(), stage.replicas.size()});
-    }
-    if (i == 0 || number[i] != number[i - 1]) ++found->parts;
-    found->passes += trained.parts()[i];
-    for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
-      found->work += layers[layer].forward + layers[layer].backward;
+    const auto& shards = stage.replicas.front().shards;
+    const bool is_shared = divides_some && shards.size() > 1;
+    for (const Shard& shard : shards) {
+      auto found = std::ranges::find(stages, shard.device, &PipelineStage::device);
+      if (found == stages.end()) {
+        found = stages.insert(found, {shard.device, divides_some ? 1 : shards.size(), stage.replicas.size()});
+      }
+      if (!is_shared && (i == 0 || number[i] != number[i - 1])) ++found->parts;
+      found->passes += trained.parts()[i];
+      const double own = is_shared ? 1 / static_cast<double>(shards.size()) : 1;
+      for (std::size_t layer = stage.first_layer; layer <= stage.last_layer; ++layer) {
+        found->work += own * (layers[layer].forward + layers[layer].backward);
+      }
+      if (!divides_some) break;
     }
   }
   return stages;

@@ -58,7 +58,8 @@ struct PipelineStage {
   Flops work = {};
 };
 
-/// O(stages + layers).
+/// Devices that divide some stages and have others alone are one each, with their part of the work.
+/// O(stages x shards + layers).
 std::vector<PipelineStage> pipeline_of(const Plan& plan, const compute::AsTrained& trained);
 
 /// What a step of a plan would take at the peak of its devices: the model FLOPs of the slowest stage, and the bubble of

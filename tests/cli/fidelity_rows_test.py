@@ -456,6 +456,16 @@ class Workloads(Rows):
         self.assertLess(plain, moved)
         self.assertLess(moved, predicts)
 
+    def test_a_pipeline_that_divides_the_vocabulary_has_no_slow_last_stage(self):
+        large = {"pp": 4, "dp": 2, "overrides": "vocabulary=256000", "recompute": "full"}
+        whole, *divided = self.predicted(large, *({**large, "schedule": schedule} for schedule in (
+            "1f1b-vocab-1", "1f1b-vocab-2", "1f1b-interlaced")))
+        for row in divided:
+            self.assertLess(row["predicted_s"], 0.7 * whole["predicted_s"])
+            self.assertLess(row["predicted_memory_bytes"], whole["predicted_memory_bytes"])
+        two_sums, one_sum, _ = (row["predicted_memory_bytes"] for row in divided)
+        self.assertLess(one_sum, two_sums)
+
     def test_chunks_have_the_blocks_that_a_row_says(self):
         cells = self.mixture | {"pp": 2, "dp": 2, "virtual_stages": 2, "schedule": "interleaved"}
         even, same, uneven = self.steps(cells, cells | {"layers": "2*4"}, cells | {"layers": "4+1+3+0"})
@@ -523,6 +533,11 @@ class Reasons(Rows):
             ({"cp": 3}, "cp: sequences of 1024 tokens are not 6 equal chunks, two for each of 3 parts; use another degree"),
             ({"ep": 2}, "ep: no layer of gpt has experts"),
             ({"schedule": "zb-h1"}, "schedule: zb-h1 is none that plans have"),
+            ({"schedule": "1f1b-vocab-1", "pp": 2, "tp": 2},
+             "schedule: 1f1b-vocab-1 with tp, cp, ep, sequence_parallel or virtual_stages"),
+            ({"schedule": "1f1b-vocab-1"}, "schedule: 1f1b-vocab-1 of one stage"),
+            ({"schedule": "1f1b-vocab-1", "pp": 3},
+             "schedule: 3 shards of layer embedding, which has 32000 vocabulary; software divides them evenly"),
             ({"dp": 16}, "platform: has 8 devices, too few for the degrees of the row"),
             ({"platform": self.mixed, "devices": "T4-16GB", "dp": 16},
              "platform: has 8 devices of type T4-16GB, too few for the degrees of the row"),
