@@ -165,11 +165,14 @@ void take_tie(const Workload& workload, std::size_t first, std::size_t end, cons
 
 }  // namespace
 
-ChainView chain_view(const Workload& workload)
+namespace {
+
+/// A workload as the chain that these cuts leave.
+ChainView view_between(const Workload& workload, std::vector<std::size_t> cuts)
 {
   ChainView view;
   view.workload = workload;
-  view.first_layer = chain_cuts(workload);
+  view.first_layer = std::move(cuts);
   view.first_layer.insert(view.first_layer.begin(), 0);
   view.first_layer.push_back(workload.layers.size());
   const std::size_t blocks = view.first_layer.size() - 1;
@@ -207,6 +210,22 @@ ChainView chain_view(const Workload& workload)
     view.workload.layers.push_back(std::move(sum));
   }
   return view;
+}
+
+}  // namespace
+
+ChainView chain_view(const Workload& workload)
+{
+  return view_between(workload, chain_cuts(workload));
+}
+
+ChainView chain_view(const Workload& workload, const std::vector<std::size_t>& first_layers)
+{
+  const auto possible = chain_cuts(workload);
+  std::vector<std::size_t> cuts;
+  std::set_intersection(possible.begin(), possible.end(), first_layers.begin(), first_layers.end(),
+                        std::back_inserter(cuts));
+  return view_between(workload, std::move(cuts));
 }
 
 }  // namespace isobar

@@ -28,6 +28,8 @@ struct ChainView {
   std::vector<std::size_t> first_layer;  ///< in the original, of each chain layer; then the original's layer count
 };
 ChainView chain_view(const Workload& workload);
+/// The same, cut only before layers that `first_layers`, ascending, names.
+ChainView chain_view(const Workload& workload, const std::vector<std::size_t>& first_layers);
 
 /// True if every layer reads exactly the previous one.
 bool is_chain(const Workload& workload);

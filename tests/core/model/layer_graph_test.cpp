@@ -163,6 +163,12 @@ TEST(ChainView, SumsTheLayersBetweenTwoCuts)
   EXPECT_EQ(view.workload.layers[2].output, Bytes(10000));
 }
 
+TEST(ChainView, IsCutOnlyBeforeLayersThatAreNamedAndWhereOneTensorCrosses)
+{
+  EXPECT_THAT(chain_view(workload_with({{}, {0}, {1}, {2}, {3}}), {0, 2, 3}).first_layer, ElementsAre(0, 2, 3, 5));
+  EXPECT_THAT(chain_view(workload_with({{}, {0}, {1}, {2, 0}, {3}}), {2, 4}).first_layer, ElementsAre(0, 4, 5));
+}
+
 TEST(ChainView, KeepsTheResultOfALastBlock)
 {
   const auto view = chain_view(workload_with({{}, {0}, {0}, {1, 2}}));
