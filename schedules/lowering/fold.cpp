@@ -92,8 +92,7 @@ class PlanFolder {
     auto folded = first_of(exchanges ? short_ones(ways) : ways, {});
     if (std::holds_alternative<FoldedStep>(folded)) return folded;
     if (exchanges && is_too_long()) {
-      auto timed = first_of({{.replicas = 1, .only_first_shard = !why_not_shards, .times_exchanges = true}},
-                            "transfers, sums and what replicas exchange for their passes do not slow down each other");
+      auto timed = with_timed_exchanges(!why_not_shards);
       if (std::holds_alternative<FoldedStep>(timed)) return timed;
     }
     if (!may_merge || count_instructions(plan_, places_) < most_instructions) return folded;
@@ -104,7 +103,21 @@ class PlanFolder {
     return std::holds_alternative<FoldedStep>(merged) ? std::move(merged) : std::move(folded);
   }
 
+  std::variant<FoldedStep, std::string> fold_most()
+  {
+    if (!has_exchanges(workload_)) return fold();
+    if (auto why_not = places_.why_not()) return std::move(*why_not);
+    return with_timed_exchanges(!places_.why_not_shards());
+  }
+
  private:
+  /// One replica acts, and what replicas exchange takes what it takes alone.
+  std::variant<FoldedStep, std::string> with_timed_exchanges(bool only_first_shard)
+  {
+    return first_of({{.replicas = 1, .only_first_shard = only_first_shard, .times_exchanges = true}},
+                    "transfers, sums and what replicas exchange for their passes do not slow down each other");
+  }
+
   /// Whether collectives of shards may be work: others run beside computations, which are those after a pass, unless
   /// devices wait for them, gathers of a divided sequence, what replicas exchange, and sums of gradients of what
   /// several shards have.
@@ -164,6 +177,12 @@ std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& wor
 {
   ensure(!plan.stages.empty() && plan.goal.microbatches > 0, "a program needs a feasible plan");
   return PlanFolder(plan, workload, cluster, keeps_stages).fold();
+}
+
+std::variant<FoldedStep, std::string> fold_most(const Plan& plan, const Workload& workload, const Cluster& cluster)
+{
+  ensure(!plan.stages.empty() && plan.goal.microbatches > 0, "a program needs a feasible plan");
+  return PlanFolder(plan, workload, cluster, false).fold_most();
 }
 
 }  // namespace isobar::schedules

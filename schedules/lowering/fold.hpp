@@ -50,4 +50,8 @@ struct FoldedStep {
 std::variant<FoldedStep, std::string> fold(const Plan& plan, const Workload& workload, const Cluster& cluster,
                                            bool keeps_stages = false);
 
+/// The same with as few devices as can act: of replicas that divide sequences or experts, one acts, whatever the number
+/// of instructions. For searches that compare many plans.
+std::variant<FoldedStep, std::string> fold_most(const Plan& plan, const Workload& workload, const Cluster& cluster);
+
 }  // namespace isobar::schedules

@@ -3,6 +3,7 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/program/walk.hpp"
+#include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
 
@@ -40,6 +41,20 @@ PlayerRates rates_of(const FoldedStep& step, const Cluster& cluster)
   return rates;
 }
 
+namespace {
+
+/// The played steps of those that act, with the memory of all.
+PlayedProgram played_for_all(const FoldedStep& step, const Cluster& cluster, std::uint64_t periods)
+{
+  PlayedProgram played = play_program(*step.program, rates_of(step, cluster), periods);
+  for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
+    played.peak_memory[rank] = played.peak_memory[step.acts_for[rank]];
+  }
+  return played;
+}
+
+}  // namespace
+
 std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workload, const Cluster& cluster,
                                          const Program& whole, std::uint64_t periods)
 {
@@ -51,12 +66,7 @@ std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workl
         fmt::format("program: {} instructions in a period; at most {} can be played, and no devices act for others: {}",
                     instructions, most_played_instructions, *reason));
   }
-  const auto& step = std::get<FoldedStep>(folded);
-  PlayedProgram played = play_program(*step.program, rates_of(step, cluster), periods);
-  for (std::size_t rank = 0; rank < step.acts_for.size(); ++rank) {
-    played.peak_memory[rank] = played.peak_memory[step.acts_for[rank]];
-  }
-  return played;
+  return played_for_all(std::get<FoldedStep>(folded), cluster, periods);
 }
 
 PlayedProgram play_steps(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
@@ -64,6 +74,13 @@ PlayedProgram play_steps(const Plan& plan, const Workload& workload, const Clust
 {
   auto folded = play_folded(plan, workload, cluster, whole, periods);
   return folded ? std::move(*folded) : play_program(whole, nominal_rates(plan, cluster), periods);
+}
+
+PlayedProgram play_acting(const Plan& plan, const Workload& workload, const Cluster& cluster, std::uint64_t periods)
+{
+  const auto folded = fold_most(plan, workload, cluster);
+  if (const auto* step = std::get_if<FoldedStep>(&folded)) return played_for_all(*step, cluster, periods);
+  return play_program(*make_program(plan, workload, cluster), nominal_rates(plan, cluster), periods);
 }
 
 }  // namespace isobar::schedules

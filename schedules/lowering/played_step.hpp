@@ -27,4 +27,9 @@ std::optional<PlayedProgram> play_folded(const Plan& plan, const Workload& workl
 PlayedProgram play_steps(const Plan& plan, const Workload& workload, const Cluster& cluster, const Program& whole,
                          std::uint64_t periods);
 
+/// Plays `periods` steps of a plan in which as few devices as possible act for all (fold_most), or all where none can:
+/// a quick estimate of its step, which is that of the whole plan but for flows that share links.
+/// @throws InputError as play_program does.
+PlayedProgram play_acting(const Plan& plan, const Workload& workload, const Cluster& cluster, std::uint64_t periods);
+
 }  // namespace isobar::schedules

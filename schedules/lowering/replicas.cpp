@@ -510,6 +510,24 @@ class ReplicaOrders {
 
 }  // namespace
 
+std::vector<std::pair<std::size_t, std::size_t>> stages_of_pipeline(const Plan& plan)
+{
+  const auto numbers = numbers_in_file(plan);
+  const auto* schedule = find_schedule(plan.goal.schedule.name);
+  const bool is_one_each = schedule == nullptr || schedule->folding == Folding::OneEach;
+  std::vector<std::pair<std::size_t, std::size_t>> stages;
+  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
+    const bool is_part = i > 0 && (numbers[i] == numbers[i - 1] ||
+                                   (is_one_each && has_same_devices(plan.stages[i - 1], plan.stages[i])));
+    if (is_part) {
+      stages.back().second = i;
+    } else {
+      stages.emplace_back(i, i);
+    }
+  }
+  return stages;
+}
+
 std::vector<MicrobatchPattern> microbatch_patterns(const Plan& plan)
 {
   std::vector<MicrobatchPattern> patterns;

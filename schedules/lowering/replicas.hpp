@@ -7,9 +7,15 @@
 #include "schedules/orders/schedule.hpp"
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 namespace isobar::schedules {
+
+/// The stages of the pipeline of a plan with stages, in the order of the chain: neighbouring ones of the plan on the
+/// same devices are one where its schedule has a stage on each device, or where a file has them as one.
+/// @returns for each, the first and the last stage of the plan.
+std::vector<std::pair<std::size_t, std::size_t>> stages_of_pipeline(const Plan& plan);
 
 /// By stage, which replica takes which micro-batch. The counts of a stage's replicas are all of the step's
 /// micro-batches.

@@ -26,6 +26,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
+using testing::Pair;
 
 struct Copy {
   std::size_t device = 0;
@@ -461,6 +462,18 @@ TEST(Replicas, TakeTheWarmUpOfTheirDevices)
   std::vector<std::uint64_t> warm_ups;
   for (const auto& order : orders) warm_ups.push_back(order.position_of({Opcode::Backward, 0, 0}) - 1);
   EXPECT_THAT(warm_ups, ElementsAre(3, 2, 1, 0));
+}
+
+TEST(StagesOfAPipeline, CountNeighboursOnADeviceAsOneUnder1f1b)
+{
+  Plan plan;
+  for (const auto* device : {"a", "a", "b"}) {
+    const std::size_t layer = plan.stages.size();
+    plan.stages.push_back(stage_on(device, layer, layer));
+  }
+  EXPECT_THAT(stages_of_pipeline(plan), ElementsAre(Pair(0, 1), Pair(2, 2)));
+  plan.goal.schedule.name = "zero-bubble-v";
+  EXPECT_THAT(stages_of_pipeline(plan), ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2)));
 }
 
 }  // namespace
