@@ -1,5 +1,6 @@
 #pragma once
 
+#include "allocators/plan_rules.hpp"
 #include "allocators/share_rule.hpp"
 #include "core/cluster/cluster.hpp"
 #include "core/costs/cost_model.hpp"
@@ -39,6 +40,9 @@ struct SearchLimits {
   /// Stages from which allocators that improve plans start, with the workload's layer numbers. If empty, they choose a
   /// start.
   std::vector<StagePlacement> start = {};
+  /// A plan whose devices have several stages, or whose stages have several devices. Allocators that improve plans then
+  /// move its cuts alone (moved_cuts.hpp).
+  std::optional<Plan> start_plan = {};
   /// Whether allocators that improve plans minimise the step at the end of their search, whatever the objective.
   bool polish = false;
   /// Number of placements to return (allocate_candidates), 1 to most_candidates; more than 1 only with objective
@@ -58,6 +62,8 @@ struct SearchLimits {
   bool chooses_recomputation = false;
   /// For allocators that take it: the shares of devices.
   ShareRule shares = ShareRule::Best;
+  /// Of software that is to take the plan; none: any plan.
+  std::optional<PlanRules> rules = {};
 };
 /// Largest value of SearchLimits::candidates. Every candidate is simulated, so more would take longer than a better
 /// search.
@@ -86,7 +92,7 @@ struct Placement {
 /// The problem of an allocator whose plans may have replicas of stages.
 struct HybridProblem {
   const Workload& workload;
-  const ChainView& view;  ///< of the workload: where its layers may be cut
+  const ChainView& view;  ///< of the workload: where its layers may be cut, and SearchLimits::rules let stages begin
   const Cluster& cluster;
   Goal goal;  ///< objective step or dtfm
   SearchLimits limits;

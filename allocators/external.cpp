@@ -199,10 +199,17 @@ class AnswerReader {
   /// The number of layers that the answer numbers.
   std::size_t numbered_layers() const { return is_plan_file_ ? view_.first_layer.back() : problem_.cost.layers(); }
 
+  std::vector<StagePlacement> over_chain(const std::vector<StagePlacement>& stages) const
+  {
+    const auto& rules = problem_.limits.rules;
+    if (!rules) return over_chain_of(view_, stages, name_);
+    return over_chain_of(view_, stages, name_, rules->software + " begins no stage");
+  }
+
   /// Converts a chain to layers of the chain, and other stages to those of the workload.
   void number_layers(ExternalAnswer& answer) const
   {
-    answer.chain = is_plan_file_ ? over_chain_of(view_, stages_, name_) : stages_;
+    answer.chain = is_plan_file_ ? over_chain(stages_) : stages_;
     for (Stage& stage : answer.plan.stages) {
       const std::size_t highest = std::max(stage.first_layer, stage.last_layer);
       if (highest >= numbered_layers()) {

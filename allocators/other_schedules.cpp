@@ -54,6 +54,7 @@ class PlayedPlans {
         limits_(limits),
         clock_(limits),
         schedule_(schedules::require_schedule(goal.schedule.name)),
+        rules_(limits.rules, workload, cluster),
         cost_(workload, cluster),
         chain_cost_(view.workload, cluster)
   {
@@ -203,7 +204,7 @@ class PlayedPlans {
   }
 
   /// Moves cuts by a layer while that makes the step shorter as played.
-  std::vector<StagePlacement> with_moved_cuts(std::vector<StagePlacement> stages, const ScheduleChoice& choice) const
+  std::vector<StagePlacement> with_moved_cuts(std::vector<StagePlacement> stages, const ScheduleChoice& choice)
   {
     std::uint64_t plays = most_played_passes / (stages.size() * goal_.microbatches);
     if (plays == 0) return stages;
@@ -230,13 +231,13 @@ class PlayedPlans {
     return stages;
   }
 
-  /// The step of a placement; infinite if it exceeds a memory.
-  Seconds played_step(const std::vector<StagePlacement>& stages, const ScheduleChoice& choice) const
+  /// The step of a placement; infinite if it exceeds a memory or breaks the rules.
+  Seconds played_step(const std::vector<StagePlacement>& stages, const ScheduleChoice& choice)
   {
     Plan plan = plan_for(choice);
     plan.stages = plan_stages(cost_, over_layers_of(view_, stages));
     price_by_playing(plan, workload_, cluster_);
-    const bool fits = !excess_of_devices(plan, cluster_);
+    const bool fits = !excess_of_devices(plan, cluster_) && rules_.takes(plan, *plan.objective);
     return fits ? *plan.objective : Seconds(std::numeric_limits<double>::infinity());
   }
 
@@ -266,7 +267,7 @@ class PlayedPlans {
     }
     if (auto excess = excess_of_devices(plan, cluster_)) {
       refuse(Outcome::Infeasible, std::move(excess->reason));
-    } else {
+    } else if (rules_.takes(plan, *plan.objective)) {
       plans_.push_back(std::move(plan));
     }
   }
@@ -349,7 +350,8 @@ class PlayedPlans {
     }
     Plan plan = plan_for(given_part_of(goal_.schedule));
     plan.outcome = outcome_;
-    plan.reason = reason_;
+    plan.reason = rules_.has_refused() ? rules_.reason() : reason_;
+    if (rules_.has_refused()) return plan;
     // Stages beyond the numbers were made never to fit, so the reason of the search would mislead.
     const auto given = given_devices();
     if (outcome_ == Outcome::Infeasible && given && *given < most_devices(1)) {
@@ -376,6 +378,7 @@ class PlayedPlans {
   SearchClock clock_;
   double share_of_time_ = 1;  // of what is left of the time limit, for one search
   const schedules::Schedule& schedule_;
+  RuleCheck rules_;
   CostModel cost_;
   CostModel chain_cost_;
   std::vector<Plan> plans_;

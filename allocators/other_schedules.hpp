@@ -31,7 +31,7 @@ std::uint64_t most_microbatches(const ScheduleChoice& schedule, std::size_t devi
 /// of list_schedule for the placement's times and memory, or of zero-bubble-h1 or -h2 where that is shorter as played;
 /// they are placed with the counts of 1f1b. Where nothing fits with them, or with those of a warm-up to be chosen, the
 /// placement is one for the least that stages can hold. Each plan is priced by playing (played_plan.hpp); those that
-/// exceed a memory are dropped. limits.start is one of the placements.
+/// exceed a memory or break limits.rules are dropped. limits.start is one of the placements.
 ///
 /// A heuristic, apart from the bound that the plans carry. Limits hold for each search of `place`, except that the time
 /// limit is for all of them together. `view` is of `workload`; limits.start has its chain's layers. Deterministic

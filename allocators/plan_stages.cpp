@@ -18,15 +18,13 @@ std::vector<StagePlacement> over_layers_of(const ChainView& view, std::vector<St
 }
 
 std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<StagePlacement> stages,
-                                          const std::string& place)
+                                          const std::string& place, const std::string& why_no_cut)
 {
   const auto& first_layer = view.first_layer;  // with the end of the last
   const auto chain_layer = [&](std::size_t layer, std::size_t stage) {
     const auto found = std::lower_bound(first_layer.begin(), first_layer.end(), layer);
     if (found == first_layer.end() || *found != layer) {
-      throw InputError(place, fmt::format("stages[{}]: ends before layer {}, where more than one tensor crosses; cut "
-                                          "stages only where one tensor crosses",
-                                          stage, layer));
+      throw InputError(place, fmt::format("stages[{}]: ends before layer {}, where {}", stage, layer, why_no_cut));
     }
     return static_cast<std::size_t>(found - first_layer.begin());
   };
@@ -35,6 +33,37 @@ std::vector<StagePlacement> over_chain_of(const ChainView& view, std::vector<Sta
     stages[i].first_layer = i == 0 ? 0 : stages[i - 1].last_layer + 1;
   }
   return stages;
+}
+
+std::optional<std::vector<std::size_t>> nearest_cuts(const ChainView& view,
+                                                     const std::vector<std::size_t>& first_layers)
+{
+  const std::size_t layers = view.first_layer.size() - 1;
+  if (first_layers.size() > layers) return std::nullopt;
+  const auto distance = [](std::size_t a, std::size_t b) { return a > b ? a - b : b - a; };
+  std::vector<std::size_t> cuts = {0};
+  for (std::size_t stage = 1; stage < first_layers.size(); ++stage) {
+    std::size_t cut = cuts.back() + 1;
+    const std::size_t last = layers - (first_layers.size() - stage);
+    while (cut < last && distance(view.first_layer[cut + 1], first_layers[stage]) <
+                             distance(view.first_layer[cut], first_layers[stage])) {
+      ++cut;
+    }
+    cuts.push_back(cut);
+  }
+  return cuts;
+}
+
+std::vector<StagePlacement> parts_of(const StagePlacement& stage, std::size_t count)
+{
+  const std::size_t layers = stage.last_layer - stage.first_layer + 1;
+  count = std::min(count, layers);
+  std::vector<StagePlacement> parts;
+  for (std::size_t i = 0; i < count; ++i) {
+    parts.push_back(
+        {stage.device, stage.first_layer + i * layers / count, stage.first_layer + (i + 1) * layers / count - 1});
+  }
+  return parts;
 }
 
 std::vector<StagePlacement> placement_of(const Plan& plan, const Cluster& cluster)

@@ -10,6 +10,7 @@
 #include "allocators/external.hpp"
 #include "allocators/hybrid/hybrid.hpp"
 #include "allocators/memory_fit.hpp"
+#include "allocators/moved_cuts.hpp"
 #include "allocators/other_schedules.hpp"
 #include "allocators/plan_stages.hpp"
 #include "allocators/planners/amp.hpp"
@@ -172,10 +173,11 @@ void check(const Plan& plan, const Workload& workload, const Cluster& cluster)
 }
 
 /// Prices what an allocator proposes, drops what exceeds a memory, and keeps those with the least predicted step or,
-/// for objective `dtfm`, the least objective. If none fits, the reason is that of the one that lacks least. `clock` has
-/// run since the search began.
+/// for objective `dtfm`, the least objective; of plans for training software those that it takes. If none fits, the
+/// reason is that of the one that lacks least. `clock` has run since the search began. `problem` has the whole chain.
 std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem, SearchClock& clock)
 {
+  RuleCheck rules(problem.limits.rules, problem.workload, problem.cluster);
   const CostModel cost(problem.workload, problem.cluster);
   const CostModel chain_cost(problem.view.workload, problem.cluster);
   std::multimap<Seconds, Plan> by_step;
@@ -240,7 +242,13 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
       least_excess = excess->size;
     }
   }
-  if (by_step.empty()) {
+  std::vector<Plan> plans;
+  for (auto& [step, plan] : by_step) {
+    if (plans.size() == problem.limits.candidates) break;
+    if (rules.takes(plan, step)) plans.push_back(std::move(plan));
+  }
+  if (plans.empty()) {
+    if (rules.has_refused()) proposals.reason = rules.reason();
     if (fault && proposals.reason.empty()) std::rethrow_exception(fault);
     Plan plan;
     plan.goal = problem.goal;
@@ -251,10 +259,6 @@ std::vector<Plan> priced_plans(Proposals proposals, const HybridProblem& problem
     plan.experts = problem.workload.experts;
     plan.data_server = problem.cluster.data_server;
     return {plan};
-  }
-  std::vector<Plan> plans;
-  for (auto& [step, plan] : by_step) {
-    if (plans.size() < problem.limits.candidates) plans.push_back(std::move(plan));
   }
   // These bounds count whole layers, of which devices may compute parts.
   if (!operator_graph_of(problem.workload)) raise_bounds(plans, problem.workload, problem.cluster);
@@ -315,6 +319,37 @@ bool has_training_system(const Workload& workload, const Goal& goal, const Alloc
   return workload.compute == ComputeModel::Operators && goal.objective == Objective::Step && !is_other;
 }
 
+/// A start whose stages begin where rules let them, as near as they can.
+/// @throws InputError for more stages than that.
+std::vector<StagePlacement> cut_by_rules(std::vector<StagePlacement> start, const std::optional<PlanRules>& rules,
+                                         const ChainView& view)
+{
+  if (!rules || start.empty()) return start;
+  std::vector<std::size_t> first_layers;
+  for (const auto& stage : start) first_layers.push_back(stage.first_layer);
+  const auto cuts = nearest_cuts(view, first_layers);
+  if (!cuts) throw InputError("start", why_too_many_stages(*rules, start.size(), view.first_layer.size() - 1));
+  for (std::size_t i = 0; i < start.size(); ++i) {
+    start[i].first_layer = view.first_layer[(*cuts)[i]];
+    if (i > 0) start[i - 1].last_layer = start[i].first_layer - 1;
+  }
+  return start;
+}
+
+/// A placement of the layers between some cuts as one of the chain with all cuts, about which its proof says nothing.
+Placement over_whole_chain(Placement placement, const ChainView& view, const ChainView& whole)
+{
+  const auto over_whole = [&](const std::vector<StagePlacement>& stages) {
+    return over_chain_of(whole, over_layers_of(view, stages), "placement");
+  };
+  placement.stages = over_whole(placement.stages);
+  for (auto& stages : placement.alternatives) stages = over_whole(stages);
+  placement.objective_bound.reset();
+  placement.certificate = {};
+  if (placement.outcome == Outcome::Optimal) placement.outcome = Outcome::Feasible;
+  return placement;
+}
+
 /// Makes the plans of the placements that an allocator, or the external program `name` where there is none, finds.
 std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, const Workload& workload,
                            const Cluster& cluster, const Goal& goal, const SearchLimits& limits)
@@ -330,12 +365,15 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   require_unit(workload, name, allocator);
   require_plannable(goal, allocator, allocators());
   require_replicas(goal, name, allocator);
-  const ChainView view = chain_view(workload);
+  const ChainView whole_view = chain_view(workload);  // what claims are about
+  const ChainView view = limits.rules ? chain_view(workload, limits.rules->first_layers) : whole_view;
   if (allocator != nullptr) require_size(*allocator, view.workload.layers.size(), cluster.devices.size());
   const CostModel chain_cost(view.workload, cluster);
   Problem problem{chain_cost, goal, limits};
-  problem.limits.start = over_chain_of(view, limits.start, "start");
+  over_chain_of(whole_view, limits.start, "start");  // refuses cuts where several tensors cross
+  problem.limits.start = over_chain_of(view, cut_by_rules(limits.start, limits.rules, view), "start");
   const HybridProblem hybrid{workload, view, cluster, goal, limits};
+  const HybridProblem whole{workload, whole_view, cluster, goal, limits};
   ExternalAnswer answer;
   if (allocator == nullptr) {
     Problem asked = problem;
@@ -353,7 +391,9 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
                                view.workload.layers.size());
   };
   std::vector<Plan> plans;
-  const bool proposes = allocator != nullptr ? allocator->propose != nullptr : !answer.plan.stages.empty();
+  const bool moves_cuts = limits.start_plan.has_value();
+  const bool proposes =
+      moves_cuts || (allocator != nullptr ? allocator->propose != nullptr : !answer.plan.stages.empty());
   if (proposes || !chain_schedule(goal.schedule)) {
     if (proposes) {
       if (goal.is_formula()) {
@@ -361,9 +401,11 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
                          fmt::format("{} is a formula of one chain; the plans of {} are for objective step",
                                      name_of(goal.objective), name));
       }
-      auto proposals = allocator != nullptr ? allocator->propose(hybrid) : proposals_of(answer, hybrid);
+      auto proposals = moves_cuts             ? propose_moved_cuts(hybrid)
+                       : allocator != nullptr ? allocator->propose(hybrid)
+                                              : proposals_of(answer, hybrid);
       try {
-        plans = priced_plans(std::move(proposals), hybrid, clock);
+        plans = priced_plans(std::move(proposals), whole, clock);
       } catch (const InputError& fault) {
         if (allocator != nullptr) throw;
         throw InputError(name, fault.what());
@@ -382,6 +424,8 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
   }
   Placement placement = place(problem);
   const Seconds search_time = clock.elapsed();
+  const bool has_all_cuts = view.first_layer == whole_view.first_layer;
+  if (!has_all_cuts && !placement.stages.empty()) placement = over_whole_chain(std::move(placement), view, whole_view);
   if (has_training_system(workload, goal, allocator) && !placement.stages.empty()) {
     Proposals proposals;
     proposals.is_cut_short = placement.outcome == Outcome::TimedOut;
@@ -389,9 +433,9 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     for (const auto& stages : placement.alternatives) {
       Plan& plan = proposals.plans.emplace_back();
       plan.goal = goal;
-      plan.stages = plan_stages(CostModel(workload, cluster), over_layers_of(view, stages));
+      plan.stages = plan_stages(CostModel(workload, cluster), over_layers_of(whole_view, stages));
     }
-    plans = priced_plans(std::move(proposals), hybrid, clock);
+    plans = priced_plans(std::move(proposals), whole, clock);
     for (auto& plan : plans) {
       plan.allocator = name;
       plan.search_time = search_time;
@@ -400,6 +444,8 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     return plans;
   }
 
+  RuleCheck rules(limits.rules, workload, cluster);
+  const CostModel whole_cost(whole_view.workload, cluster);
   const auto add = [&](const Placement& one) {
     Plan plan;
     Seconds proven_bound;
@@ -413,7 +459,9 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
       ensure(plan.outcome == Outcome::Infeasible || plan.outcome == Outcome::TimedOut, "a plan without stages");
       note_chain(plan);
     } else {
-      proven_bound = make_claims(plan, one, over_layers_of(view, one.stages), CostModel(workload, cluster), chain_cost);
+      proven_bound =
+          make_claims(plan, one, over_layers_of(whole_view, one.stages), CostModel(workload, cluster), whole_cost);
+      if (!rules.takes(plan, *plan.objective)) return;
     }
     check(plan, workload, cluster);
     ensure(!plan.objective || proven_bound <= *plan.objective * (1 + tolerance),
@@ -427,6 +475,10 @@ std::vector<Plan> plans_of(const std::string& name, const Allocator* allocator, 
     other.stages = std::move(stages);
     if (other.outcome == Outcome::Optimal) other.outcome = Outcome::Feasible;  // unless its own claims prove it
     add(other);
+  }
+  if (plans.empty()) {
+    const bool is_over = placement.outcome == Outcome::TimedOut;
+    add({.outcome = is_over ? Outcome::TimedOut : Outcome::Infeasible, .reason = rules.reason()});
   }
   return plans;
 }

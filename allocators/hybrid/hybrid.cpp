@@ -81,6 +81,7 @@ class Hybrids {
         steps_(cost_),
         kinds_(kinds_of(chain_cost_)),
         clock_(problem.limits),
+        rules_(problem.limits.rules, problem.workload, problem.cluster),
         most_replicas_(problem.limits.most_replicas.value_or(problem.cluster.devices.size())),
         most_tensor_(problem.limits.most_tensor.value_or(most_shards))
   {
@@ -162,6 +163,10 @@ class Hybrids {
       if (!is_within_limits(plan)) continue;
       plan.recompute = problem_.workload.recompute;
       plan.data_server = problem_.cluster.data_server;
+      if (!rules_.takes(plan, never)) {
+        unfit_.push_back(std::move(plan));  // which is then the reason
+        continue;
+      }
       const auto known = steps_.step_of(plan);
       const Seconds bound = known ? known->step : ReplicaCosts(plan, schedules::orders_of(plan), cost_).least_step();
       by_bound.emplace(bound, std::move(plan));
@@ -282,8 +287,9 @@ class Hybrids {
     const std::uint64_t moves = problem_.limits.candidates > 1 ? moves_of_annealing / 2 : moves_of_annealing;
     // Plans that a simulation chooses from should differ.
     const double heat = problem_.limits.candidates > 1 ? hot : cool;
+    const SearchedShapes searched = problem_.limits.rules ? SearchedShapes::Uniform : SearchedShapes::Any;
     const auto plans =
-        search_shapes(shapes, most_replicas_, problem_.limits.seed, moves, heat, most_shaped_plans, clock_);
+        search_shapes(shapes, searched, most_replicas_, problem_.limits.seed, moves, heat, most_shaped_plans, clock_);
     for (const auto& plan : plans) {
       const Seconds least = links == Links::Alone ? least_ : plans.front().estimate.step;
       if (plan.estimate.step > largest_error * least) continue;
@@ -344,11 +350,12 @@ class Hybrids {
   }
 
   /// The step of a plan: of pipelines side by side without contention, of others as predicted. None if it does not fit
-  /// into memory, if ranks would wait for each other's collectives, or if it surely is not below `limit`.
+  /// into memory, if it breaks the rules, if ranks would wait for each other's collectives, or if it surely is not
+  /// below `limit`.
   std::optional<Seconds> step_of(const Plan& plan, Seconds limit = never)
   {
     ++plays_;
-    if (!can_divide(problem_.workload, plan)) return std::nullopt;
+    if (!can_divide(problem_.workload, plan) || !rules_.takes(plan, never)) return std::nullopt;
     if (const auto known = steps_.step_of(plan)) {
       tasks_ += static_cast<double>(plan.stages.size() * plan.stages.front().replicas.size());
       if (!known->fits || known->step >= limit) return std::nullopt;
@@ -507,6 +514,7 @@ class Hybrids {
   PipelineSteps steps_;
   std::vector<DeviceKind> kinds_;
   SearchClock clock_;
+  RuleCheck rules_;
   std::size_t most_replicas_;
   std::size_t most_tensor_;
   double tasks_ = 0;       // played

@@ -25,6 +25,9 @@ namespace isobar::allocators {
 /// Gradients are added up in a ring or, across sites, also hierarchically, in buckets or parts of stages where that
 /// can help; replicas divide nothing, the optimizer's state, where nothing else fits also gradients, or if all
 /// pipelines have the same cuts, all parameters.
+/// Where software is to take the plan (SearchLimits::rules), sets of shapes have one shape with as many shards in each
+/// stage, and what breaks the rules is left out.
+///
 /// If several candidates are asked for, to be simulated, they are the starts, with a chain of a short search by
 /// `exact`, and in equal parts the best with shared links and the best without contention.
 ///

@@ -23,9 +23,9 @@ struct Group {
 
 class ShapeSearch {
  public:
-  ShapeSearch(const ShapeCosts& costs, std::size_t most_replicas, std::uint64_t seed, std::size_t most,
-              SearchClock& clock)
-      : costs_(costs), most_replicas_(most_replicas), random_(seed), most_(most), clock_(clock)
+  ShapeSearch(const ShapeCosts& costs, SearchedShapes searched, std::size_t most_replicas, std::uint64_t seed,
+              std::size_t most, SearchClock& clock)
+      : costs_(costs), searched_(searched), most_replicas_(most_replicas), random_(seed), most_(most), clock_(clock)
   {
     layers_ = costs.cost().layers();
   }
@@ -50,9 +50,25 @@ class ShapeSearch {
 
   std::optional<ShapeEstimate> value(const Shapes& shapes) const
   {
+    if (searched_ == SearchedShapes::Uniform && !have_equal_parts(shapes)) return std::nullopt;
     const auto times = costs_.times(shapes);
     const bool fits = std::all_of(times.begin(), times.end(), [](const ShapeTimes& one) { return one.fits; });
-    return fits ? costs_.estimate(shapes, times) : std::nullopt;
+    auto estimate = fits ? costs_.estimate(shapes, times) : std::nullopt;
+    if (searched_ == SearchedShapes::Any || !estimate) return estimate;
+    const bool take_as_many =
+        std::all_of(estimate->fewer.begin(), estimate->fewer.end(), [](std::size_t fewer) { return fewer == 0; });
+    return take_as_many ? estimate : std::nullopt;
+  }
+
+  /// Whether all pipelines are alike, and all of their stages have as many shards.
+  static bool have_equal_parts(const Shapes& shapes)
+  {
+    const auto& stages = shapes.front().stages;
+    return std::all_of(shapes.begin(), shapes.end(), [&](const Shape& shape) {
+      return shape.stages == stages && std::all_of(stages.begin(), stages.end(), [&](const ShapeStage& stage) {
+               return stage.tensor == stages.front().tensor;
+             });
+    });
   }
 
   /// Keeps shapes among the best. Equal ones are found by their step first.
@@ -445,6 +461,7 @@ class ShapeSearch {
   }
 
   const ShapeCosts& costs_;
+  SearchedShapes searched_;
   std::size_t most_replicas_;
   FastRandom random_;
   std::size_t most_;
@@ -455,10 +472,11 @@ class ShapeSearch {
 
 }  // namespace
 
-std::vector<ShapedPlan> search_shapes(const ShapeCosts& costs, std::size_t most_replicas, std::uint64_t seed,
-                                      std::uint64_t moves, double heat, std::size_t most, SearchClock& clock)
+std::vector<ShapedPlan> search_shapes(const ShapeCosts& costs, SearchedShapes searched, std::size_t most_replicas,
+                                      std::uint64_t seed, std::uint64_t moves, double heat, std::size_t most,
+                                      SearchClock& clock)
 {
-  return ShapeSearch(costs, most_replicas, seed, most, clock).best(moves, heat);
+  return ShapeSearch(costs, searched, most_replicas, seed, most, clock).best(moves, heat);
 }
 
 std::vector<Pipeline> pipelines_of(const ShapedPlan& plan, const std::vector<DeviceKind>& kinds, Layout layout)

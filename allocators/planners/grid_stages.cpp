@@ -115,18 +115,6 @@ std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size
   return layers;
 }
 
-std::vector<StagePlacement> parts_of(const StagePlacement& stage, std::size_t count)
-{
-  const std::size_t layers = stage.last_layer - stage.first_layer + 1;
-  count = std::min(count, layers);
-  std::vector<StagePlacement> parts;
-  for (std::size_t i = 0; i < count; ++i) {
-    parts.push_back(
-        {stage.device, stage.first_layer + i * layers / count, stage.first_layer + (i + 1) * layers / count - 1});
-  }
-  return parts;
-}
-
 bool crosses_sites(const Plan& plan)
 {
   return std::any_of(plan.stages.begin(), plan.stages.end(), [](const Stage& stage) {

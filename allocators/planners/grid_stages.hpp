@@ -58,9 +58,6 @@ std::vector<ReplicaPlacement> equal_replicas(std::span<const std::size_t> device
 std::vector<Stage> stages_on(const CostModel& cost, std::size_t first, std::size_t last,
                              const std::vector<ReplicaPlacement>& replicas, const ShardGrid& grid = {});
 
-/// Divides the layers of a stage as evenly as whole ones allow, into at most `count` parts.
-std::vector<StagePlacement> parts_of(const StagePlacement& stage, std::size_t count);
-
 /// The parts of a stage whose replicas divide their optimizer's state or parameters.
 inline constexpr std::size_t parts_of_divided_stage = 4;
 
