@@ -1,6 +1,7 @@
 #include "allocators/registry.hpp"
 #include "cli/commands.hpp"
 #include "cli/explanation_text.hpp"
+#include "cli/frameworks/frameworks.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning/planning.hpp"
 #include "cli/planning/rows.hpp"
@@ -41,6 +42,7 @@ struct CompareOptions {
   std::vector<std::string> allocators = {"even", "sky-dynamic", "sky-dynamic-fixed", "chain-dp"};
   std::vector<std::string> objectives = {"step"};
   std::string start;
+  std::string framework;
   std::string row_time_limit = "30min";
   std::string output;
   std::string keep;
@@ -158,6 +160,10 @@ ExitCode compare(const CompareOptions& options)
   const Seconds row_time_limit = row_time_limit_of(options);
   for (const auto& allocator : options.allocators) allocators::require_allocator(allocator);
   const std::vector<Question> questions = questions_of(options);
+  for (const auto& [allocator, goal] : questions) {
+    if (options.framework.empty()) continue;
+    require_framework(options.framework, allocator, goal.schedule, options.goal.offloads(), "--for");
+  }
   options.goal.check_search(options.allocators);
   Inputs inputs = load(options.inputs, {}, {options.without});
   inputs.platform.leave_out(inputs.without, "--without");
@@ -177,7 +183,8 @@ ExitCode compare(const CompareOptions& options)
   if (!options.start.empty()) add_given(options, inputs, rows, work);
   for (const auto& [allocator, goal] : questions) {
     const auto splits = batch_splits(options.goal, goal, inputs);
-    const auto limits = options.goal.limits(allocator);
+    auto limits = options.goal.limits(allocator);
+    if (!options.framework.empty()) limits.rules = rules_of(options.framework, inputs.workload, "--for");
     const auto recomputed = options.goal.recompute_for(allocator);
     rows.push_back(pending_row(options.inputs, allocator, goal, recomputed.layers, options.goal.seed));
     work.emplace_back([&inputs, limits, recomputed, &allocator = allocator, &goal = goal, splits] {
@@ -240,6 +247,7 @@ void add_compare_command(CLI::App& app, Action& action)
   options->goal.add_search_to(*command);
   add_file(*command, "--start", options->start,
            "plan file (JSON) to lay beside the others, in the first row: an own one, or one of isobar convert");
+  add_framework(*command, options->framework);
   add_row_time_limit(*command, options->row_time_limit);
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "table to write (CSV)");

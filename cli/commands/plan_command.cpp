@@ -2,6 +2,8 @@
 #include "allocators/spmd/strategy.hpp"
 #include "cli/commands.hpp"
 #include "cli/commands/spmd_strategy.hpp"
+#include "cli/commands/start_plan.hpp"
+#include "cli/frameworks/frameworks.hpp"
 #include "cli/goal_options.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning/planning.hpp"
@@ -17,7 +19,6 @@
 #include "core/plan/system_rules.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
-#include "schedules/lowering/plan_file.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -45,6 +46,7 @@ struct PlanOptions {
   std::string objective = "step";
   std::vector<std::string> without;
   std::string start;
+  std::string framework;
   std::optional<std::uint64_t> simulate;
   std::string output;
   bool json = false;
@@ -220,28 +222,6 @@ std::string summary_of(const Plan& plan, const Cluster& cluster)
          memory_of_machines(plan, cluster);
 }
 
-/// Reads the stages of the plan that a search starts from. Refuses a plan that does not hold on these inputs; its bound
-/// is not checked.
-std::vector<StagePlacement> start_of(const std::string& file, const Inputs& inputs)
-{
-  const Plan plan = schedules::read_scheduled_plan(file);
-  require_single_devices(plan, file, "--start");
-  require_on_devices(plan, file, "--start");
-  if (plan.stages.empty()) throw InputError(file, "stages: none; a search starts from a plan that has some");
-  const Cluster& cluster = inputs.platform.cluster();
-  auto faults = all_faults_of(plan, inputs.workload, cluster);
-  for (auto& fault : faults) fault = on_one_line(file) + ": " + fault;
-  if (!faults.empty()) throw InputError(faults);
-  if (devices_of(plan).size() != plan.stages.size()) {
-    throw InputError(file, "stages: a device has several; a search starts from a plan with one on each device");
-  }
-  std::vector<StagePlacement> stages;
-  for (const auto& stage : plan.stages) {
-    stages.push_back({cluster.device_index(stage.device()).value(), stage.first_layer, stage.last_layer});
-  }
-  return stages;
-}
-
 /// A search prints nothing until it ends.
 void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limits)
 {
@@ -253,11 +233,27 @@ void note_long_search(const Inputs& inputs, const allocators::SearchLimits& limi
                   counted(layers, "layer"), counted(devices, "device")));
 }
 
+/// The plan that --start names. @throws InputError for an allocator that takes none, or for options beside it.
+std::optional<Plan> start_of(const PlanOptions& options)
+{
+  if (options.start.empty()) return std::nullopt;
+  allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
+  Plan start = read_start(options.start);
+  std::vector<std::string> others;
+  if (options.objective != name_of(Objective::Step)) others.emplace_back("--objective");
+  if (!options.without.empty()) others.emplace_back("--without");
+  if (options.simulate) others.emplace_back("--simulate");
+  refuse_goal_beside(start, options.start, options.goal, others);
+  return start;
+}
+
 ExitCode plan(const PlanOptions& options)
 {
   options.spmd.refuse_with(options.allocator);
   allocators::require_allocator(options.allocator);
-  const Goal goal = options.goal.goal(options.objective, options.allocator);
+  const auto start = start_of(options);
+  const bool moves_cuts = start && has_only_cuts_to_move(*start);
+  const Goal goal = moves_cuts ? start->goal : options.goal.goal(options.objective, options.allocator);
   auto limits = options.goal.limits(options.allocator);
   if (options.simulate) limits.candidates = candidates_from("--simulate", *options.simulate);
   options.goal.check_search({options.allocator});
@@ -281,28 +277,36 @@ ExitCode plan(const PlanOptions& options)
     if (limits.grid.splits <= ShardGrid::Form::Sequence || !divides) continue;
     throw InputError(option, "goes with shards by --splits 1d or sequence; leave out one of them");
   }
-  if (!options.start.empty()) {
-    allocators::require_property(&allocators::Allocator::improves_plans, "--start", {options.allocator});
+  if (!options.framework.empty()) {
+    require_framework(options.framework, options.allocator, goal.schedule, limits.offload, "--for");
   }
   const auto recomputed =
       limits.chooses_recomputation ? RecomputedLayers() : options.goal.recompute_for(options.allocator);
-  Inputs inputs = load(options.inputs, recomputed, {options.without});
+  Inputs inputs =
+      moves_cuts ? load(options.inputs, *start, options.start) : load(options.inputs, recomputed, {options.without});
+  if (!options.framework.empty()) limits.rules = rules_of(options.framework, inputs.workload, "--for");
   if (limits.grid.any_context) {  // refuses sequences that no number of devices can divide
     in_parts(inputs, inputs.workload, {2, ContextExchange::Ring}, options.goal.grid.tensor.value_or(1), "--context");
   }
-  inputs.workload = in_parts(inputs, inputs.workload, options.goal.context_parallelism(),
-                             options.goal.grid.tensor.value_or(1), "--context");
-  inputs.workload = with_divided_experts(inputs, inputs.workload, options.goal.expert_parallelism(),
-                                         options.goal.grid.tensor.value_or(1), "--experts");
-  inputs.platform.leave_out(inputs.without, "--without");
+  if (!moves_cuts) {  // whose inputs are the plan's
+    inputs.workload = in_parts(inputs, inputs.workload, options.goal.context_parallelism(),
+                               options.goal.grid.tensor.value_or(1), "--context");
+    inputs.workload = with_divided_experts(inputs, inputs.workload, options.goal.expert_parallelism(),
+                                           options.goal.grid.tensor.value_or(1), "--experts");
+    inputs.platform.leave_out(inputs.without, "--without");
+  }
   note_approximations(inputs);
   note_long_search(inputs, limits);
   auto read = inputs.files();
   read.insert(read.end(), {options.start, program_of(options.allocator)});
   refuse_overwriting(read, {options.output});
   const Cluster& cluster = inputs.platform.cluster();
-  const auto splits = batch_splits(options.goal, goal, inputs);
-  if (!options.start.empty()) limits.start = start_of(options.start, inputs);
+  const auto splits = moves_cuts ? std::vector<BatchSplit>{{goal.microbatches, inputs.workload.micro_batch}}
+                                 : batch_splits(options.goal, goal, inputs);
+  if (start) {
+    check_start(*start, options.start, inputs);
+    start_from(*start, inputs, limits);
+  }
   OutputFile output(options.output);
   const auto choose = options.simulate ? choose_by_simulation : make_best_plan;
   Plan found = choose(inputs, options.allocator, goal, limits, splits);
@@ -346,7 +350,10 @@ void add_plan_command(CLI::App& app, Action& action)
   options->goal.add_search_to(*command);
   options->goal.add_divisions_to(*command);
   add_file(*command, "--start", options->start,
-           fmt::format("plan file (JSON) to start from ({})", allocators_with(&allocators::Allocator::improves_plans)));
+           fmt::format("plan file (JSON) to start from ({}); where devices have several stages, or stages several "
+                       "devices, its cuts alone move",
+                       allocators_with(&allocators::Allocator::improves_plans)));
+  add_framework(*command, options->framework);
   add_count(*command, "--simulate", options->simulate,
             "number of the allocator's best placements to simulate, next to those of other allocators; keeps the "
             "fastest (default: simulates none)");

@@ -1,7 +1,8 @@
 #include "cli/commands.hpp"
-#include "cli/convert/conversion.hpp"
+#include "cli/commands/start_plan.hpp"
 #include "cli/convert/imported_pipeline.hpp"
-#include "cli/convert/megatron_layout.hpp"
+#include "cli/frameworks/frameworks.hpp"
+#include "cli/frameworks/megatron_layout.hpp"
 #include "cli/goal_options.hpp"
 #include "cli/inputs.hpp"
 #include "cli/output_file.hpp"
@@ -10,6 +11,7 @@
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
 #include "core/plan/operator_plan.hpp"
+#include "core/plan/placed_shards.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/plan_file.hpp"
 
@@ -53,34 +55,41 @@ struct ConvertOptions {
   std::string output;
 };
 
-using Converter = Conversion (*)(const Plan&, const Workload&, const Cluster&);
+constexpr std::uint64_t moves_from_plan = 200'000;
+constexpr std::uint64_t plays_from_plan = 300;
 
-const std::map<std::string, Converter>& converters()
-{
-  static const std::map<std::string, Converter> all = {
-      {"deepspeed", to_deepspeed}, {"megatron", to_megatron}, {"torch", to_torch}, {"torchtitan", to_torchtitan}};
-  return all;
-}
-
-/// The plan with the least predicted step that a framework takes, of allocators that place equal replicas on all or
-/// some devices, for the same micro-batches, under the plan's schedule or 1f1b; none if it takes none of theirs.
-std::optional<Plan> nearest_plan(const Plan& plan, const Inputs& inputs, Converter convert)
+/// The plan with the least predicted step that a framework takes, for the same micro-batches: from the plan with other
+/// cuts, and of allocators that place equal replicas on all or some devices, under the plan's schedule or 1f1b. None if
+/// it takes none of theirs.
+std::optional<Plan> nearest_plan(const Plan& plan, const Inputs& inputs, const std::string& framework)
 {
   std::optional<Plan> best;
+  const auto keep_better = [&](const std::string& allocator, const Goal& goal, const allocators::SearchLimits& limits) {
+    try {
+      Plan found = make_plan(inputs, allocator, goal, limits);
+      if (!found.predicted || (best && best->predicted->step_time <= found.predicted->step_time)) return;
+      best = std::move(found);
+    } catch (const InputError&) {  // a schedule, workload or start that the allocator does not place
+    }
+  };
+  allocators::SearchLimits limits;
+  try {
+    limits.rules = rules_of(framework, inputs.workload, "--nearest");
+  } catch (const InputError&) {
+    return std::nullopt;
+  }
   for (const auto& schedule : {plan.goal.schedule, ScheduleChoice()}) {
-    if (takes_orders(schedule.name)) continue;
+    if (takes_orders(schedule.name) || !has_schedule(framework, schedule)) continue;
     Goal goal = Goal::with_defaults(Objective::Step);
     goal.schedule = schedule;
     goal.microbatches = plan.goal.microbatches;
     goal.schedule.numbers.erase("warm_up");  // of the plan's own devices
-    for (const auto* allocator : {"chain-dp", "grid"}) {
-      try {
-        Plan found = make_plan(inputs, allocator, goal, {});
-        if (!found.predicted || (best && best->predicted->step_time <= found.predicted->step_time)) continue;
-        if (convert(found, inputs.workload, inputs.platform.cluster()).faults.empty()) best = std::move(found);
-      } catch (const InputError&) {  // a schedule or workload that the allocator does not place
-      }
-    }
+    for (const auto* allocator : {"chain-dp", "grid"}) keep_better(allocator, goal, limits);
+    if (uses_machines(plan) || divides_operators(plan)) continue;
+    auto from_plan = limits;
+    start_from(plan, inputs, from_plan);
+    from_plan.budget = from_plan.start_plan ? plays_from_plan : moves_from_plan;
+    keep_better("local-search", goal, from_plan);
   }
   return best;
 }
@@ -93,20 +102,20 @@ ExitCode refuse(const ConvertOptions& options, const Plan& plan, const Inputs& i
   for (const auto& fault : faults) text += fmt::format("{}: {}\n", on_one_line(options.input), fault);
   if (!options.nearest.empty()) {
     OutputFile output(options.nearest);
-    const auto nearest = nearest_plan(plan, inputs, converters().at(options.to));
+    const auto nearest = nearest_plan(plan, inputs, options.to);
     if (nearest) output.write(plan_to_json(*nearest));
     text += nearest ? fmt::format("{}: {} takes this one: allocator {}, schedule {}, predicted step {}; {} of {}\n",
                                   on_one_line(options.nearest), options.to, nearest->allocator,
                                   on_one_line(text_of(nearest->goal.schedule)), text_of(nearest->predicted->step_time),
                                   text_of(plan.predicted.value().step_time), on_one_line(options.input))
-                    : fmt::format("{}: {} takes no plan of allocators chain-dp and grid either\n",
+                    : fmt::format("{}: {} takes no plan of allocators chain-dp, grid and local-search either\n",
                                   on_one_line(options.nearest), options.to);
   }
   print(text);
   return ExitCode::Infeasible;
 }
 
-ExitCode convert_to(const ConvertOptions& options)
+ExitCode convert_for(const ConvertOptions& options)
 {
   const Plan plan = schedules::read_scheduled_plan(options.input);
   if (plan.stages.empty()) throw InputError(options.input, "has no stages; name a plan with some");
@@ -121,7 +130,7 @@ ExitCode convert_to(const ConvertOptions& options)
   read.push_back(options.input);
   refuse_overwriting(read, {options.nearest});
   check_plan(plan, options.input, inputs);
-  const Conversion made = converters().at(options.to)(plan, inputs.workload, inputs.platform.cluster());
+  const Conversion made = convert_to(options.to, plan, inputs.workload, inputs.platform.cluster());
   if (!made.faults.empty()) return refuse(options, plan, inputs, made.faults);
   std::error_code error;
   std::filesystem::create_directories(options.output, error);
@@ -277,8 +286,7 @@ void add_convert_command(CLI::App& app, Action& action)
     auto* option = command->get_option(name)->required(false);
     option->description(option->get_description() + " (--to: default: the one that the plan names)");
   }
-  std::vector<std::string> frameworks;
-  for (const auto& [name, convert] : converters()) frameworks.push_back(name);
+  const auto frameworks = framework_names();
   auto* to = command->add_option("--to", options->to, fmt::format("the framework: {}", fmt::join(frameworks, ", ")))
                  ->check(CLI::IsMember(frameworks));
   auto* from = command->add_option("--from", options->from, "the framework that INPUT is of: the same ones")
@@ -291,12 +299,12 @@ void add_convert_command(CLI::App& app, Action& action)
   add_file(
       *command, "--nearest", options->nearest,
       "plan file to write where the framework does not take INPUT (--to): the one with the least predicted step that "
-      "it takes, of allocators chain-dp and grid")
+      "it takes, of allocators chain-dp and grid, and of local-search from INPUT")
       ->needs(to);
   command->footer(convert_footer);
   command->callback([options, from, &action] {
     if (options->to.empty() && from->empty()) throw InputError("convert", "needs --to or --from");
-    action = [options] { return options->to.empty() ? convert_from(*options) : convert_to(*options); };
+    action = [options] { return options->to.empty() ? convert_from(*options) : convert_for(*options); };
   });
 }
 

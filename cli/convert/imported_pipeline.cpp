@@ -1,8 +1,8 @@
 #include "cli/convert/imported_pipeline.hpp"
 
 #include "allocators/registry.hpp"
-#include "cli/convert/megatron_layout.hpp"
-#include "cli/convert/model_items.hpp"
+#include "cli/frameworks/megatron_layout.hpp"
+#include "cli/frameworks/model_items.hpp"
 #include "cli/planning/planning.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/check/plan_checker.hpp"

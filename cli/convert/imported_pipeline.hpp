@@ -1,6 +1,6 @@
 #pragma once
 
-#include "cli/convert/uniform_pipeline.hpp"
+#include "cli/frameworks/uniform_pipeline.hpp"
 #include "cli/inputs.hpp"
 #include "core/model/sharding.hpp"
 #include "core/order/order.hpp"

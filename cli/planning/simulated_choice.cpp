@@ -74,6 +74,7 @@ class Choice {
     allocators::SearchLimits limits;
     limits.time_limit = limits_.time_limit;
     limits.seed = limits_.seed;
+    limits.rules = limits_.rules;
     std::vector<std::function<std::string()>> work;
     std::vector<allocators::Rival> rivals;
     for (const auto& split : splits) {

@@ -116,8 +116,9 @@ COMMANDS = CORE | {"allocators", "allocators/mix", "allocators/sky", "allocators
 ROOMS |= {
     "cli": (COMMANDS, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
     "cli/planning": (COMMANDS | {"cli"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
-    "cli/commands": (COMMANDS | {"cli", "cli/planning", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
-    "cli/convert": (COMMANDS | {"cli", "cli/commands", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/frameworks": (COMMANDS | {"cli"}, ("fmt/", "CLI/"), ("nlohmann/",)),
+    "cli/commands": (COMMANDS | {"cli", "cli/frameworks", "cli/planning", "cli/sweep"}, ("fmt/", "CLI/", "spdlog/"), ("nlohmann/",)),
+    "cli/convert": (COMMANDS | {"cli", "cli/commands", "cli/frameworks", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/fidelity": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/calibrate": (COMMANDS | {"cli", "cli/planning", "cli/fidelity"}, ("fmt/", "CLI/"), ("nlohmann/",)),
     "cli/report": (COMMANDS | {"cli", "cli/planning"}, ("fmt/", "CLI/"), ("nlohmann/",)),

@@ -1,4 +1,4 @@
-#include "cli/convert/uniform_pipeline.hpp"
+#include "cli/frameworks/uniform_pipeline.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -95,18 +95,6 @@ TEST(UniformPipeline, NamesDevicesWithMoreStagesThanOthers)
   }
   uniform_pipeline(plan, "X", faults);
   EXPECT_THAT(faults, ElementsAre("stages[0]: its devices have 2 of 3 stages; X gives devices as many"));
-}
-
-TEST(UniformPipeline, CountsNeighboursOnADeviceAsOneStageUnder1f1b)
-{
-  Plan plan;
-  for (const auto* device : {"a", "a", "b"}) {
-    const std::size_t layer = plan.stages.size();
-    plan.stages.push_back(stage_on(device, layer, layer));
-  }
-  EXPECT_THAT(stages_of_pipeline(plan), ElementsAre(Pair(0, 1), Pair(2, 2)));
-  plan.goal.schedule.name = "zero-bubble-v";
-  EXPECT_THAT(stages_of_pipeline(plan), ElementsAre(Pair(0, 0), Pair(1, 1), Pair(2, 2)));
 }
 
 TEST(UniformPipeline, ComparesOrdersNotNamesOfSchedules)

@@ -1,4 +1,4 @@
-#include "cli/convert/model_items.hpp"
+#include "cli/frameworks/model_items.hpp"
 
 #include "core/compute/transformer.hpp"
 #include "core/errors.hpp"

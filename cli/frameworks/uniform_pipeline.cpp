@@ -1,4 +1,4 @@
-#include "cli/convert/uniform_pipeline.hpp"
+#include "cli/frameworks/uniform_pipeline.hpp"
 
 #include "core/errors.hpp"
 #include "core/plan/operator_plan.hpp"
@@ -26,7 +26,7 @@ class Uniformity {
 
   UniformPipeline pipeline()
   {
-    const auto chain = stages_of_pipeline(plan_);
+    const auto chain = schedules::stages_of_pipeline(plan_);
     const std::size_t faults_before = faults_.size();
     const Stage& model = plan_.stages.front();
     for (std::size_t i = 0; i < plan_.stages.size(); ++i) check(i);
@@ -164,24 +164,6 @@ class Uniformity {
 
 }  // namespace
 
-std::vector<LayerRange> stages_of_pipeline(const Plan& plan)
-{
-  const auto numbers = numbers_in_file(plan);
-  const auto* schedule = schedules::find_schedule(plan.goal.schedule.name);
-  const bool is_one_each = schedule == nullptr || schedule->folding == schedules::Folding::OneEach;
-  std::vector<LayerRange> stages;
-  for (std::size_t i = 0; i < plan.stages.size(); ++i) {
-    const bool is_part = i > 0 && (numbers[i] == numbers[i - 1] ||
-                                   (is_one_each && has_same_devices(plan.stages[i - 1], plan.stages[i])));
-    if (is_part) {
-      stages.back().second = i;
-    } else {
-      stages.emplace_back(i, i);
-    }
-  }
-  return stages;
-}
-
 UniformPipeline uniform_pipeline(const Plan& plan, const std::string& software, std::vector<std::string>& faults)
 {
   return Uniformity(plan, software, faults).pipeline();
@@ -209,7 +191,7 @@ Plan single_pipeline(const Plan& plan, const UniformPipeline& pipeline, const st
       const auto rank = static_cast<std::size_t>(std::find(ranks.begin(), ranks.end(), device) - ranks.begin());
       numbers["warm_up"].push_back(warm_up->second.at(rank));
     }
-    const auto chain = stages_of_pipeline(plan);
+    const auto chain = schedules::stages_of_pipeline(plan);
     for (std::size_t stage = 0; stage < chain.size(); ++stage) {
       Shard shard = plan.stages[chain[stage].first].shard();
       shard.share = 1;

@@ -1,4 +1,4 @@
-#include "cli/convert/shell_text.hpp"
+#include "cli/frameworks/shell_text.hpp"
 
 #include "tests/support/thrown_message.hpp"
 

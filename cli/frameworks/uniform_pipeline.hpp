@@ -28,11 +28,6 @@ struct UniformPipeline {
   std::uint64_t microbatches = 1;  ///< of a replica
 };
 
-/// The stages of the pipeline of a plan with stages, in the order of the chain: neighbouring ones of the plan on the
-/// same devices are one where its schedule has a stage on each device, or where a file has them as one.
-/// @returns for each, the first and the last stage of the plan.
-std::vector<LayerRange> stages_of_pipeline(const Plan& plan);
-
 /// A plan with stages in this form. Adds a line to `faults` for each thing of the plan that it cannot say: "stages[2]:
 /// what is there; what `software` has"; the result then means nothing.
 UniformPipeline uniform_pipeline(const Plan& plan, const std::string& software, std::vector<std::string>& faults);

@@ -1,4 +1,4 @@
-#include "cli/convert/megatron_layout.hpp"
+#include "cli/frameworks/megatron_layout.hpp"
 
 #include "core/errors.hpp"
 

@@ -1,5 +1,5 @@
-#include "cli/convert/conversion.hpp"
-#include "cli/convert/uniform_pipeline.hpp"
+#include "cli/frameworks/conversion.hpp"
+#include "cli/frameworks/uniform_pipeline.hpp"
 #include "core/text/json_text.hpp"
 #include "schedules/lowering/replicas.hpp"
 #include "schedules/orders/order_csv.hpp"
