@@ -307,13 +307,4 @@ void require_on_devices(const Plan& plan, const std::string& file, const std::st
                                      command));
 }
 
-void require_single_devices(const Plan& plan, const std::string& file, const std::string& command)
-{
-  if (!has_shared_stages(plan)) return;
-  throw InputError(
-      file, fmt::format("stages: several {}, which {} does not know yet; isobar verify, simulate, schedule show and "
-                        "report do",
-                        has_replicas(plan) ? "replicas" : "shards", command));
-}
-
 }  // namespace isobar

@@ -100,7 +100,5 @@ std::optional<std::string> why_not_divided(const Sync& sync, const Stage& stage,
 
 /// @throws InputError naming `command` for a plan in which a stage lives elsewhere than on its devices.
 void require_on_devices(const Plan& plan, const std::string& file, const std::string& command);
-/// @throws InputError naming `command` for a plan in which a stage has several devices.
-void require_single_devices(const Plan& plan, const std::string& file, const std::string& command);
 
 }  // namespace isobar
