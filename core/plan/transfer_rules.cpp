@@ -15,6 +15,10 @@ std::optional<std::string> fault_of_transfers(const Plan& plan)
   if (!plan.transfers.blocking) return std::nullopt;
   const auto& stages = plan.stages;
   const auto number = numbers_in_file(plan);
+  if (is_partly_divided(stages)) {
+    return "blocking needs devices that divide all of their stages or none, and some have a stage alone beside others "
+           "that they divide";
+  }
   for (std::size_t i = 0; i < stages.size(); ++i) {
     if (stages[i].grid.is_grid()) {
       return fmt::format("blocking needs shards in no grid, and those of stages[{}] are in a {}", number[i],

@@ -3,6 +3,7 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/plan/placed_shards.hpp"
+#include "core/plan/transfer_rules.hpp"
 #include "core/program/collective.hpp"
 #include "core/program/player.hpp"
 #include "core/steps/planned_step.hpp"
@@ -144,7 +145,8 @@ Case random_case(std::mt19937_64& random)
   }
   testing_support::add_splits(random, each.workload);
   if (random() % 2 == 0) each.workload.training.clip_norm = 1;
-  if (random() % 2 == 0) each.plan.sync.sharded = Sharding::Optimizer;
+  each.plan.sync.sharded = static_cast<Sharding>(random() % 4);
+  if (each.plan.sync.sharded == Sharding::Parameters) each.plan.sync.each_microbatch = random() % 2 == 0;
   if (random() % 2 == 0) each.cluster.data_server = "data";
   each.plan.data_server = each.cluster.data_server;
   return each;
@@ -305,6 +307,15 @@ TEST(PartlyDivided, RefuseWhatTheyDoNotHave)
   each = divided("1f1b-vocab-1", 2, 4, 2);
   std::swap(each.plan.stages[1].replicas[0].shards[0].device, each.plan.stages[1].replicas[1].shards[0].device);
   EXPECT_EQ(fault_of(each), "stages: device d2 has replicas of two pipelines; give it those of one");
+}
+
+TEST(PartlyDivided, DoNotBlockWhileTheySend)
+{
+  Case each = divided("1f1b-vocab-1", 2, 4);
+  each.plan.transfers.blocking = true;
+  EXPECT_EQ(fault_of_transfers(each.plan),
+            "blocking needs devices that divide all of their stages or none, and some have a stage alone beside others "
+            "that they divide");
 }
 
 TEST(PartlyDivided, AreNotFolded)
