@@ -122,6 +122,9 @@ ExitCode convert_for(const ConvertOptions& options)
   InputOptions named = options.inputs;
   if (named.platform.empty()) named.platform = plan.platform.name;
   if (named.workload.empty()) {
+    if (!named.settings.empty()) {
+      throw InputError("--set", "changes no workload, since the plan has its own; plan with it, or name WORKLOAD");
+    }
     named.workload = plan.workload.name;
     named.settings = plan.workload.set;
   }
@@ -293,6 +296,9 @@ void add_convert_command(CLI::App& app, Action& action)
                    ->check(CLI::IsMember(frameworks))
                    ->excludes(to);
   add_import_options(*command, *options);
+  for (auto* option : command->get_options()) {
+    if (option->get_group() == "Goal") option->needs(from);
+  }
   command->option_defaults()->group("Output");
   command->add_option("-o,--output", options->output, "folder for the files (--to), or plan file to write (--from)")
       ->required();

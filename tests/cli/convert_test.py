@@ -243,6 +243,14 @@ class ToFrameworks(ConvertTest):
                          self.workload)
 
 
+    def test_options_of_imports_and_settings_are_refused_where_they_would_do_nothing(self):
+        plan = self.plan_of(2)
+        to = ("convert", plan, "--to", "megatron", "-o", self.path("out"))
+        self.assertEqual(self.fault_of(*to, "--replicas", 4), "--replicas requires --from")
+        self.assertEqual(self.fault_of(*to, "--set", "layers=3"),
+                         "--set: changes no workload, since the plan has its own; plan with it, or name WORKLOAD")
+
+
 class FromFrameworks(ConvertTest):
     def test_a_layout_becomes_a_plan_whose_claims_hold(self):
         done = self.from_text("Et|(t*2|)*2tL", 4)
