@@ -150,7 +150,7 @@ class Command(CommandTest):
 
     def test_a_refusal_names_the_help_of_its_command(self):
         self.assertEqual(self.fault_of("plan", "a.xml"), "WORKLOAD is required; see isobar plan --help")
-        self.assertEqual(self.fault_of("plan", "--foo"), '"--foo" is not expected here; see isobar plan --help')
+        self.assertEqual(self.fault_of("plan", "--bar"), '"--bar" is not expected here; see isobar plan --help')
         self.assertEqual(self.fault_of("platform", "generate", "sky", "--foo"),
                          '"--foo" is not expected here; see isobar platform generate sky --help')
         self.assertEqual(self.fault_of("platform", "foo\x1b[31m"),

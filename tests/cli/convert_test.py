@@ -246,7 +246,7 @@ class ToFrameworks(ConvertTest):
     def test_options_of_imports_and_settings_are_refused_where_they_would_do_nothing(self):
         plan = self.plan_of(2)
         to = ("convert", plan, "--to", "megatron", "-o", self.path("out"))
-        self.assertEqual(self.fault_of(*to, "--replicas", 4), "--replicas requires --from")
+        self.assertEqual(self.fault_of(*to, "--replicas", 4), "--replicas requires --from; see isobar convert --help")
         self.assertEqual(self.fault_of(*to, "--set", "layers=3"),
                          "--set: changes no workload, since the plan has its own; plan with it, or name WORKLOAD")
 
