@@ -83,8 +83,8 @@ allocators::PlanRules rules_of(const std::string& framework, const Workload& wor
   }
   allocators::PlanRules rules;
   rules.software = name;
-  rules.faults = [convert](const Plan& plan, const Workload& of, const Cluster& cluster) {
-    return convert(plan, of, cluster).faults;
+  rules.faults = [conversion = convert](const Plan& plan, const Workload& of, const Cluster& cluster) {
+    return conversion(plan, of, cluster).faults;
   };
   bool has_predictions = false;
   for (const auto& item : items) {
