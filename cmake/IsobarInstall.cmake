@@ -6,6 +6,7 @@ set(ISOBAR_PUBLIC_HEADERS
     allocators/allocator.hpp
     allocators/external.hpp
     allocators/registry.hpp
+    allocators/plan_rules.hpp
     allocators/share_rule.hpp
     core/base/child_process.hpp
     core/base/clock.hpp
