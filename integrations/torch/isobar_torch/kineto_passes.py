@@ -172,23 +172,35 @@ class RankReader:
             return None
         self._check(place, passes)
         passes.sort(key=lambda each: each.begin)
-        updates: list[Span] = []
-        inner: dict[int, Span] = {}  # a span in another one is of the optimizer that this one has
-        for label in labels:
-            if label.name.startswith(UPDATE):
-                if updates and label.begin < updates[-1].end:
-                    inner.setdefault(len(updates) - 1, label)
-                else:
-                    updates.append(label)
+        updates, inner = self._updates(labels)
         if len(updates) != len(self.stages):
             raise self.fail(f"{place}: {len(updates)} spans {UPDATE}…, and {len(self.stages)} stages on this rank; use an "
                             "optimizer for each stage, of torch.optim")
         collectives = self._collectives(place, span, passes, updates)
         if any(each.use == "update" for each in collectives):
-            updates = [inner.get(index, each) for index, each in enumerate(updates)]
+            updates = [of_each[0] if of_each else each for each, of_each in zip(updates, inner, strict=True)]
         return RankStep(number, tuple(passes), tuple(self._transfers(place, span, passes, actions)),
                         tuple(self._timed(place, span, SUMS, "gloo:all_reduce", "AllReduce")), tuple(collectives),
                         tuple(self.extent(each.begin, each.end, [each]) for each in updates))
+
+    def _updates(self, labels: Sequence[Span]) -> tuple[list[Span], list[list[Span]]]:
+        """Spans of optimizers, one for each stage, and the spans in each, which are of the optimizers that it has.
+
+        torchtitan's OptimizersContainer is an optimizer that has one for each stage.
+        """
+        updates: list[Span] = []
+        inner: list[list[Span]] = []
+        for label in labels:
+            if not label.name.startswith(UPDATE):
+                continue
+            if updates and label.begin < updates[-1].end:
+                inner[-1].append(label)
+            else:
+                updates.append(label)
+                inner.append([])
+        if len(updates) == 1 and len(inner[0]) == len(self.stages) > 1:
+            return inner[0], [[] for _ in inner[0]]
+        return updates, inner
 
     def _labelled(self, labels: Sequence[tuple[Span, str, int, int]], step: Span) -> list[Pass]:
         """Passes of torch's labels. A label's span also has the wait for what the pass needs, which is no part of it."""

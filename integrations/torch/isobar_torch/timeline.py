@@ -336,9 +336,10 @@ def trace_text(plan: Plan, events_of_ranks: list[list[Event]]) -> str:
         lines.append({"ph": "M", "name": "process_sort_index", "pid": rank, "args": {"sort_index": rank}})
         lines += [{"ph": "M", "name": "thread_name", "pid": rank, "tid": track, "args": {"name": name}}
                   for name, track in tracks.items()]
-        ending = len(plan.stages_of(device)) > 1
+        has_several = len(plan.stages_of(device)) > 1
         for event in events:
-            lines += _lines_of(event, rank, plan, tracks, start, f", stage {event.stage}" if ending else "", transfers)
+            is_of_a_stage = has_several and event.payload != "gradient facts"
+            lines += _lines_of(event, rank, plan, tracks, start, f", stage {event.stage}" if is_of_a_stage else "", transfers)
     texts = ",\n".join(json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
     return f'{{"displayTimeUnit":"ms","otherData":{{"schema":"isobar-trace/2"}},"traceEvents":[\n{texts}\n]}}\n'
 
