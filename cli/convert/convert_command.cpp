@@ -7,6 +7,7 @@
 #include "cli/inputs.hpp"
 #include "cli/output_file.hpp"
 #include "cli/planning/planning.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
 #include "core/base/standard_streams.hpp"
@@ -20,8 +21,10 @@
 #include <CLI/CLI.hpp>
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
+#include <utility>
 
 namespace isobar::cli {
 
@@ -118,7 +121,11 @@ ExitCode refuse(const ConvertOptions& options, const Plan& plan, const Inputs& i
 ExitCode convert_for(const ConvertOptions& options)
 {
   const Plan plan = schedules::read_scheduled_plan(options.input);
-  if (plan.stages.empty()) throw InputError(options.input, "has no stages; name a plan with some");
+  if (plan.stages.empty()) {
+    print(fmt::format("{}: there is no placement to convert ({}): {}\n", on_one_line(options.input),
+                      name_of(plan.outcome), reason_of(plan)));
+    return ExitCode::Infeasible;
+  }
   InputOptions named = options.inputs;
   if (named.platform.empty()) named.platform = plan.platform.name;
   if (named.workload.empty()) {
@@ -217,6 +224,56 @@ ImportedPipeline pipeline_of(const ConvertOptions& options, const Workload& work
                                  : pipeline_of_torchtitan(options.input, workload);
 }
 
+/// The first options with which the same stages fit their devices, as the end of a line; "" if none of these do.
+std::string what_fits(const ConvertOptions& options, const ImportedPipeline& pipeline, const Inputs& inputs,
+                      const std::string& place)
+{
+  struct Change {
+    std::string option;
+    std::function<void(ImportedPipeline&, Inputs&)> make;
+  };
+  std::vector<Change> changes;
+  const bool says_divisions = options.from == "megatron" || options.from == "deepspeed";
+  for (const auto sharded : {Sharding::Optimizer, Sharding::Gradients, Sharding::Parameters}) {
+    if (!says_divisions || sharded <= pipeline.sharded || pipeline.replicas * pipeline.context.degree == 1) continue;
+    changes.push_back({fmt::format("--sharded {}", name_of(sharded)),
+                       [=](ImportedPipeline& changed, Inputs&) { changed.sharded = sharded; }});
+  }
+  if (inputs.workload.recompute.empty()) {
+    const auto recompute = [](Inputs& with) { recompute_layers(with.workload, {"all", "--recompute"}); };
+    std::vector<Change> also = {{"--recompute all", [=](ImportedPipeline&, Inputs& with) { recompute(with); }}};
+    for (const auto& [option, make] : changes) {
+      also.push_back({option + " --recompute all", [=](ImportedPipeline& changed, Inputs& with) {
+                        make(changed, with);
+                        recompute(with);
+                      }});
+    }
+    changes.insert(changes.end(), also.begin(), also.end());
+  }
+  const std::uint64_t samples = inputs.workload.micro_batch;
+  for (std::uint64_t size = samples / 2; says_divisions && size > 0; --size) {
+    if (samples % size != 0) continue;
+    const std::uint64_t microbatches = pipeline.microbatches * (samples / size);
+    changes.push_back({fmt::format("--set micro_batch={} --microbatches {}", size, microbatches),
+                       [=](ImportedPipeline& changed, Inputs& with) {
+                         changed.microbatches = microbatches;
+                         with.workload = at_micro_batch(with, size, "--set");
+                       }});
+  }
+  for (const auto& [option, make] : changes) {
+    try {
+      ImportedPipeline changed = pipeline;
+      Inputs with = inputs;
+      make(changed, with);
+      const Plan plan = plan_of_import(changed, with, place);
+      if (plan.stages.empty()) continue;
+      return fmt::format("; it fits with {}, predicted step {}", option, text_of(plan.predicted.value().step_time));
+    } catch (const InputError&) {  // what the software, the model or measured times do not have
+    }
+  }
+  return "";
+}
+
 ExitCode convert_from(const ConvertOptions& options)
 {
   if (options.inputs.platform.empty() || options.inputs.workload.empty()) {
@@ -231,11 +288,13 @@ ExitCode convert_from(const ConvertOptions& options)
   const bool is_text = options.from == "megatron" || options.from == "deepspeed";
   const std::string place = is_text ? std::string(options.from == "megatron" ? "layout" : "bounds") : options.input;
   OutputFile output(options.output);
+  const Inputs before = inputs;  // which the import divides
   const Plan plan = plan_of_import(pipeline, inputs, place);
   output.write(plan_to_json(plan));
   if (!output.is_standard_output()) {
     print(plan.stages.empty()
-              ? fmt::format("{}: infeasible: {}\n", on_one_line(place), on_one_line(plan.reason))
+              ? fmt::format("{}: infeasible: {}{}\n", on_one_line(place), on_one_line(plan.reason),
+                            what_fits(options, pipeline, before, place))
               : fmt::format("{}: {} of {} on {}; schedule {}, {}; predicted step {}\n", on_one_line(options.output),
                             counted(pipeline.stages.size(), "stage"), counted(inputs.workload.layers.size(), "layer"),
                             counted(devices_of(plan).size(), "device"), on_one_line(text_of(plan.goal.schedule)),

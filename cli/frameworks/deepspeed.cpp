@@ -10,6 +10,8 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <set>
+#include <utility>
 
 namespace isobar::cli {
 
@@ -21,7 +23,7 @@ constexpr auto deepspeed_name = "DeepSpeed";
 
 /// The subclass that has the bounds: partition_method can only balance layers. `intervals` is
 /// activation_checkpoint_interval.
-constexpr auto module_text = R"("""The stages of a plan for DeepSpeed 0.19. Rank i is on line i of hostfile.
+constexpr auto module_text = R"("""The stages of a plan for DeepSpeed 0.19. Rank i has slot i of hostfile.
 
     model = PlannedPipeline(layers=LAYERS, topology=topology(), loss_fn=LOSS)
     engine, *_ = deepspeed.initialize(model=model, config="deepspeed.json", model_parameters=model.parameters())
@@ -64,14 +66,13 @@ class DeepSpeedFiles {
     add_bounds();
     if (faults_.empty()) check();
     const std::size_t interval = checkpoint_interval();
+    const std::string hosts = hostfile();
     if (!faults_.empty()) return {{}, std::move(faults_)};
     const std::string module = fmt::format(fmt::runtime(module_text), fmt::arg("bounds", fmt::join(bounds_, ", ")),
                                            fmt::arg("stages", pipeline_.devices), fmt::arg("shards", pipeline_.shards),
                                            fmt::arg("replicas", pipeline_.replicas), fmt::arg("layers", bounds_.back()),
                                            fmt::arg("interval", interval));
-    return {{{"deepspeed.json", json_lines(configuration())},
-             {"planned_pipeline.py", module},
-             {"hostfile", fmt::format("{}\n", fmt::join(hosts_of_ranks(pipeline_.ranks, cluster_), "\n"))}},
+    return {{{"deepspeed.json", json_lines(configuration())}, {"planned_pipeline.py", module}, {"hostfile", hosts}},
             {}};
   }
 
@@ -119,6 +120,26 @@ class DeepSpeedFiles {
       refuse("recompute", "is of some layers", "recomputes all of a stage, or none");
     }
     return 1;
+  }
+
+  /// A line for each host, in the order of the ranks: DeepSpeed's launcher numbers them by host.
+  std::string hostfile()
+  {
+    std::vector<std::pair<std::string, std::size_t>> slots;
+    for (const auto& host : hosts_of_ranks(pipeline_.ranks, cluster_)) {
+      if (slots.empty() || slots.back().first != host) slots.emplace_back(host, 0);
+      ++slots.back().second;
+    }
+    std::set<std::string> seen;
+    std::string lines;
+    for (const auto& [host, count] : slots) {
+      if (!seen.insert(host).second) {
+        refuse("stages", fmt::format("ranks of host {} lie apart", shown(host)), "numbers the ranks of a host in turn");
+        break;
+      }
+      lines += fmt::format("{} slots={}\n", host, count);
+    }
+    return lines;
   }
 
   Json configuration() const

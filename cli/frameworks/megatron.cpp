@@ -1,5 +1,6 @@
 #include "cli/frameworks/conversion.hpp"
 #include "cli/frameworks/megatron_layout.hpp"
+#include "cli/frameworks/megatron_model.hpp"
 #include "cli/frameworks/model_items.hpp"
 #include "cli/frameworks/shell_text.hpp"
 #include "cli/frameworks/uniform_pipeline.hpp"
@@ -35,6 +36,7 @@ class MegatronArguments {
     add_layout();
     if (faults_.empty()) add_schedule();
     if (faults_.empty()) {
+      model_ = megatron_model(workload_);
       add_degrees();
       add_batches();
       add_recomputation();
@@ -42,7 +44,7 @@ class MegatronArguments {
     }
     if (!faults_.empty()) return {{}, std::move(faults_)};
     const auto ranks = hosts_of_ranks(pipeline_.ranks, cluster_);
-    return {{{"arguments.sh", shell_array("PLAN_ARGUMENTS", arguments_, heading())},
+    return {{{"arguments.sh", heading() + model_text() + shell_array("PLAN_ARGUMENTS", arguments_, {})},
              {"hostfile", fmt::format("{}\n", fmt::join(ranks, "\n"))}},
             {}};
   }
@@ -135,6 +137,7 @@ class MegatronArguments {
     if (has_experts() || plan_.experts.divides()) {
       add("--expert-model-parallel-size", plan_.experts.parts(pipeline_.shards));
       add("--expert-tensor-parallel-size", plan_.experts.are_whole ? 1 : pipeline_.shards);
+      if (plan_.experts.divides()) add("--moe-token-dispatcher-type", "alltoall");
       if (pipeline_.shards > 1 && !pipeline_.divides_sequences_among_shards) {
         refuse("stages", "shards do not divide sequences", "needs splits: sequence where a model has experts");
       }
@@ -164,7 +167,10 @@ class MegatronArguments {
       add_operators();
       return;
     }
-    if (plan_.recompute.empty()) return;
+    if (plan_.recompute.empty()) {
+      if (model_.recomputes_attention) add_recomputed_attention();
+      return;
+    }
     add("--recompute-granularity", "full");
     if (recomputes_all_blocks(plan_, workload_)) {
       add("--recompute-method", "uniform");
@@ -227,6 +233,11 @@ class MegatronArguments {
              "blocks, or whole blocks");
       return;
     }
+    add_recomputed_attention();
+  }
+
+  void add_recomputed_attention()
+  {
     add("--recompute-granularity", "selective");
     add("--recompute-modules", "core_attn");
   }
@@ -252,12 +263,19 @@ class MegatronArguments {
     if (is_divided && overlaps_gathers(plan_)) add("--overlap-param-gather");
   }
 
-  std::vector<std::string> heading() const
+  std::string heading() const
   {
-    const auto devices = pipeline_.ranks.size();
-    return {fmt::format("{} of Megatron-Core 0.19; rank i is on line i of hostfile: shards change first, then parts of",
-                        counted(devices, "rank")),
-            "sequences, replicas, stages (--use-tp-pp-dp-mapping off)."};
+    return fmt::format(
+        "# {} of Megatron-Core 0.19; rank i is on line i of hostfile: shards change first, then parts of\n"
+        "# sequences, replicas, stages (--use-tp-pp-dp-mapping off).\n",
+        counted(pipeline_.ranks.size(), "rank"));
+  }
+
+  std::string model_text() const
+  {
+    if (model_.unsaid.empty()) return shell_array("MODEL_ARGUMENTS", model_.arguments, {});
+    return fmt::format("# {} has no arguments for {}; MODEL_ARGUMENTS are yours.\n", megatron_name,
+                       on_one_line(fmt::to_string(fmt::join(model_.unsaid, "; "))));
   }
 
   const Plan& plan_;
@@ -265,6 +283,7 @@ class MegatronArguments {
   const Cluster& cluster_;
   UniformPipeline pipeline_;
   std::string layout_;
+  MegatronModel model_;
   std::vector<Argument> arguments_;
   std::vector<std::string> faults_;
 };

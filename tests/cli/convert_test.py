@@ -21,6 +21,21 @@ OPERATORS = GPT + "attention: fused\nunit: operator\ncompute: operators\nframewo
 
 MEGATRON = """# 2 ranks of Megatron-Core 0.19; rank i is on line i of hostfile: shards change first, then parts of
 # sequences, replicas, stages (--use-tp-pp-dp-mapping off).
+MODEL_ARGUMENTS=(
+  --num-layers 6
+  --hidden-size 32
+  --num-attention-heads 4
+  --attention-backend unfused
+  --ffn-hidden-size 128
+  --seq-length 16
+  --max-position-embeddings 16
+  --position-embedding-type learned_absolute
+  --normalization LayerNorm
+  --norm-epsilon 1e-05
+  --untie-embeddings-and-output-weights
+  --hidden-dropout 0
+  --attention-dropout 0
+)
 PLAN_ARGUMENTS=(
   --pipeline-model-parallel-size 2
   --pipeline-model-parallel-layout 'Et*3|t*3L'
@@ -28,6 +43,57 @@ PLAN_ARGUMENTS=(
   --context-parallel-size 1
   --micro-batch-size 2
   --global-batch-size 8
+)
+"""
+
+EXPERTS = """model: decoder
+layers: 4
+hidden: 32
+vocabulary: 100
+heads: 4
+kv_heads: 2
+head_dim: 16
+qk_norm: head
+mlp_layer_types: [dense, experts, experts, experts]
+intermediate: 48
+experts: 8
+top_k: 2
+expert_intermediate: 24
+shared_intermediate: 40
+scoring_func: sigmoid
+routed_scaling_factor: 2.5
+sequence: 16
+dtype: bf16
+"""
+
+MODEL_OF_EXPERTS = """MODEL_ARGUMENTS=(
+  --num-layers 4
+  --hidden-size 32
+  --num-attention-heads 4
+  --group-query-attention
+  --num-query-groups 2
+  --kv-channels 16
+  --qk-layernorm
+  --ffn-hidden-size 48
+  --num-experts 8
+  --moe-layer-freq '[0,1,1,1]'
+  --moe-ffn-hidden-size 24
+  --moe-router-topk 2
+  --moe-shared-expert-intermediate-size 40
+  --moe-router-score-function sigmoid
+  --moe-router-topk-scaling-factor 2.5
+  --swiglu
+  --seq-length 16
+  --max-position-embeddings 16
+  --position-embedding-type rope
+  --rotary-base 10000
+  --normalization RMSNorm
+  --norm-epsilon 1e-05
+  --disable-bias-linear
+  --untie-embeddings-and-output-weights
+  --hidden-dropout 0
+  --attention-dropout 0
+  --bf16
 )
 """
 
@@ -122,6 +188,25 @@ class ToFrameworks(ConvertTest):
         compile(module, "planned_pipeline.py", "exec")
         self.assertIn("BOUNDS = [0, 4, 8]  #", module)
         self.assertIn("num_pp=2, num_mp=1, num_dp=1)", module)
+        self.assertEqual(self.read("out/hostfile"), "device-0 slots=1\ndevice-1 slots=1\n")
+
+    def test_deepspeed_gets_a_line_for_each_host_whose_ranks_are_neighbours(self):
+        text = pathlib.Path(self.star(4)).read_text()
+        for i in range(4):
+            text = text.replace(f'<host id="device-{i}" speed="10Tf">', f'<host id="device-{i}" speed="10Tf"><prop id="host" value="n{i // 2}"/>')
+        machines = "".join(f'<host id="{name}" speed="1Gf"><prop id="role" value="machine"/><prop id="memory" value="1 GB"/></host>'
+                           f'<link id="{name}.bus" bandwidth="1GBps" latency="1us" sharing_policy="SPLITDUPLEX"/>'
+                           f'<host_link id="{name}" up="{name}.bus_UP" down="{name}.bus_DOWN"/>' for name in ("n0", "n1"))
+        platform = self.write("machines.xml", text.replace("<router", machines + "<router"))
+        def converted(ranks, **named):
+            self.run_isobar("convert", "0,2,4,6,8", platform, self.workload, "--from", "deepspeed", "--ranks", ranks, "-o",
+                            self.path("plan.json"))
+            return self.run_isobar("convert", self.path("plan.json"), "--to", "deepspeed", "-o", self.path("out"), **named)
+        converted("device-2,device-3,device-0,device-1")
+        self.assertEqual(self.read("out/hostfile"), "n1 slots=2\nn0 slots=2\n")
+        self.assertEqual(converted("device-0,device-2,device-1,device-3", expect=4).stdout,
+                         f"{self.path('plan.json')}: stages: ranks of host n0 lie apart; DeepSpeed numbers the ranks of a host in "
+                         "turn\n")
 
     def test_torch_gets_an_order_and_stages(self):
         self.run_isobar("convert", self.plan_of(2), "--to", "torch", "-o", self.path("out"))
@@ -130,6 +215,31 @@ class ToFrameworks(ConvertTest):
         self.assertEqual([(each["rank"], each["devices"], each["first_layer"], each["last_layer"]) for each in stages["stages"]],
                          [(0, ["device-0"], 0, 3), (1, ["device-1"], 4, 7)])
         self.assertEqual(stages["stages"][1]["layers"], ["block3", "block4", "block5", "head"])
+
+    def test_megatron_gets_the_arguments_of_models_of_other_kinds(self):
+        def model_of(text, layout):
+            workload = self.write("other.yaml", text)
+            self.from_text(layout, 2, workload=workload)
+            self.run_isobar("convert", self.path("imported.json"), "--to", "megatron", "-o", self.path("out"))
+            return self.read("out/arguments.sh").split("--use-tp-pp-dp-mapping off).\n")[1].split("PLAN_ARGUMENTS")[0]
+        self.assertEqual(model_of(EXPERTS, "Et*2|t*2L"), MODEL_OF_EXPERTS)
+        llama = ("model: llama\nlayers: 2\nhidden: 32\nheads: 4\nkv_heads: 4\nintermediate: 48\nvocabulary: 100\nsequence: 16\n"
+                 "rope_theta: 10000\nrope_type: llama3\nrope_factor: 8\ndtype: fp16\n")
+        self.assertIn("  --rotary-base 10000\n  --use-rope-scaling\n  --rope-scaling-factor 8\n", model_of(llama, "Et|tL"))
+        self.assertIn("  --fp16\n", model_of(llama, "Et|tL"))
+        self.assertNotIn("--group-query-attention", model_of(llama, "Et|tL"))
+        self.assertEqual(model_of(EXPERTS + "norm_place: both\nembedding_norm: true\n", "Et*2|t*2L"),
+                         "# Megatron-Core has no arguments for norm_place: both; embedding_norm: true; MODEL_ARGUMENTS are yours.\n")
+        self.assertIn("no arguments for rope_theta: 10000.5;", model_of(EXPERTS + "rope_theta: 10000.5\n", "Et*2|t*2L"))
+
+    def test_attention_that_recomputes_becomes_selective_recomputation(self):
+        workload = self.write("recomputed.yaml", GPT + "attention: recomputed\n")
+        for options, wanted in (((), "  --recompute-granularity selective\n  --recompute-modules core_attn\n"),
+                                (("--recompute", "all"), "  --recompute-granularity full\n  --recompute-method uniform\n")):
+            self.run_isobar("convert", self.plan_of(2, *options, workload=workload), "--to", "megatron", "-o", self.path("out"))
+            text = self.read("out/arguments.sh")
+            self.assertIn(wanted, text)
+            self.assertEqual(text.count("--recompute-granularity"), 1)
 
     def test_virtual_stages_and_groups_are_those_of_the_plan(self):
         plan = self.plan_of(2, "--schedule", "interleaved(chunks=2;group=4)")
@@ -235,6 +345,14 @@ class ToFrameworks(ConvertTest):
                                       "these\n")
         self.run_isobar("convert", plan, "--to", "deepspeed", "-o", self.path("out"))
         self.assertIn("BOUNDS = [0, 2, 3]", self.read("out/planned_pipeline.py"))
+
+    def test_a_plan_without_a_placement_says_why(self):
+        platform = self.write("small.xml", (pathlib.Path(self.star(2)).read_text()).replace('value="16 GB"', 'value="100 kB"'))
+        plan = self.path("none.json")
+        self.run_isobar("plan", platform, self.workload, "--allocator", "even", "-o", plan, expect=4)
+        done = self.run_isobar("convert", plan, "--to", "megatron", "-o", self.path("out"), expect=4)
+        self.assertEqual(done.stdout, f"{plan}: there is no placement to convert (infeasible): device device-0: layers 0..3 need 1.14 MiB "
+                         "and it has 97.7 KiB; 1.05 MiB more memory there, and up to that on 1 other device, would be enough\n")
 
     def test_needs_a_direction_and_a_plan(self):
         plan = self.plan_of(2)
@@ -352,4 +470,19 @@ class FromFrameworks(ConvertTest):
         platform = self.write("small.xml", (pathlib.Path(self.star(2)).read_text()).replace('value="16 GB"', 'value="100 kB"'))
         done = self.run_isobar("convert", "Et*3|t*3L", platform, self.workload, "--from", "megatron", "-o", self.path("imported.json"),
                                expect=4)
-        self.assertRegex(done.stdout, "^layout: infeasible: ")
+        self.assertRegex(done.stdout, "^layout: infeasible: .* would be enough\n$")
+
+    def test_options_with_which_a_layout_fits_are_named_and_true(self):
+        for replicas, memory, given, found in ((2, "1.05 MB", (), ("--sharded", "optimizer")), (2, "0.9 MB", (), ("--recompute", "all")),
+                                               (2, "0.76 MB", (), ("--sharded", "optimizer", "--recompute", "all")),
+                                               (1, "0.76 MB", ("--recompute", "all"), ("--set", "micro_batch=1", "--microbatches", "16"))):
+            with self.subTest(found=found):
+                text = pathlib.Path(self.star(2 * replicas)).read_text()
+                platform = self.write("small.xml", text.replace('value="16 GB"', f'value="{memory}"'))
+                def convert(*options, expect):
+                    return self.run_isobar("convert", "Et*3|t*3L", platform, self.workload, "--from", "megatron", "--replicas", replicas,
+                                           *options, "-o", self.path("imported.json"), expect=expect).stdout
+                refused = convert(*given, expect=4)
+                self.assertIn(f"; it fits with {' '.join(found)}, predicted step ", refused)
+                fits = convert(*given, *found, expect=0)
+                self.assertEqual(fits.split("predicted step ")[1], refused.split("predicted step ")[1])
