@@ -77,7 +77,10 @@ class DeepSpeed(FrameworkTest):
     def test_replicas_of_a_stage_are_neighbours_as_in_the_hostfile(self):
         plan = self.plan("Et*3|t*3L", 4, "--replicas", 2, "--sharded", "optimizer", "--microbatches", 8, text=GPT)
         parts = self.parts(4)
-        hosts = (self.folder / "deepspeed/hostfile").read_text().splitlines()
+        from deepspeed.launcher.runner import fetch_hostfile
+
+        slots = fetch_hostfile(str(self.folder / "deepspeed/hostfile"))
+        hosts = [host for host, count in slots.items() for _ in range(count)]
         for part, host in zip(parts, hosts, strict=True):
             replica = plan["stages"][part["stage"]]["replicas"][part["replica"]]
             self.assertEqual(replica["shards"][0]["device"], host)

@@ -1,26 +1,15 @@
 """Megatron-Core reads what isobar convert --to megatron writes, and layouts mean the same to both."""
 
-import contextlib
-import io
-import os
 import random
 import subprocess
-import sys
-import types
-import unittest.mock
+import unittest
 
-from tests.integrations.frameworks.support import GPT, ISOBAR, FrameworkTest, stand_in_for
+from tests.integrations.frameworks.megatron_support import MegatronTest
+from tests.integrations.frameworks.support import GPT, ISOBAR, FrameworkTest
 
-stand_in_for("flask", "flask_restful", "sentencepiece", "tiktoken", "triton", "wandb")
+from megatron.core.parallel_state import RankGenerator
+from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
-import torch  # noqa: E402
-from megatron.core.parallel_state import RankGenerator  # noqa: E402
-from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout  # noqa: E402
-from megatron.training import arguments as megatron  # noqa: E402
-
-MODEL = ("--num-layers 6 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --max-position-embeddings 32 --bf16 --lr 1e-4 "
-         "--train-iters 10 --tokenizer-type NullTokenizer --vocab-size 1000 --transformer-impl local "
-         "--use-cpu-initialization").split()
 LETTERS = {"embedding": "E", "decoder": "t", "mtp": "m", "loss": "L"}
 
 
@@ -29,18 +18,7 @@ def letters_of(stages):
     return ["".join(LETTERS[layer.name] for layer in stage) for stage in stages]
 
 
-class Megatron(FrameworkTest):
-    def read_by_megatron(self, ranks, *more):
-        """The arguments and the configuration that Megatron makes of plan.json; as on a GPU, on which it insists."""
-        words = ["pretrain_gpt.py", *MODEL, *more, *self.arguments_of("megatron")]
-        with (unittest.mock.patch.object(sys, "argv", words), contextlib.redirect_stdout(io.StringIO()),
-              unittest.mock.patch.dict(os.environ, RANK="0", WORLD_SIZE=str(ranks), CUDA_DEVICE_MAX_CONNECTIONS="1"),
-              unittest.mock.patch.object(torch.cuda, "get_device_capability", lambda *_: (9, 0)),
-              unittest.mock.patch.object(torch.cuda, "get_device_properties", lambda *_: types.SimpleNamespace(major=9))):
-            arguments = megatron.parse_args()
-            megatron.validate_args(arguments)
-            return arguments, megatron.core_transformer_config_from_args(arguments)
-
+class Megatron(MegatronTest):
     def stages_by_chain(self, config):
         """The letters of the stages of Megatron's configuration, in the order of the chain."""
         layout = config.pipeline_model_parallel_layout
@@ -83,6 +61,15 @@ class Megatron(FrameworkTest):
         for replica in range(4):
             for shard in (0, 1):
                 self.assertIn([stage[replica][shard] for stage in devices], of_groups["pp"])
+
+    def test_divided_experts_are_those_of_the_plan(self):
+        text = "".join(line + "\n" for line in GPT.splitlines() if "gpt" not in line)
+        self.plan("Et*3|t*3L", 4, "--replicas", 2, "--experts", 2, "--microbatches", 8,
+                  text=text + "model: decoder\nexperts: 4\ntop_k: 2\nexpert_intermediate: 32\n")
+        arguments, config = self.read_by_megatron(4)
+        self.assertEqual((arguments.expert_model_parallel_size, config.expert_tensor_parallel_size), (2, 1))
+        self.assertEqual((config.num_moe_experts, config.moe_router_topk, config.moe_ffn_hidden_size), (4, 2, 32))
+        self.assertEqual(config.moe_token_dispatcher_type, "alltoall")
 
     def test_groups_of_micro_batches_are_those_of_the_plan(self):
         self.plan("Et|t*2|t*2|tL", 2, "--virtual-stages", 2, "--microbatches", 8, "--schedule", "interleaved(group=4)")

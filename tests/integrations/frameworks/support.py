@@ -124,9 +124,9 @@ class FrameworkTest(unittest.TestCase):
         self.isobar("convert", "plan.json", "--to", framework, "-o", framework)
         return self.folder / framework
 
-    def arguments_of(self, framework):
-        """The arguments that a shell reads in what is written for a framework."""
+    def arguments_of(self, framework, array="PLAN_ARGUMENTS"):
+        """The arguments of an array that a shell reads in what is written for a framework."""
         script = self.converted(framework) / "arguments.sh"
-        done = subprocess.run(["bash", "-c", f'. {shlex.quote(str(script))}; printf "%s\\n" "${{PLAN_ARGUMENTS[@]}}"'],
+        done = subprocess.run(["bash", "-c", f'. {shlex.quote(str(script))}; printf "%s\\n" "${{{array}[@]}}"'],
                               capture_output=True, text=True, check=True)
         return done.stdout.splitlines()
