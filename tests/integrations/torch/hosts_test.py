@@ -16,7 +16,8 @@ from tools import network_bed
 from tools.network_bed import Host, Network
 
 MBIT = 50
-NETWORK = Network((Host("site", MBIT), Host("site", MBIT)), {})
+# Of interleaved, whose links carry three times as much, so that they bound its steps. See the table of docs/frameworks.md.
+SLOW_MBIT = 25
 MICROBATCHES = 8
 # A boundary has 512 KiB, which take 86 ms.
 MODEL = """model: gpt
@@ -36,7 +37,11 @@ ATTEMPTS = 2
 HANG_S = 300
 
 
-class TwoHosts(IsobarTorchTest):
+class HostsTest(IsobarTorchTest):
+    """Two hosts with a link of `mbit` Mbit/s each."""
+
+    mbit = MBIT
+
     def setUp(self):
         super().setUp()
         # The ranks, which inherit it, run before other work of the machine.
@@ -45,7 +50,8 @@ class TwoHosts(IsobarTorchTest):
             self.addCleanup(os.sched_setscheduler, 0, os.SCHED_OTHER, os.sched_param(0))
         try:
             # No trunk has a delay, so no relay runs.
-            self.bed = self.enterContext(network_bed.bed(NETWORK, "no relay"))
+            self.network = Network((Host("site", self.mbit), Host("site", self.mbit)), {})
+            self.bed = self.enterContext(network_bed.bed(self.network, "no relay"))
         except network_bed.Unavailable as reason:
             self.skipTest(f"no namespaces: {reason}")
         self.write("model.yaml", MODEL)
@@ -54,7 +60,7 @@ class TwoHosts(IsobarTorchTest):
     def planned(self, schedule, speed_flops, *profile):
         """Writes plan.json for the network. Returns its simulated step in seconds."""
         hosts = [f'<host id="rank-{rank}" speed="{speed_flops:.17g}f"><prop id="memory" value="2 GB"/></host>' for rank in (0, 1)]
-        self.write("network.xml", network_bed.platform_xml(NETWORK, hosts))
+        self.write("network.xml", network_bed.platform_xml(self.network, hosts))
         inputs = "network.xml", "model.yaml", *profile
         self.isobar("plan", *inputs, "--allocator", "even", "--schedule", schedule, "--microbatches", MICROBATCHES, "-o", "plan.json")
         return json.loads(self.isobar("simulate", *inputs, "--plan", "plan.json", "--json"))["step_time_s"]
@@ -100,6 +106,8 @@ class TwoHosts(IsobarTorchTest):
                 return
         self.fail(f"{schedule}: errors {', '.join(f'{100 * each:+.1f} %' for each in errors)}")
 
+
+class TwoHosts(HostsTest):
     def test_1f1b(self):
         self.check("1f1b")
 
@@ -108,6 +116,13 @@ class TwoHosts(IsobarTorchTest):
 
     def test_zero_bubble(self):
         self.check("zero-bubble-h1")
+
+
+class TwoHostsThatLinksBound(HostsTest):
+    mbit = SLOW_MBIT
+
+    def test_interleaved(self):
+        self.check("interleaved(chunks=2)")
 
 
 if __name__ == "__main__":
