@@ -243,8 +243,8 @@ std::string what_fits(const ConvertOptions& options, const ImportedPipeline& pip
     const auto recompute = [](Inputs& with) { recompute_layers(with.workload, {"all", "--recompute"}); };
     std::vector<Change> also = {{"--recompute all", [=](ImportedPipeline&, Inputs& with) { recompute(with); }}};
     for (const auto& [option, make] : changes) {
-      also.push_back({option + " --recompute all", [=](ImportedPipeline& changed, Inputs& with) {
-                        make(changed, with);
+      also.push_back({option + " --recompute all", [=, change = make](ImportedPipeline& changed, Inputs& with) {
+                        change(changed, with);
                         recompute(with);
                       }});
     }
