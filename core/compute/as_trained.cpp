@@ -261,8 +261,10 @@ class Training {
     if (is_recomputed(given_, layer)) return 1;
     BlockOperators again = recomputed_operators(given_, layer);
     again &= operators_of(given_, layer);
-    const bool has_first = again.has(BlockOperator::Qkv) || again.has(BlockOperator::Up);
-    const bool has_last = again.has(BlockOperator::Projection) || again.has(BlockOperator::Down);
+    const auto has = [&](BlockOperator which) { return again.has(which); };
+    const bool has_first = has(BlockOperator::Qkv) || has(BlockOperator::Up) || has(BlockOperator::SharedExperts);
+    const bool has_last =
+        has(BlockOperator::Projection) || has(BlockOperator::Down) || has(BlockOperator::SharedExperts);
     if (division.divides_sequence) return 0.5 * (static_cast<int>(has_first) + static_cast<int>(has_last));
     return has_last ? 1 : 0;
   }

@@ -154,36 +154,41 @@ class Pricing {
   /// What some operators of the forward pass take, of the `of_all` that the layer has. Each is a kernel.
   PassTime forward_of(const BlockOperators& operators, const BlockOperators& of_all) const
   {
+    using enum BlockOperator;
     const auto has = [&](BlockOperator which) { return operators.has(which) && of_all.has(which); };
     PassTime time;
+    double quantized = 0;
     for (const auto& linear : layer_.linears) {
-      const bool is_attention = of_all.has(BlockOperator::Qkv) && &linear < layer_.linears.data() + 2;
-      const auto which = is_attention ? (linear.divides_inputs ? BlockOperator::Projection : BlockOperator::Qkv)
-                                      : (linear.divides_inputs ? BlockOperator::Down : BlockOperator::Up);
-      if (has(which)) time.products += product(linear, ProductLayout::TN);
+      if (!linear.of || !has(*linear.of)) continue;
+      time.products += product(linear, ProductLayout::TN);
+      quantized += quantized_numbers(linear, Pass::Forward);
     }
-    if (layer_.attention == Attention::Fused) {
-      if (has(BlockOperator::Context)) time.attention = attention(Pass::Forward);
-    } else if (of_all.has(BlockOperator::Scores)) {
+    if (quantized > 0) time.memory_bound += copies_of(quantized, workload_, device_, framework_);
+    if (of_all.has(Scores) && layer_.attention != Attention::Fused) {
       const UnfusedTimes parts = unfused_times(Pass::Forward);
-      if (has(BlockOperator::Scores)) time.attention += 0.5 * parts.products;
-      if (has(BlockOperator::Softmax)) time.attention += parts.softmax;
-      if (has(BlockOperator::ScoreDropout)) time.attention += parts.dropout;
-      if (has(BlockOperator::Context)) time.attention += 0.5 * parts.products;
+      if (has(Scores)) time.attention += 0.5 * parts.products;
+      if (has(Softmax)) time.attention += parts.softmax;
+      if (has(ScoreDropout)) time.attention += parts.dropout;
+      if (has(Context)) time.attention += 0.5 * parts.products;
+    } else if (has(Context)) {
+      time.attention = attention(Pass::Forward);
     }
     const double repeated = layer_.tokens * layer_.hidden / repeats_;
-    for (const auto which : {BlockOperator::Norm1, BlockOperator::Norm2}) {
+    for (const auto which : {Norm1, Norm2}) {
       if (has(which)) time.memory_bound += bound(norm_cost, repeated, Pass::Forward);
     }
-    for (const auto which : {BlockOperator::Dropout1, BlockOperator::Dropout2}) {
+    for (const auto which : {Dropout1, Dropout2}) {
       if (has(which)) time.memory_bound += bound(residual(), repeated, Pass::Forward);
     }
-    if (has(BlockOperator::Qkv)) {
-      time.memory_bound += bound(rotation_cost, layer_.tokens * layer_.rotated / shards_, Pass::Forward);
-    }
-    if (has(BlockOperator::Activation)) {
-      time.memory_bound += bound(activation(), layer_.tokens * layer_.inner / shards_, Pass::Forward);
-    }
+    const auto divided = [&](const BoundCost& cost, double numbers) {
+      return bound(cost, layer_.tokens * numbers / shards_, Pass::Forward);
+    };
+    const bool is_compressed = of_all.has(QkvUp);
+    if (has(is_compressed ? QkvUp : Qkv)) time.memory_bound += divided(rotation_cost, layer_.rotated);
+    const auto with_norms = is_compressed ? QkvUp : layer_.scores > 0 ? Qkv : Context;
+    if (has(with_norms)) time.memory_bound += divided(norm_cost, layer_.normed_heads);
+    if (has(Activation)) time.memory_bound += divided(activation(), layer_.inner - layer_.shared_inner);
+    if (has(SharedExperts)) time.memory_bound += divided(activation(), layer_.shared_inner);
     time.starts = part_of(operators, of_all) * starts(Pass::Forward);
     return time;
   }
@@ -228,15 +233,16 @@ class Pricing {
   /// Inputs of linears in the forward pass, gradients of their outputs in the backward pass.
   Seconds quantization(Pass pass) const
   {
-    if (!has_recipe()) return {};
     double numbers = 0;
-    for (const auto& linear : layer_.linears) {
-      if (!linear.is_quantized) continue;
-      const bool is_shared = linear.is_divided && (pass == Pass::Forward) == linear.divides_inputs;
-      const double all = linear.rows * linear.products * (pass == Pass::Forward ? linear.inputs : linear.outputs);
-      numbers += all / (is_shared ? shards_ : repeats_);
-    }
-    return copies_of(numbers, workload_, device_, framework_);
+    for (const auto& linear : layer_.linears) numbers += quantized_numbers(linear, pass);
+    return numbers > 0 ? copies_of(numbers, workload_, device_, framework_) : Seconds(0);
+  }
+  double quantized_numbers(const TransformerLayer::Linear& linear, Pass pass) const
+  {
+    if (!has_recipe() || !linear.is_quantized) return 0;
+    const bool is_shared = linear.is_divided && (pass == Pass::Forward) == linear.divides_inputs;
+    const double all = linear.rows * linear.products * (pass == Pass::Forward ? linear.inputs : linear.outputs);
+    return all / (is_shared ? shards_ : repeats_);
   }
 
   static double of(const BytesPerElement& bytes, Pass pass)

@@ -197,6 +197,7 @@ class DecoderOperators {
           product.division != Division::None, number(product.matrices)});
       linear.is_grouped = product.is_routed && product.matrices > 1;
       linear.is_quantized = product.is_quantized;
+      linear.of = product.of;
       const bool is_of_state =
           !linear.divides_inputs && !product.is_routed && product.matrices == 1 && product.inputs == sizes_.hidden;
       linear.shares_input = (is_of_state && reads_state) || &product == products.data() + kept;
@@ -248,6 +249,7 @@ class DecoderOperators {
       const ExpertSizes& experts = sizes_.experts;
       const std::uint64_t width = experts.latent > 0 ? experts.latent : sizes_.hidden;
       layer_.inner = imbalance_ * number(experts.per_token * experts.intermediate) + number(experts.shared);
+      layer_.shared_inner = number(experts.shared);
       layer_.routed = 2 * imbalance_ * number(experts.per_token * width);
       layer_.host_share += experts_share;
     } else {
@@ -382,54 +384,64 @@ std::vector<std::size_t> ends_of_blocks(const Workload& workload)
   return ends;
 }
 
+BlockOperators operators_of(const Workload& workload, std::size_t layer)
+{
+  using Kind = DecoderLayer::Kind;
+  const auto part_of = [](BlockOperators all, Kind kind) {
+    const auto only = [&](std::size_t first, std::size_t end) { return all &= BlockOperators::range(first, end); };
+    if (kind == Kind::Block) return all;
+    if (kind == Kind::Attention) return only(0, operators_of_attention);
+    if (kind == Kind::FeedForward) return only(operators_of_attention, operators_of_block);
+    return BlockOperators();
+  };
+  const auto uniform = [&](const auto& sizes) {
+    return part_of(BlockOperators::uniform(), decoder_layer(layer, sizes.layers, sizes.unit).kind);
+  };
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return uniform(*gpt);
+  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return uniform(*llama);
+  const auto* decoder = std::get_if<DecoderSizes>(&workload.model);
+  if (decoder == nullptr) return {};
+  const DecoderLayer which = decoder_layer(layer, *decoder);
+  if (which.kind == Kind::Embedding || which.kind == Kind::Head) return {};
+  return part_of(decoder::operators_of(*decoder, decoder_block(*decoder, which.block)), which.kind);
+}
+
 namespace {
 
-/// Calls visit(sizes, DecoderLayer) for a layer of a gpt or llama.
-template <typename Visit>
-void visit_decoder_layer(const Workload& workload, std::size_t layer, Visit visit)
+/// Of a block of a gpt or llama, those of its attention that `attention: recomputed` names, and what lies between
+/// neighbours.
+BlockOperators of_uniform_block(const Workload& workload, Attention attention, BlockOperators operators)
 {
-  const auto of_decoder = [&](const auto& sizes) { visit(sizes, decoder_layer(layer, sizes.layers, sizes.unit)); };
-  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) of_decoder(*gpt);
-  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) of_decoder(*llama);
+  if (attention == Attention::Recomputed) {
+    for (const auto which :
+         {BlockOperator::Scores, BlockOperator::Softmax, BlockOperator::ScoreDropout, BlockOperator::Context}) {
+      operators.add(which);
+    }
+  }
+  // Without dropout, softmax and the product after it are neighbours.
+  if (workload.training.dropout > 0) return operators;
+  operators.remove(BlockOperator::ScoreDropout);
+  if (operators.has(BlockOperator::Softmax) && operators.has(BlockOperator::Context)) {
+    operators.add(BlockOperator::ScoreDropout);
+  }
+  return operators;
 }
 
 }  // namespace
 
-BlockOperators operators_of(const Workload& workload, std::size_t layer)
-{
-  using Kind = DecoderLayer::Kind;
-  BlockOperators operators;
-  visit_decoder_layer(workload, layer, [&](const auto&, const DecoderLayer& of_decoder) {
-    if (of_decoder.kind == Kind::Block) operators = BlockOperators::range(0, operators_of_block);
-    if (of_decoder.kind == Kind::Attention) operators = BlockOperators::range(0, operators_of_attention);
-    if (of_decoder.kind == Kind::FeedForward) {
-      operators = BlockOperators::range(operators_of_attention, operators_of_block);
-    }
-  });
-  return operators;
-}
-
 BlockOperators recomputed_operators(const Workload& workload, std::size_t layer)
 {
-  BlockOperators operators;
-  if (is_recomputed(workload, layer)) return operators;
-  visit_decoder_layer(workload, layer, [&](const auto& sizes, const DecoderLayer& of_decoder) {
-    if (!operators_of(workload, layer).any()) return;
-    if (sizes.attention == Attention::Recomputed) {
-      for (const auto which :
-           {BlockOperator::Scores, BlockOperator::Softmax, BlockOperator::ScoreDropout, BlockOperator::Context}) {
-        operators.add(which);
-      }
-    }
-    if (!workload.recompute_operators.empty()) operators |= workload.recompute_operators.at(of_decoder.block);
-    // Without dropout, softmax and the product after it are neighbours.
-    if (workload.training.dropout > 0) return;
-    operators.remove(BlockOperator::ScoreDropout);
-    if (operators.has(BlockOperator::Softmax) && operators.has(BlockOperator::Context)) {
-      operators.add(BlockOperator::ScoreDropout);
-    }
-  });
-  return operators;
+  if (is_recomputed(workload, layer) || !operators_of(workload, layer).any()) return {};
+  const auto listed = [&](const DecoderLayer& of_decoder) {
+    return workload.recompute_operators.empty() ? BlockOperators() : workload.recompute_operators.at(of_decoder.block);
+  };
+  const auto uniform = [&](const auto& sizes) {
+    return of_uniform_block(workload, sizes.attention, listed(decoder_layer(layer, sizes.layers, sizes.unit)));
+  };
+  if (const auto* gpt = std::get_if<GptSizes>(&workload.model)) return uniform(*gpt);
+  if (const auto* llama = std::get_if<LlamaSizes>(&workload.model)) return uniform(*llama);
+  if (workload.recompute_operators.empty()) return {};
+  return listed(decoder_layer(layer, std::get<DecoderSizes>(workload.model)));
 }
 
 bool is_recomputed(const Workload& workload, std::size_t layer)

@@ -5,6 +5,7 @@
 #include "core/model/workload.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace isobar::compute {
@@ -24,6 +25,7 @@ struct TransformerLayer {
     bool is_grouped = false;    ///< they are of experts, each with a matrix of its own, and run in one kernel
     bool is_quantized = true;   ///< a recipe of 8 or 4 bits is for it
     bool shares_input = false;  ///< others keep its input in the workload's dtype
+    std::optional<BlockOperator> of = {};  ///< the operator of a block of which it is a part
   };
 
   double tokens = 0;
@@ -49,6 +51,7 @@ struct TransformerLayer {
   double streams = 1;        ///< of `hidden` numbers, of which the residual consists
   double connections = 0;    ///< hyper-connections, which read and write all streams
   double inner = 0;          ///< numbers of a token between the products of a feed-forward network
+  double shared_inner = 0;   ///< of `inner`, those of shared experts
   bool is_gated = false;     ///< of two such vectors, one gates the other
   double routed = 0;         ///< numbers of a token that are copied to its experts, and back
   double looked_up = 0;      ///< parameters of the tables of an embedding
@@ -75,7 +78,7 @@ std::vector<std::size_t> ends_of_blocks(const Workload& workload);
 /// Whether a layer computes its activations again in the backward pass.
 bool is_recomputed(const Workload& workload, std::size_t layer);
 
-/// Operators of a block that a layer computes; none outside of the blocks of a gpt or llama.
+/// Operators of a block that a layer computes; none outside of the blocks of a gpt, llama or decoder.
 BlockOperators operators_of(const Workload& workload, std::size_t layer);
 /// Those of the block of a layer that run again in the backward pass, where the layer itself is not recomputed.
 BlockOperators recomputed_operators(const Workload& workload, std::size_t layer);

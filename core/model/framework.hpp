@@ -62,8 +62,11 @@ struct Framework {
   double speed_in_training = 1;      ///< of products that were measured alone, the part of their speed in training
   Seconds kernel_start;              ///< between two kernels of a block on the device
   bool stops_recomputation = false;  ///< recomputation of a block ends before its last product, which no gradient needs
-  double update = 0;                 ///< bytes that an update moves per parameter that the device updates
-  double gradients = 0;              ///< bytes that zeroing and clipping move per gradient of the device
+  /// Norms, up-projections of compressed queries, keys and values, and activations that recompute drop their outputs,
+  /// which those who save them get again; otherwise such outputs are kept.
+  bool drops_recomputed_outputs = false;
+  double update = 0;     ///< bytes that an update moves per parameter that the device updates
+  double gradients = 0;  ///< bytes that zeroing and clipping move per gradient of the device
   bool pads_vocabulary = false;
   // Communication.
   unsigned recomputed_collectives = 0;   ///< collectives among shards that recomputation of a block repeats
@@ -149,6 +152,7 @@ void visit_flags(Visit&& visit, Of&... of)
   visit(FlagKey{"pads_vocabulary"}, of.pads_vocabulary...);
   visit(FlagKey{"recomputed_collectives", repeated_collectives}, of.recomputed_collectives...);
   visit(FlagKey{"stops_recomputation"}, of.stops_recomputation...);
+  visit(FlagKey{"drops_recomputed_outputs"}, of.drops_recomputed_outputs...);
   visit(FlagKey{"overlap_shard_sums"}, of.hides_shard_sums...);
   visit(FlagKey{"overlap_shard_collectives"}, of.hides_shard_collectives...);
   visit(FlagKey{"overlap_dispatches"}, of.hides_dispatches...);

@@ -16,6 +16,7 @@ namespace {
 constexpr NameTable<BlockOperator, operators_of_block> block_operators = {
     {{BlockOperator::Norm1, "norm1"},
      {BlockOperator::Qkv, "qkv"},
+     {BlockOperator::QkvUp, "qkv_up"},
      {BlockOperator::Scores, "scores"},
      {BlockOperator::Softmax, "softmax"},
      {BlockOperator::ScoreDropout, "score_dropout"},
@@ -23,9 +24,11 @@ constexpr NameTable<BlockOperator, operators_of_block> block_operators = {
      {BlockOperator::Projection, "projection"},
      {BlockOperator::Dropout1, "dropout1"},
      {BlockOperator::Norm2, "norm2"},
+     {BlockOperator::Router, "router"},
      {BlockOperator::Up, "up"},
      {BlockOperator::Activation, "activation"},
      {BlockOperator::Down, "down"},
+     {BlockOperator::SharedExperts, "shared_experts"},
      {BlockOperator::Dropout2, "dropout2"}}};
 
 /// Blocks of a text such as "0-5,9".
@@ -57,10 +60,26 @@ BlockOperators& BlockOperators::operator&=(const BlockOperators& allowed)
   return *this;
 }
 
+BlockOperators BlockOperators::operator-(const BlockOperators& others) const
+{
+  BlockOperators left = *this;
+  left.bits_ &= ~others.bits_;
+  return left;
+}
+
 BlockOperators BlockOperators::range(std::size_t first, std::size_t end)
 {
   BlockOperators operators;
   for (std::size_t which = first; which < end; ++which) operators.add(which);
+  return operators;
+}
+
+BlockOperators BlockOperators::uniform()
+{
+  BlockOperators operators = range(0, operators_of_block);
+  for (const auto which : {BlockOperator::QkvUp, BlockOperator::Router, BlockOperator::SharedExperts}) {
+    operators.remove(which);
+  }
   return operators;
 }
 
@@ -79,6 +98,15 @@ std::vector<std::string> block_operator_names()
   return names_in(block_operators);
 }
 
+std::vector<std::string_view> names_of_operators(const BlockOperators& operators)
+{
+  std::vector<std::string_view> names;
+  for (const auto& [which, name] : block_operators) {
+    if (operators.has(which)) names.push_back(name);
+  }
+  return names;
+}
+
 std::vector<std::string> text_of(const std::vector<BlockOperators>& of_blocks)
 {
   std::vector<std::string> texts;
@@ -95,11 +123,7 @@ std::vector<std::string> text_of(const std::vector<BlockOperators>& of_blocks)
       for (; first < last; ++first) is_written[first] = true;
       is_written[last] = true;
     }
-    std::vector<std::string_view> operators;
-    for (const auto& [which, name] : block_operators) {
-      if (own.has(which)) operators.push_back(name);
-    }
-    texts.push_back(fmt::format("{}: {}", fmt::join(ranges, ","), fmt::join(operators, " ")));
+    texts.push_back(fmt::format("{}: {}", fmt::join(ranges, ","), fmt::join(names_of_operators(own), " ")));
   }
   return texts;
 }

@@ -16,11 +16,12 @@
 /// The sizes from which a generator of core/model/models.hpp makes layers, and the executor its modules.
 namespace isobar {
 
-/// The operators of a block of a gpt or llama, in the order in which they run. Fused attention computes what lies from
-/// Scores to Context in one of them, Context.
+/// The operators of blocks, in the order in which they run. A block of a gpt or llama has those of `uniform()`. Fused
+/// attention computes what lies from Scores to Context in one of them, Context; so does every mixer of a decoder.
 enum class BlockOperator {
   Norm1,
-  Qkv,      ///< queries, keys and values, with their rotation
+  Qkv,      ///< queries, keys and values, with their rotation; of another mixer, the products that read its input
+  QkvUp,    ///< of compressed ones, their norms, the products that read these, and the rotation
   Scores,   ///< the product of queries and keys
   Softmax,  ///< with the causal mask
   ScoreDropout,
@@ -28,13 +29,15 @@ enum class BlockOperator {
   Projection,  ///< of the attention's output
   Dropout1,    ///< with the residual; without dropout the residual alone
   Norm2,
-  Up,  ///< of a gated network, both products
+  Router,  ///< of experts; with the products into and out of the width that they read and write
+  Up,      ///< of a gated network, both products; of experts, that of routed ones, and so on
   Activation,
   Down,
+  SharedExperts,
   Dropout2
 };
-inline constexpr std::size_t operators_of_attention = 8;
-inline constexpr std::size_t operators_of_block = 13;
+inline constexpr std::size_t operators_of_attention = 9;
+inline constexpr std::size_t operators_of_block = 16;
 
 /// Some operators of a block, by BlockOperator.
 class BlockOperators {
@@ -49,10 +52,14 @@ class BlockOperators {
   std::size_t count() const { return bits_.count(); }
   BlockOperators& operator|=(const BlockOperators& more);
   BlockOperators& operator&=(const BlockOperators& allowed);
+  /// Those that `others` lack.
+  BlockOperators operator-(const BlockOperators& others) const;
   bool operator==(const BlockOperators&) const = default;
 
   /// Operators first..end-1.
   static BlockOperators range(std::size_t first, std::size_t end);
+  /// Those of a block of a gpt or llama.
+  static BlockOperators uniform();
 
  private:
   std::bitset<operators_of_block> bits_;
@@ -61,12 +68,24 @@ class BlockOperators {
 std::string_view name_of(BlockOperator which);
 std::optional<BlockOperator> block_operator_from_name(std::string_view name);
 std::vector<std::string> block_operator_names();
+/// Their names, in order.
+std::vector<std::string_view> names_of_operators(const BlockOperators& operators);
 
 /// Operators of blocks as workload files have them: "0-5,9: scores softmax", a text for blocks with the same ones,
 /// ascending by first block. The inverse of add_block_operators.
 std::vector<std::string> text_of(const std::vector<BlockOperators>& of_blocks);
 /// Adds what such a text says to the operators of each block. @throws std::invalid_argument with what is wrong.
 void add_block_operators(std::string_view text, std::vector<BlockOperators>& of_blocks);
+
+/// A tensor that is made in a block of a transformer, or comes into it, and the operators that need it.
+struct BlockTensor {
+  double repeated = 0;  ///< bytes on each of equal shards
+  double divided = 0;   ///< bytes of which each shard has its part
+  std::optional<BlockOperator> maker = {};
+  std::vector<BlockOperator> savers = {};   ///< keep it for their backward pass
+  std::vector<BlockOperator> readers = {};  ///< need it to run again, beside the savers
+  bool is_routed = false;                   ///< of tokens that come to experts
+};
 
 struct BertSizes {
   std::uint64_t encoders = 1;

@@ -1,6 +1,7 @@
 #include "core/base/file_kind.hpp"
 #include "core/base/files.hpp"
 #include "core/model/decoder/decoder_file.hpp"
+#include "core/model/decoder/decoder_parts.hpp"
 #include "core/model/model_limits.hpp"
 #include "core/model/models.hpp"
 #include "core/model/workload.hpp"
@@ -62,32 +63,51 @@ Attention read_attention(MappingReader& model, Attention default_value, double d
   return attention;
 }
 
-/// Reads the key recompute_operators of a model of `blocks`.
+/// Reads the key recompute_operators of a model whose blocks have these operators.
 std::vector<BlockOperators> read_recomputed_operators(MappingReader& model, const Workload& workload,
-                                                      std::uint64_t blocks, Attention attention)
+                                                      const std::vector<BlockOperators>& of_blocks)
 {
   constexpr const char* key = "recompute_operators";
   if (!model.has(key)) return {};
-  std::vector<BlockOperators> of_blocks(blocks);
+  std::vector<BlockOperators> recomputed(of_blocks.size());
   for (const auto& text : model.required_sequence(key)) {
     try {
-      add_block_operators(text.scalar, of_blocks);
+      add_block_operators(text.scalar, recomputed);
     } catch (const std::invalid_argument& fault) {
       model.add_fault(key, fault.what());
       return {};
     }
   }
+  if (workload.compute != ComputeModel::Operators) {
+    model.add_fault(key, "goes with compute: operators, whose times are of operators; leave it out, or write that");
+    return {};
+  }
+  for (std::size_t block = 0; block < of_blocks.size(); ++block) {
+    const BlockOperators lacking = recomputed[block] - of_blocks[block];
+    if (!lacking.any()) continue;
+    model.add_fault(key,
+                    fmt::format("block {} has no {}; it has {}", block, fmt::join(names_of_operators(lacking), ", "),
+                                fmt::join(names_of_operators(of_blocks[block]), ", ")));
+    return {};
+  }
+  return recomputed;
+}
+
+/// Likewise of a gpt or llama of `blocks`.
+std::vector<BlockOperators> read_uniform_recomputed_operators(MappingReader& model, const Workload& workload,
+                                                              std::uint64_t blocks, Attention attention)
+{
+  constexpr const char* key = "recompute_operators";
+  auto recomputed = read_recomputed_operators(model, workload, std::vector(blocks, BlockOperators::uniform()));
   BlockOperators core;  // all but Context are no operators of their own in fused attention
   for (const auto which : {BlockOperator::Scores, BlockOperator::Softmax, BlockOperator::ScoreDropout}) core.add(which);
   const auto has_core = [&](BlockOperators operators) { return (operators &= core).any(); };
-  if (workload.compute != ComputeModel::Operators) {
-    model.add_fault(key, "goes with compute: operators, whose times are of operators; leave it out, or write that");
-  } else if (attention == Attention::Recomputed) {
+  if (!recomputed.empty() && attention == Attention::Recomputed) {
     model.add_fault(key, "says more than attention: recomputed; leave one of them out");
-  } else if (attention == Attention::Fused && std::ranges::any_of(of_blocks, has_core)) {
+  } else if (attention == Attention::Fused && std::ranges::any_of(recomputed, has_core)) {
     model.add_fault(key, "fused attention is one operator, context; write that, or attention: unfused");
   }
-  return of_blocks;
+  return recomputed;
 }
 
 Unit read_unit(MappingReader& model, std::uint64_t layers)
@@ -161,7 +181,7 @@ Build read_gpt_keys(MappingReader& model, const Workload& workload, const FaultL
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_long_sequences(model, workload.sequence, sizes.positions);
   }
-  auto recomputed = read_recomputed_operators(model, workload, sizes.layers, sizes.attention);
+  auto recomputed = read_uniform_recomputed_operators(model, workload, sizes.layers, sizes.attention);
   return [sizes, tie, recomputed = std::move(recomputed)](Workload& built) {
     built.model = sizes;
     built.ties_apart = tie == Tie::Apart;
@@ -189,7 +209,7 @@ Build read_llama_keys(MappingReader& model, const Workload& workload, const Faul
     refuse_uneven_parts(model, "heads", sizes.heads, "hidden", sizes.hidden);
     refuse_uneven_parts(model, "kv_heads", sizes.kv_heads, "heads", sizes.heads);
   }
-  auto recomputed = read_recomputed_operators(model, workload, sizes.layers, sizes.attention);
+  auto recomputed = read_uniform_recomputed_operators(model, workload, sizes.layers, sizes.attention);
   return [sizes, tie, recomputed = std::move(recomputed)](Workload& built) {
     built.model = sizes;
     built.ties_apart = tie == Tie::Apart;
@@ -239,8 +259,14 @@ Build read_decoder_keys(MappingReader& model, const Workload& workload, const Fa
   const Tie tie = read_tie(model, {"true", "false", "apart"});
   sizes.tied = tie == Tie::Yes;
   const ExpertImbalance imbalance = read_expert_imbalance(model, sizes.experts.count > 0);
-  return [sizes = std::move(sizes), tie, imbalance](Workload& built) {
+  std::vector<BlockOperators> of_blocks;
+  for (const auto* blocks : {&sizes.blocks, &sizes.mtp_blocks}) {
+    for (const auto& block : *blocks) of_blocks.push_back(decoder::operators_of(sizes, block));
+  }
+  auto recomputed = read_recomputed_operators(model, workload, of_blocks);
+  return [sizes = std::move(sizes), tie, imbalance, recomputed = std::move(recomputed)](Workload& built) {
     built.model = sizes;
+    built.recompute_operators = recomputed;
     built.ties_apart = tie == Tie::Apart;
     built.expert_imbalance = imbalance;
     build_decoder(sizes, built);

@@ -96,9 +96,11 @@ AcesoPlan read_aceso_plan(const std::string& file, double blocks)
     keys.refuse("num_gpus",
                 fmt::format("has {} numbers; num_ops_in_each_stage has {}", devices.size(), operators.size()));
   }
+  const BlockOperators uniform = BlockOperators::uniform();
+  const std::size_t of_block = uniform.count();
   std::size_t all = 0;
   for (const std::size_t count : operators) all += count;
-  const auto of_blocks = static_cast<std::size_t>(std::llround(blocks)) * operators_of_block;
+  const auto of_blocks = static_cast<std::size_t>(std::llround(blocks)) * of_block;
   constexpr std::size_t most_others = 4;  // embedding, last normalisation, head, loss
   if (all <= of_blocks || all > of_blocks + most_others) {
     keys.refuse("num_ops_in_each_stage", fmt::format("sum to {}; {:g} blocks have {}, and there are 1 to {} others",
@@ -121,14 +123,15 @@ AcesoPlan read_aceso_plan(const std::string& file, double blocks)
     for (const std::size_t flag : recomputed[stage]) is_recomputed.push_back(flag != 0);
     begin += operators[stage];
     const bool is_last = stage + 1 == operators.size();
-    const double through = is_last ? blocks : static_cast<double>(begin - 1) / static_cast<double>(operators_of_block);
+    const double through = is_last ? blocks : static_cast<double>(begin - 1) / static_cast<double>(of_block);
     plan.blocks.push_back(through - blocks_before);
     blocks_before = through;
   }
-  for (std::size_t first = 1; first + operators_of_block <= 1 + of_blocks; first += operators_of_block) {
+  for (std::size_t begin_block = 1; begin_block + of_block <= 1 + of_blocks; begin_block += of_block) {
     BlockOperators& operators_again = plan.recomputed.emplace_back();
+    std::size_t next = begin_block;
     for (std::size_t which = 0; which < operators_of_block; ++which) {
-      if (is_recomputed[first + which]) operators_again.add(which);
+      if (uniform.has(which) && is_recomputed[next++]) operators_again.add(which);
     }
   }
   return plan;

@@ -65,7 +65,7 @@ SHAPES["pipeline of slices"] = SHAPES["pipeline of shards"] | {"transfers": {"sl
 MEGATRON, CORE, COMPOSER, DEEPSPEED = ("megatron-lm-2021", "megatron-core-0.8", "composer-fsdp-2023",
                                        "megatron-deepspeed-2023")
 ENGINE = "megatron-deepspeed-2024"
-LONGER, SHORTER, MORE = ("step", 1), ("step", -1), ("memory", 1)
+LONGER, SHORTER, MORE, LESS = ("step", 1), ("step", -1), ("memory", 1), ("memory", -1)
 # A flag as plans spell it: the system and the shape of a plan, the value, what it changes, and what else the plan has.
 FLAGS = {
     "host_forward_s": (MEGATRON, "one", 0.05, LONGER),
@@ -87,6 +87,7 @@ FLAGS = {
     "pads_vocabulary": (MEGATRON, "one", False, SHORTER),
     "recomputed_collectives": (MEGATRON, "shards", 0, SHORTER, {"recompute": "inner"}),
     "stops_recomputation": (MEGATRON, "one", True, SHORTER, {"recompute": "inner"}),
+    "drops_recomputed_outputs": (MEGATRON, "one", True, LESS, {"operators": "norm1 norm2 activation"}),
     "overlap_shard_sums": (MEGATRON, "shards", True, SHORTER),
     "overlap_shard_collectives": (MEGATRON, "shards", True, SHORTER),
     "overlap_parameter_gathers": (CORE, "optimizers", True, SHORTER),
@@ -128,8 +129,10 @@ class TrainingSystems(CommandTest):
         super().setUp()
         self.platform = self.write("four.xml", platform())
 
-    def workload(self, system, dtype="fp16", attention="unfused"):
+    def workload(self, system, dtype="fp16", attention="unfused", operators=""):
         text = WORKLOAD.replace("SYSTEM", system).replace("DTYPE", dtype).replace("ATTENTION", attention)
+        if operators:
+            text += f'recompute_operators: ["0-1: {operators}"]\n'
         return self.write("gpt.yaml", text)
 
     def plan(self, system, shape, flags, recompute="none", name="plan.json", device="A100-SXM4-80GB", **workload):

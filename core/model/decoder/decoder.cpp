@@ -1,6 +1,6 @@
 #include "core/model/append_layer.hpp"
 #include "core/model/decoder/decoder_parts.hpp"
-#include "core/model/decoder/kernel_needs.hpp"
+#include "core/model/decoder/part_memory.hpp"
 #include "core/model/models.hpp"
 
 #include <fmt/format.h>

@@ -1,16 +1,12 @@
 #include "core/model/decoder/decoder_parts.hpp"
 
 #include "core/errors.hpp"
-#include "core/model/decoder/kernel_needs.hpp"
+#include "core/model/decoder/part_memory.hpp"
 
 #include <algorithm>
 #include <numeric>
 
 namespace isobar::decoder {
-
-namespace {
-
-using Division = DecoderProduct::Division;
 
 bool is_attention(Mixer mixer)
 {
@@ -18,29 +14,30 @@ bool is_attention(Mixer mixer)
          mixer == Mixer::HeavilyCompressed;
 }
 
-/// Attention with two products: queries, keys and values, and the output.
-bool has_two_products(const DecoderSizes& sizes, Mixer mixer)
-{
-  return is_attention(mixer) && compression_of(sizes, mixer) == 0 && sizes.q_rank == 0 && !sizes.has_shared_kv &&
-         sizes.output_groups.count == 0;
-}
-
-/// Numbers of a token in the keys and values of all heads.
 std::uint64_t keys_and_values(const DecoderSizes& sizes)
 {
   return (sizes.has_shared_kv ? 1 : 2) * sizes.kv_heads * sizes.head_width;
 }
 
-/// Numbers of a token of which an entry takes its mean, and as many weights: of each entry that the token is in.
 std::uint64_t compressed_numbers(const DecoderSizes& sizes, Mixer mixer)
 {
   if (compression_of(sizes, mixer) == 0) return 0;
   return (mixer == Mixer::CompressedSparse ? 2 : 1) * sizes.head_width;
 }
-/// Likewise of the indexer's entries.
+
 std::uint64_t indexed_numbers(const DecoderSizes& sizes, Mixer mixer)
 {
   return mixer == Mixer::CompressedSparse ? 2 * sizes.indexer.width : 0;
+}
+
+namespace {
+
+using Division = DecoderProduct::Division;
+/// Attention with two products: queries, keys and values, and the output.
+bool has_two_products(const DecoderSizes& sizes, Mixer mixer)
+{
+  return is_attention(mixer) && compression_of(sizes, mixer) == 0 && sizes.q_rank == 0 && !sizes.has_shared_kv &&
+         sizes.output_groups.count == 0;
 }
 
 /// The products that make entries of tokens, and scores of the entries. The published weights in 8 bits have these in
@@ -61,6 +58,7 @@ void add_products_of_entries(const DecoderSizes& sizes, Mixer mixer, std::vector
 
 std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes, Mixer mixer)
 {
+  using enum BlockOperator;
   const std::uint64_t hidden = sizes.hidden;
   const std::uint64_t heads = sizes.heads * sizes.head_width;
   const std::uint64_t queries = (sizes.has_output_gate ? 2 : 1) * heads;
@@ -72,7 +70,7 @@ std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes, Mix
   } else {
     if (sizes.q_rank > 0) {
       products.push_back({.inputs = hidden, .outputs = sizes.q_rank, .division = Division::None, .has_bias = has_bias});
-      products.push_back({.inputs = sizes.q_rank, .outputs = queries});
+      products.push_back({.of = QkvUp, .inputs = sizes.q_rank, .outputs = queries});
     } else {
       products.push_back({.inputs = hidden, .outputs = queries, .has_bias = has_bias});
     }
@@ -84,9 +82,11 @@ std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes, Mix
   add_products_of_entries(sizes, mixer, products);
   const auto& [groups, rank] = sizes.output_groups;
   if (groups > 0) {
-    products.push_back({.inputs = heads / groups, .outputs = rank, .matrices = groups, .per_token = groups});
+    products.push_back(
+        {.of = Projection, .inputs = heads / groups, .outputs = rank, .matrices = groups, .per_token = groups});
   }
-  products.push_back({.inputs = groups > 0 ? groups * rank : heads,
+  products.push_back({.of = Projection,
+                      .inputs = groups > 0 ? groups * rank : heads,
                       .outputs = hidden,
                       .division = Division::Inputs,
                       .has_bias = sizes.biases.output});
@@ -95,6 +95,7 @@ std::vector<DecoderProduct> products_of_attention(const DecoderSizes& sizes, Mix
 
 std::vector<DecoderProduct> products_of_latent(const DecoderSizes& sizes)
 {
+  using enum BlockOperator;
   const auto& [kv_rank, nope, rope, value] = sizes.latent;
   const std::uint64_t q_rank = sizes.q_rank;
   const std::uint64_t hidden = sizes.hidden;
@@ -104,16 +105,17 @@ std::vector<DecoderProduct> products_of_latent(const DecoderSizes& sizes)
   if (q_rank > 0) {
     products.push_back({.inputs = hidden, .outputs = q_rank, .division = Division::None, .has_bias = has_bias});
   }
-  products.push_back({.inputs = q_rank > 0 ? q_rank : hidden, .outputs = queries});
+  products.push_back({.of = QkvUp, .inputs = q_rank > 0 ? q_rank : hidden, .outputs = queries});
   products.push_back({.inputs = hidden, .outputs = kv_rank + rope, .division = Division::None, .has_bias = has_bias});
-  products.push_back({.inputs = kv_rank, .outputs = sizes.heads * (nope + value)});
+  products.push_back({.of = QkvUp, .inputs = kv_rank, .outputs = sizes.heads * (nope + value)});
   if (const auto& indexer = sizes.indexer; indexer.heads > 0) {
     const std::uint64_t queries_of_indexer = indexer.heads * indexer.width;
     products.push_back({.inputs = q_rank, .outputs = queries_of_indexer, .division = Division::None});
     products.push_back({.inputs = hidden, .outputs = indexer.width, .division = Division::None});
     products.push_back({.inputs = hidden, .outputs = indexer.heads, .division = Division::None});
   }
-  products.push_back({.inputs = sizes.heads * value,
+  products.push_back({.of = Projection,
+                      .inputs = sizes.heads * value,
                       .outputs = hidden,
                       .division = Division::Inputs,
                       .has_bias = sizes.biases.output});
@@ -122,37 +124,45 @@ std::vector<DecoderProduct> products_of_latent(const DecoderSizes& sizes)
 
 std::vector<DecoderProduct> products_of_experts(const DecoderSizes& sizes)
 {
+  using enum BlockOperator;
   const ExpertSizes& experts = sizes.experts;
   const std::uint64_t hidden = sizes.hidden;
   const std::uint64_t ups = sizes.is_gated ? 2 : 1;
   const std::uint64_t width = experts.latent > 0 ? experts.latent : hidden;
-  const auto undivided = [](std::uint64_t inputs, std::uint64_t outputs, bool has_bias) {
-    return DecoderProduct{.inputs = inputs, .outputs = outputs, .division = Division::None, .has_bias = has_bias};
+  const auto undivided = [](BlockOperator of, std::uint64_t inputs, std::uint64_t outputs, bool has_bias) {
+    return DecoderProduct{
+        .of = of, .inputs = inputs, .outputs = outputs, .division = Division::None, .has_bias = has_bias};
   };
   std::vector<DecoderProduct> products;
-  products.push_back(undivided(hidden, experts.count, sizes.biases.router));
+  products.push_back(undivided(Router, hidden, experts.count, sizes.biases.router));
   products.back().is_quantized = false;
-  if (experts.latent > 0) products.push_back(undivided(hidden, width, sizes.biases.mlp));
-  products.push_back({.inputs = width,
+  if (experts.latent > 0) products.push_back(undivided(Router, hidden, width, sizes.biases.mlp));
+  products.push_back({.of = Up,
+                      .inputs = width,
                       .outputs = ups * experts.intermediate,
                       .matrices = experts.count,
                       .per_token = experts.per_token,
                       .is_routed = true,
                       .has_bias = sizes.biases.experts});
-  products.push_back({.inputs = experts.intermediate,
+  products.push_back({.of = Down,
+                      .inputs = experts.intermediate,
                       .outputs = width,
                       .matrices = experts.count,
                       .per_token = experts.per_token,
                       .is_routed = true,
                       .division = Division::Inputs,
                       .has_bias = sizes.biases.experts});
-  if (experts.latent > 0) products.push_back(undivided(width, hidden, sizes.biases.mlp));
+  if (experts.latent > 0) products.push_back(undivided(Router, width, hidden, sizes.biases.mlp));
   if (experts.shared == 0) return products;
-  products.push_back({.inputs = hidden, .outputs = ups * experts.shared, .has_bias = sizes.biases.mlp});
   products.push_back(
-      {.inputs = experts.shared, .outputs = hidden, .division = Division::Inputs, .has_bias = sizes.biases.mlp});
+      {.of = SharedExperts, .inputs = hidden, .outputs = ups * experts.shared, .has_bias = sizes.biases.mlp});
+  products.push_back({.of = SharedExperts,
+                      .inputs = experts.shared,
+                      .outputs = hidden,
+                      .division = Division::Inputs,
+                      .has_bias = sizes.biases.mlp});
   if (experts.has_shared_gate) {
-    products.push_back(undivided(hidden, 1, false));
+    products.push_back(undivided(SharedExperts, hidden, 1, false));
     products.back().is_quantized = false;
   }
   return products;
@@ -243,76 +253,6 @@ LargestProduct largest_of(const std::vector<DecoderProduct>& products, double to
   return {rows * number(largest.inputs), rows * number(largest.outputs), number(largest.weights())};
 }
 
-/// Numbers of a token that a mixer without attention keeps.
-double kept_of_recurrence(const DecoderSizes& sizes, Mixer mixer)
-{
-  if (mixer == Mixer::Mamba2) {  // what the product gives, what is convolved, the scan's output, and what gates it
-    const auto& mamba = sizes.mamba2;
-    return number(mamba.inner() + mamba.convolved() + mamba.heads + mamba.convolved() + 2 * mamba.inner());
-  }
-  const auto& net =
-      sizes.delta_net;  // queries, keys and values before and after it; gates; the output before and after
-  return number(2 * (2 * net.keys() + net.values()) + net.values() + 2 * net.value_heads + 2 * net.values());
-}
-
-/// Numbers of a token that a mixer keeps: of all shards alike, and of heads. docs/costs.md#activations-of-decoders
-struct KeptOfMixer {
-  double repeated = 0;
-  double divided = 0;
-};
-
-KeptOfMixer kept_of_latent(const DecoderSizes& sizes)
-{
-  const auto& [kv_rank, nope, rope, value] = sizes.latent;
-  const std::uint64_t q_rank = sizes.q_rank;
-  const std::uint64_t rotated = 2 * (nope + rope) + value;  // queries, keys and values
-  const std::uint64_t expanded = nope + value;              // keys and values before the rotary part joins them
-  KeptOfMixer kept;
-  kept.repeated = number(2 * (q_rank + kv_rank + rope) + sizes.indexer.width);
-  kept.repeated += number(sizes.indexer.heads * sizes.indexer.width);
-  kept.divided = number(sizes.heads * (rotated + expanded + value));
-  return kept;
-}
-
-KeptOfMixer kept_of_attention(const DecoderSizes& sizes, Mixer mixer)
-{
-  const std::uint64_t queries = sizes.heads * sizes.head_width;
-  std::uint64_t keys = keys_and_values(sizes);
-  std::uint64_t of_queries = 2 * queries;                // and their sums
-  if (sizes.has_output_gate) of_queries += 2 * queries;  // the gate, and what it gives
-  if (sizes.head_norm != HeadNorm::None) {
-    of_queries += queries;
-    keys += sizes.kv_heads * sizes.head_width;
-  }
-  KeptOfMixer kept;
-  kept.divided =
-      number(of_queries + (sizes.has_shared_kv ? 0 : keys) + sizes.output_groups.count * sizes.output_groups.rank);
-  kept.repeated = number(2 * sizes.q_rank + (sizes.has_shared_kv ? keys : 0));  // before and after the norm
-  if (const std::uint64_t rate = compression_of(sizes, mixer); rate > 0) {
-    // Numbers and their weights, and entries before and after their norms.
-    kept.repeated += number(2 * compressed_numbers(sizes, mixer)) + 2 * number(sizes.head_width) / number(rate);
-    const auto& indexer = sizes.indexer;
-    if (mixer == Mixer::CompressedSparse) {
-      kept.repeated += number(2 * indexed_numbers(sizes, mixer) + indexer.heads * indexer.width) +
-                       2 * number(indexer.width) / number(rate);
-    }
-  }
-  return kept;
-}
-
-KeptOfMixer kept_of(const DecoderSizes& sizes, Mixer mixer)
-{
-  if (mixer == Mixer::Latent) return kept_of_latent(sizes);
-  if (is_attention(mixer)) return kept_of_attention(sizes, mixer);
-  return {.divided = kept_of_recurrence(sizes, mixer)};
-}
-
-/// Numbers of a token, in units of `hidden`, that norms and the first product of a part read.
-double kept_of_norms(const DecoderSizes& sizes, std::uint64_t norms)
-{
-  return number(norms + 1) * number(sizes.hidden);
-}
-
 std::uint64_t units_of(const DecoderSizes& sizes, Mixer mixer)
 {
   switch (mixer) {
@@ -368,8 +308,30 @@ Experts experts_of(const DecoderSizes& sizes, const std::vector<DecoderProduct>&
 
 }  // namespace
 
+BlockOperators operators_of(const DecoderSizes& sizes, const DecoderBlock& block)
+{
+  using enum BlockOperator;
+  BlockOperators operators;
+  const bool has_norms = sizes.norm_place != NormPlace::After;
+  if (block.mixer != Mixer::None) {
+    for (const auto which : {Qkv, Context, Projection}) operators.add(which);
+    if (has_norms) operators.add(Norm1);
+    const bool is_compressed = is_attention(block.mixer) && sizes.q_rank > 0;
+    if (is_compressed || block.mixer == Mixer::Latent) operators.add(QkvUp);
+  }
+  if (block.feed_forward != FeedForward::None) {
+    for (const auto which : {Up, Activation, Down}) operators.add(which);
+    if (has_norms && norms_of_feed_forward(sizes) > 0) operators.add(Norm2);
+    const bool has_experts = block.feed_forward == FeedForward::Experts;
+    if (has_experts) operators.add(Router);
+    if (has_experts && sizes.experts.shared > 0) operators.add(SharedExperts);
+  }
+  return operators;
+}
+
 std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, Mixer mixer)
 {
+  using enum BlockOperator;
   const std::uint64_t hidden = sizes.hidden;
   switch (mixer) {
     case Mixer::None:
@@ -380,13 +342,17 @@ std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, Mixer mixer)
       const auto& net = sizes.delta_net;
       return {{.inputs = hidden, .outputs = 2 * net.keys() + 2 * net.values()},
               {.inputs = hidden, .outputs = 2 * net.value_heads},
-              {.inputs = net.values(), .outputs = hidden, .division = Division::Inputs}};
+              {.of = Projection, .inputs = net.values(), .outputs = hidden, .division = Division::Inputs}};
     }
     case Mixer::Mamba2: {
       const auto& mamba = sizes.mamba2;
       const bool has_bias = sizes.biases.mamba;
       return {{.inputs = hidden, .outputs = mamba.inner() + mamba.convolved() + mamba.heads, .has_bias = has_bias},
-              {.inputs = mamba.inner(), .outputs = hidden, .division = Division::Inputs, .has_bias = has_bias}};
+              {.of = Projection,
+               .inputs = mamba.inner(),
+               .outputs = hidden,
+               .division = Division::Inputs,
+               .has_bias = has_bias}};
     }
     default:
       return products_of_attention(sizes, mixer);
@@ -395,12 +361,13 @@ std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, Mixer mixer)
 
 std::vector<DecoderProduct> products_of(const DecoderSizes& sizes, FeedForward network)
 {
+  using enum BlockOperator;
   if (network == FeedForward::None) return {};
   if (network == FeedForward::Experts) return products_of_experts(sizes);
   const std::uint64_t inner = sizes.intermediate;
   const bool has_bias = sizes.biases.mlp;
-  return {{.inputs = sizes.hidden, .outputs = (sizes.is_gated ? 2 : 1) * inner, .has_bias = has_bias},
-          {.inputs = inner, .outputs = sizes.hidden, .division = Division::Inputs, .has_bias = has_bias}};
+  return {{.of = Up, .inputs = sizes.hidden, .outputs = (sizes.is_gated ? 2 : 1) * inner, .has_bias = has_bias},
+          {.of = Down, .inputs = inner, .outputs = sizes.hidden, .division = Division::Inputs, .has_bias = has_bias}};
 }
 
 std::uint64_t norms_of_mixer(const DecoderSizes& sizes)
@@ -484,9 +451,7 @@ void add_connection(LayerSizes& layer, const HyperConnection& connection, const 
   layer.parameters += connection.parameters();
   layer.multiply_adds += tokens * (number(connection.inputs * connection.outputs) + connection.mixing);
   layer.score_multiply_adds += tokens * connection.mixing;
-  // Weights before and after the function that makes them positive.
-  const double weights = 2 * float32 * number(connection.outputs);
-  const double kept = tokens * (size_of(workload.dtype) * connection.kept_numbers + weights);
+  const double kept = kept_by_connection(connection, workload);
   layer.activations += kept;
   layer.kept += kept;
   // The product reads the streams in float32, and so is their gradient.
@@ -518,7 +483,6 @@ LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const 
   const OtherParameters others = others_of(sizes, mixer);
   const MixerCore core = core_of(sizes, block, workload.sequence);
   const bool has_scores = is_attention(mixer) || mixer == Mixer::Latent;
-  const bool is_gpt = sizes.model == DecoderModel::Gpt;
   const bool is_recomputed = sizes.attention == Attention::Recomputed;
 
   LayerSizes part;
@@ -528,18 +492,9 @@ LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const 
   part.score_multiply_adds = samples * (core.multiply_adds() - core.convolved);
   part.multiply_adds = tokens * multiply_adds_of(products) + samples * core.multiply_adds();
   if (has_scores && is_recomputed) part.recomputed_multiply_adds = samples * core.attention;
-  double scores = 0;  // bytes
-  if (has_scores && sizes.attention == Attention::Fused) {
-    constexpr double sum_of_exponentials = 4;
-    scores = sum_of_exponentials * samples * number(sizes.heads) * sequence;
-  } else if (has_scores && !is_recomputed) {
-    const double keys = number(keys_of_sample(sizes, mixer, workload.sequence));
-    scores = (is_gpt ? 2 * z + 1 : z) * samples * number(sizes.heads) * sequence * keys;
-  }
-  const KeptOfMixer kept = kept_of(sizes, mixer);
-  const double masks = is_gpt ? states : 0;
-  const double divided = z * tokens * kept.divided + scores;
-  part.activations = z * tokens * (kept_of_norms(sizes, norms) + kept.repeated) + divided + masks;
+  const double scores = kept_scores(sizes, mixer, workload);
+  const KeptBytes kept = bytes_of(kept_by_mixer(sizes, mixer, workload));
+  part.activations = kept.all();
   part.output = z * states;
   const KernelNeeds needs = has_two_products(sizes, mixer)
                                 ? needs_of_attention(sizes, workload, part.activations, scores)
@@ -550,7 +505,7 @@ LayerSizes mixer_of(const DecoderSizes& sizes, const DecoderBlock& block, const 
   part.split = Split{.name = "heads",
                      .units = units_of(sizes, mixer),
                      .parameters = divided_parameters_of(products) + others.divided,
-                     .activations = Bytes(divided),
+                     .activations = Bytes(kept.divided),
                      .products = has_two_products(sizes, mixer) ? plain(products) : std::vector<MatrixProduct>{},
                      .norm_sums = norms * norm_sums_of(sizes)};
   if (sizes.streams > 1) connect(part, sizes, workload);
@@ -566,40 +521,31 @@ LayerSizes feed_forward_of(const DecoderSizes& sizes, const DecoderBlock& block,
   const double states = tokens * number(sizes.hidden);
   const std::uint64_t norms = norms_of_feed_forward(sizes);
   const auto products = products_of(sizes, network);
-  const std::uint64_t kept_of_inner = !sizes.is_gated ? 2 : sizes.model == DecoderModel::Llama ? 4 : 3;
 
   LayerSizes part;
   part.name = "mlp";
   part.parameters = parameters_of(products) + norms * isobar::parameters_of(sizes.norm) * sizes.hidden;
   part.multiply_adds = tokens * multiply_adds_of(products);
   part.output = z * states;
-  double repeated = z * tokens * kept_of_norms(sizes, norms);
-  if (sizes.model == DecoderModel::Gpt) repeated += states;
-  Bytes divided;
+  const KeptBytes kept = bytes_of(kept_by_feed_forward(sizes, network, workload));
+  part.activations = kept.all();
   std::uint64_t units = sizes.intermediate;
   KernelNeeds needs;
   if (network == FeedForward::Experts) {
     const ExpertSizes& experts = sizes.experts;
-    constexpr double bytes_of_expert = 8;  // its logit and probability, in float32
     part.experts = experts_of(sizes, products, workload);
-    repeated += tokens * bytes_of_expert * number(experts.count) + part.experts->dispatched.value;
-    if (experts.latent > 0) repeated += z * tokens * number(experts.latent);
-    divided = part.experts->activations - part.experts->dispatched +
-              Bytes(z * tokens * number(kept_of_inner * experts.shared));
     units = experts.shared > 0 ? std::gcd(experts.intermediate, experts.shared) : experts.intermediate;
-    needs = needs_of_products(sizes, workload, repeated + divided.value, number(weights_of(products)),
+    needs = needs_of_products(sizes, workload, part.activations, number(weights_of(products)),
                               largest_of(products, tokens));
   } else {
-    divided = Bytes(z * tokens * number(kept_of_inner * sizes.intermediate));
     needs = needs_of_feed_forward(sizes, workload);
   }
-  part.activations = repeated + divided.value;
   part.kept = needs.kept;
   part.passing = needs.passing;
   part.split = Split{.name = "columns",
                      .units = units,
                      .parameters = divided_parameters_of(products),
-                     .activations = divided,
+                     .activations = Bytes(kept.divided),
                      .products = network == FeedForward::Dense ? plain(products) : std::vector<MatrixProduct>{},
                      .norm_sums = norms * norm_sums_of(sizes)};
   if (sizes.streams > 1) connect(part, sizes, workload);
@@ -626,27 +572,6 @@ std::uint64_t parameters_of_token(const DecoderSizes& sizes)
 double kept_states_of_mtp(const DecoderSizes& sizes)
 {
   return 2 + 2 * number(sizes.streams);
-}
-
-KeptBytes kept_bytes(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload)
-{
-  using Kind = DecoderLayer::Kind;
-  const DecoderBlock& block = decoder_block(sizes, layer.block);
-  KeptBytes kept;
-  const auto add = [&](const LayerSizes& part) {
-    kept.divided += part.split->activations.value;
-    kept.repeated += part.activations - part.split->activations.value;
-  };
-  if (layer.kind != Kind::FeedForward && block.mixer != Mixer::None) add(mixer_of(sizes, block, workload));
-  if (layer.kind != Kind::Attention && block.feed_forward != FeedForward::None) {
-    add(feed_forward_of(sizes, block, workload));
-  }
-  const bool begins_block = layer.kind != Kind::FeedForward || block.mixer == Mixer::None;
-  if (layer.block >= sizes.blocks.size() && begins_block) {
-    const double tokens = number(workload.micro_batch) * number(workload.sequence);
-    kept.repeated += size_of(workload.dtype) * kept_states_of_mtp(sizes) * tokens * number(sizes.hidden);
-  }
-  return kept;
 }
 
 }  // namespace isobar::decoder

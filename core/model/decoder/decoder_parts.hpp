@@ -2,6 +2,7 @@
 
 #include "core/model/append_layer.hpp"
 #include "core/model/decoder/decoder_sizes.hpp"
+#include "core/model/model_sizes.hpp"
 #include "core/model/workload.hpp"
 
 #include <cstdint>
@@ -9,8 +10,21 @@
 
 namespace isobar::decoder {
 
+/// Attention but for latent one.
+bool is_attention(Mixer mixer);
+/// Numbers of a token in the keys and values of all heads.
+std::uint64_t keys_and_values(const DecoderSizes& sizes);
+/// Numbers of a token of which an entry takes its mean, and as many weights: of each entry that the token is in.
+std::uint64_t compressed_numbers(const DecoderSizes& sizes, Mixer mixer);
+/// Likewise of the indexer's entries.
+std::uint64_t indexed_numbers(const DecoderSizes& sizes, Mixer mixer);
+
+/// The operators of a block.
+BlockOperators operators_of(const DecoderSizes& sizes, const DecoderBlock& block);
+
 /// A product of each token, or of those that come to an expert, with a matrix of parameters.
 struct DecoderProduct {
+  BlockOperator of = BlockOperator::Qkv;  ///< a part of it
   std::uint64_t inputs = 0;
   std::uint64_t outputs = 0;
   std::uint64_t matrices = 1;   ///< of experts, one each
@@ -82,13 +96,5 @@ std::uint64_t parameters_of_token(const DecoderSizes& sizes);
 /// States of tokens that a block of multi-token prediction keeps beyond those of its parts: the embedding and each
 /// stream of the residual, before and after their norms.
 double kept_states_of_mtp(const DecoderSizes& sizes);
-
-/// Bytes of a block, or of its part, that are kept from forward until backward: on each of equal shards `repeated`, and
-/// a part of `divided`.
-struct KeptBytes {
-  double repeated = 0;
-  double divided = 0;
-};
-KeptBytes kept_bytes(const DecoderSizes& sizes, const DecoderLayer& layer, const Workload& workload);
 
 }  // namespace isobar::decoder

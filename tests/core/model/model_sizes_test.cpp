@@ -55,8 +55,8 @@ TEST(BlockOperators, SayWhatIsWrongWithAText)
   EXPECT_EQ(fault_of(": up"), "\"\" names no blocks in order, such as 0-5,9");
   EXPECT_EQ(fault_of("2-4: up"), "block 4; there are 0 to 3");
   EXPECT_EQ(fault_of("0: upp"),
-            "\"upp\" is no operator of a block; write norm1, qkv, scores, softmax, score_dropout, context, projection, "
-            "dropout1, norm2, up, activation, down, dropout2");
+            "\"upp\" is no operator of a block; write norm1, qkv, qkv_up, scores, softmax, score_dropout, context, "
+            "projection, dropout1, norm2, router, up, activation, down, shared_experts, dropout2");
   EXPECT_EQ(fault_of("0: up down up"), "\"0: up down up\" names up twice");
   EXPECT_EQ(fault_of("0: ").substr(0, 25), "\"0: \" names no operators;");
 }
@@ -83,6 +83,45 @@ TEST(BlockOperators, OfAWorkloadGoWithTimesOfOperators)
             "attention: unfused");
   EXPECT_EQ(message_of_file(operators + "recompute_operators: [\"4: up\"]\n"),
             "InputError g.yaml:9: recompute_operators: block 4; there are 0 to 3");
+  EXPECT_EQ(message_of_file(operators + "recompute_operators: [\"1: qkv_up up router\"]\n"),
+            "InputError g.yaml:9: recompute_operators: block 1 has no qkv_up, router; it has norm1, qkv, scores, "
+            "softmax, score_dropout, context, projection, dropout1, norm2, up, activation, down, dropout2");
+}
+
+std::string message_of_decoder(const std::string& recomputed, const std::string& more = "")
+{
+  return message_of([&] {
+    workload_from_text(
+        "model: decoder\nlayers: 3\nhidden: 64\nheads: 4\nvocabulary: 512\nsequence: 32\n"
+        "layer_types: [latent, latent, full]\nq_lora_rank: 16\nkv_lora_rank: 16\nqk_nope_head_dim: 8\n"
+        "qk_rope_head_dim: 8\nv_head_dim: 8\nmlp_layer_types: [dense, experts, none]\n"
+        "intermediate: 96\nexperts: 4\ntop_k: 2\nexpert_intermediate: 32\nshared_intermediate: 16\n"
+        "compute: operators\nframework: megatron-bridge-2026\n" +
+            more + "recompute_operators: [\"" + recomputed + "\"]\n",
+        "d.yaml");
+  });
+}
+
+TEST(BlockOperators, OfADecoderAreThoseOfEachBlock)
+{
+  EXPECT_EQ(message_of_decoder("0: norm1 qkv qkv_up context projection norm2 up activation down"), "no error");
+  EXPECT_EQ(message_of_decoder("1: norm1 qkv qkv_up context projection norm2 router up activation down shared_experts"),
+            "no error");
+  EXPECT_EQ(message_of_decoder("2: norm1 qkv qkv_up context projection"), "no error");
+  EXPECT_EQ(message_of_decoder("0-1: shared_experts"),
+            "InputError d.yaml:21: recompute_operators: block 0 has no shared_experts; it has norm1, qkv, qkv_up, "
+            "context, projection, norm2, up, activation, down");
+  EXPECT_EQ(message_of_decoder("1-2: qkv_up up"),
+            "InputError d.yaml:21: recompute_operators: block 2 has no up; it has norm1, qkv, qkv_up, context, "
+            "projection");
+  EXPECT_EQ(message_of_decoder("1: softmax", "attention: unfused\n"),
+            "InputError d.yaml:22: recompute_operators: block 1 has no softmax; it has norm1, qkv, qkv_up, context, "
+            "projection, norm2, router, up, activation, down, shared_experts");
+  EXPECT_EQ(message_of_decoder("3: up"), "InputError d.yaml:21: recompute_operators: block 3; there are 0 to 2");
+  EXPECT_EQ(message_of_decoder("3: up", "mtp_layers: 1\n"),
+            "InputError d.yaml:22: recompute_operators: block 3 has no up; it has norm1, qkv, qkv_up, context, "
+            "projection")
+      << "the block that predicts further";
 }
 
 }  // namespace
