@@ -4,6 +4,7 @@
 #include "cli/frameworks/model_items.hpp"
 #include "cli/frameworks/shell_text.hpp"
 #include "cli/frameworks/uniform_pipeline.hpp"
+#include "core/compute/recompute_modules.hpp"
 #include "core/model/model_sizes.hpp"
 #include "core/plan/system_rules.hpp"
 #include "core/text/quantity_text.hpp"
@@ -217,20 +218,26 @@ class MegatronArguments {
     add("--recompute-num-layers", longest);
   }
 
-  /// Operators that run again, where it is those of attention's scores in every block.
+  /// Operators that run again, where they are those of modules in every block that has them. Of experts as a whole
+  /// Megatron-Core repeats the exchanges of tokens, too, which operators do not.
   void add_operators()
   {
-    BlockOperators scores;
-    for (const auto each :
-         {BlockOperator::Scores, BlockOperator::Softmax, BlockOperator::ScoreDropout, BlockOperator::Context}) {
-      scores.add(each);
+    std::vector<std::string> modules;
+    std::vector<BlockOperators> of_modules(workload_.recompute_operators.size());
+    for (const auto& module : compute::recompute_module_names()) {
+      const auto of_blocks = compute::operators_of_module(module, workload_.model);
+      bool has_all = module != "moe";
+      for (std::size_t block = 0; block < of_blocks.size(); ++block) {
+        has_all = has_all && !(of_blocks[block] - workload_.recompute_operators[block]).any();
+      }
+      if (!has_all || std::ranges::none_of(of_blocks, &BlockOperators::any)) continue;
+      modules.push_back(module);
+      for (std::size_t block = 0; block < of_blocks.size(); ++block) of_modules[block] |= of_blocks[block];
     }
-    const bool are_scores =
-        std::ranges::all_of(workload_.recompute_operators, [&](const BlockOperators& each) { return each == scores; });
-    if (!are_scores || !plan_.recompute.empty()) {
+    if (of_modules != workload_.recompute_operators || !plan_.recompute.empty()) {
       refuse("recompute_operators", "are of the workload",
-             "recomputes scores, softmax, score-dropout and context of all "
-             "blocks, or whole blocks");
+             fmt::format("recomputes whole blocks, or modules of all blocks that have them: {}",
+                         fmt::join(compute::recompute_module_names(), ", ")));
       return;
     }
     add_recomputed_attention();
@@ -239,7 +246,7 @@ class MegatronArguments {
   void add_recomputed_attention()
   {
     add("--recompute-granularity", "selective");
-    add("--recompute-modules", "core_attn");
+    arguments_.push_back({"--recompute-modules", std::move(modules)});
   }
 
   void add_sums()

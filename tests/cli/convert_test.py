@@ -284,6 +284,20 @@ class ToFrameworks(ConvertTest):
                                       "Megatron-Core recomputes those, or all\n")
         self.assertFalse((self.folder / "other").exists())
 
+    def test_operators_of_modules_become_modules_that_recompute(self):
+        operators = 'recompute_operators: ["0-5: context norm2 up activation down"]\n'
+        workload = self.write("operators.yaml", OPERATORS + operators)
+        self.from_text("Et*3|t*3L", "2xA100-SXM4-40GB", "--microbatches", 8, workload=workload)
+        self.run_isobar("convert", self.path("imported.json"), "--to", "megatron", "-o", self.path("out"))
+        self.assertIn("  --recompute-granularity selective\n  --recompute-modules core_attn mlp\n", self.read("out/arguments.sh"))
+        for operators in ("0-5: context norm2", "0-4: context"):
+            self.write("operators.yaml", OPERATORS + f'recompute_operators: ["{operators}"]\n')
+            self.from_text("Et*3|t*3L", "2xA100-SXM4-40GB", "--microbatches", 8, workload=workload)
+            done = self.run_isobar("convert", self.path("imported.json"), "--to", "megatron", "-o", self.path("other"), expect=4)
+            self.assertEqual(done.stdout, f"{self.path('imported.json')}: recompute_operators: are of the workload; Megatron-Core "
+                                          "recomputes whole blocks, or modules of all blocks that have them: core_attn, layernorm, "
+                                          "mla_up_proj, mlp, moe, moe_act, shared_experts\n")
+
     def test_an_order_that_torchtitan_has_no_name_for_becomes_a_file(self):
         plan = self.plan_of(2, "--schedule", "zero-bubble-h1")
         self.run_isobar("convert", plan, "--to", "torchtitan", "-o", self.path("out"))
