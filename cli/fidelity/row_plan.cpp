@@ -4,6 +4,7 @@
 #include "core/compute/as_trained.hpp"
 #include "core/compute/layer_time.hpp"
 #include "core/compute/pricing.hpp"
+#include "core/compute/recompute_modules.hpp"
 #include "core/compute/transformer.hpp"
 #include "core/errors.hpp"
 #include "core/model/model_sizes.hpp"
@@ -57,6 +58,8 @@ void leave_out_dropout(std::string& text, WorkloadSettings& settings)
   text = std::move(others);
   settings.erase("dropout");
 }
+
+constexpr std::string_view module_of_experts = "moe";
 
 struct RowWorkload {
   std::string text;
@@ -204,10 +207,29 @@ void require_supported(const MeasuredRow& row, const RowChoice& choice)
   if (choice.recompute == Recomputation::Planned && row.plan.empty()) {
     throw Unsupported("recompute: is plan; name one in the column plan");
   }
+  if (choice.recompute == Recomputation::Modules && !row.plan.empty()) {
+    throw Unsupported("recompute: names modules, and the plan says what recomputes; write plan");
+  }
   const std::size_t replicas = *std::ranges::max_element(row.data_degrees);
   if (row.global_batch < replicas) {
     throw Unsupported(fmt::format("global_batch: {} samples for {} replicas", row.global_batch, replicas));
   }
+}
+
+/// The operators that a row's modules repeat in each block; `moe` is of layers.
+std::vector<BlockOperators> operators_of_modules(const std::vector<std::string>& modules, const ModelSizes& model)
+{
+  std::vector<BlockOperators> recomputed;
+  for (const auto& module : modules) {
+    const auto of_blocks = compute::operators_of_module(module, model);
+    if (std::ranges::none_of(of_blocks, &BlockOperators::any)) {
+      throw Unsupported(fmt::format("recompute: no block has {}", module));
+    }
+    if (module == module_of_experts) continue;
+    recomputed.resize(of_blocks.size());
+    for (std::size_t block = 0; block < of_blocks.size(); ++block) recomputed[block] |= of_blocks[block];
+  }
+  return recomputed;
 }
 
 bool has_isobar_plan(const MeasuredRow& row)
@@ -304,10 +326,9 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   const auto blocks = static_cast<double>(ends.size());
   const results::RowDegrees degrees = results::degrees_of(row, blocks, choice.virtual_stages);
   const std::size_t most_shards = *std::ranges::max_element(degrees.tensor);
-  const bool is_planned = choice.recompute == Recomputation::Planned;
-  if (most_shards > 1 || is_planned) {
-    made = workload_of(row, choice, most_shards, is_planned ? degrees.recomputed : std::vector<BlockOperators>());
-  }
+  auto recomputed = operators_of_modules(row.recompute_modules, made.workload.model);
+  if (choice.recompute == Recomputation::Planned) recomputed = degrees.recomputed;
+  if (most_shards > 1 || !recomputed.empty()) made = workload_of(row, choice, most_shards, recomputed);
   Plan plan;
   if (row.context_degree > 1) {
     plan.context = {row.context_degree, choice.exchange};
@@ -364,10 +385,11 @@ RowPlan plan_of(const MeasuredRow& row, const RowChoice& choice, const Cluster& 
   }
   add_end(layers - 1);
 
+  const bool repeats_experts =
+      std::ranges::find(row.recompute_modules, module_of_experts) != row.recompute_modules.end();
   for (std::size_t layer = 1; layer + 1 < layers; ++layer) {
     const bool has_experts = made.workload.layers[layer].experts.has_value();
-    const bool repeats_experts = choice.recompute == Recomputation::Experts && has_experts;
-    if (choice.recompute == Recomputation::Full || repeats_experts) plan.recompute.push_back(layer);
+    if (choice.recompute == Recomputation::Full || (repeats_experts && has_experts)) plan.recompute.push_back(layer);
   }
   plan.sync.algorithm = algorithm_of(plan, replicas > 1 && row.zero_stage > 0);
   if (replicas > 1) plan.sync.sharded = sharding_of(row.zero_stage);

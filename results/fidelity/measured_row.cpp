@@ -1,6 +1,7 @@
 #include "results/fidelity/measured_row.hpp"
 
 #include "core/base/files.hpp"
+#include "core/compute/recompute_modules.hpp"
 #include "core/errors.hpp"
 #include "core/jobs/trace_numbers.hpp"
 #include "core/names.hpp"
@@ -33,9 +34,9 @@ constexpr NameTable<MemoryKind, 3> memory_names = {
     {{MemoryKind::Allocated, "allocated"}, {MemoryKind::Reserved, "reserved"}, {MemoryKind::Device, "device"}}};
 constexpr NameTable<Recomputation, 5> recomputation_names = {{{Recomputation::None, "none"},
                                                               {Recomputation::Selective, "selective"},
-                                                              {Recomputation::Experts, "experts"},
                                                               {Recomputation::Full, "full"},
-                                                              {Recomputation::Planned, "plan"}}};
+                                                              {Recomputation::Planned, "plan"},
+                                                              {Recomputation::Modules, "modules"}}};
 
 constexpr std::uint64_t most_devices = 1 << 20;  // of a degree
 
@@ -182,6 +183,28 @@ class RowCells {
     return value;
   }
 
+  /// One of the choices, or modules separated by spaces.
+  void recomputation(const char* column, MeasuredRow& row) const
+  {
+    if (text(column).empty()) return;
+    row.recompute = value_in(recomputation_names, text(column));
+    if (row.recompute && row.recompute != Recomputation::Modules) return;
+    row.recompute = Recomputation::Modules;
+    for (auto& module : pieces_of(text(column), ' ')) {
+      if (std::ranges::find(compute::recompute_module_names(), module) == compute::recompute_module_names().end()) {
+        fault(column,
+              fmt::format("{} is not known; write none, selective, full, plan, or modules separated by a space: {}",
+                          in_quotes(module), fmt::join(compute::recompute_module_names(), ", ")));
+        return;
+      }
+      if (std::ranges::find(row.recompute_modules, module) != row.recompute_modules.end()) {
+        fault(column, in_quotes(module) + " is there twice; leave one out");
+        return;
+      }
+      row.recompute_modules.push_back(std::move(module));
+    }
+  }
+
   /// A path beside the table's file.
   std::string path(const std::string& named) const
   {
@@ -254,7 +277,7 @@ MeasuredRow row_of(const RowCells& cells, const std::string& file, int line)
   row.global_batch = cells.count("global_batch", 1, most_samples).value_or(0);
   row.micro_batch = cells.count("micro_batch", 1, most_samples);
   row.schedule = cells.text("schedule");
-  row.recompute = cells.choice("recompute", recomputation_names);
+  cells.recomputation("recompute", row);
   row.blocks = cells.blocks("layers", row.pipeline_degree, row.pipeline_degree * row.virtual_stages.value_or(1));
   row.devices = cells.text("devices");
   row.plan = cells.path(cells.text("plan"));

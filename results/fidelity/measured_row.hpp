@@ -35,15 +35,15 @@ enum class MemoryKind : std::uint8_t {
 /// Which activations a run recomputed.
 enum class Recomputation : std::uint8_t {
   None,
-  Selective,  ///< the attention core
-  Experts,    ///< the layers with experts: Megatron-Core's module `moe`
+  Selective,  ///< the attention core, unless it is fused
   Full,       ///< all but the inputs of blocks
-  Planned     ///< as the row's plan says
+  Planned,    ///< as the row's plan says
+  Modules     ///< modules of Megatron-Core, which the row names
 };
 
 std::string_view name_of(RowRole role);             ///< "calibration", "development", …
 std::string_view name_of(MemoryKind kind);          ///< "allocated", "reserved", "device"
-std::string_view name_of(Recomputation recompute);  ///< "none", "selective", "full", "plan"
+std::string_view name_of(Recomputation recompute);  ///< "none", "selective", "full", "plan", "modules"
 
 /// Why a row cannot be expressed as platform, workload and plan.
 class Unsupported : public std::runtime_error {
@@ -79,6 +79,7 @@ struct MeasuredRow {
   std::optional<std::uint64_t> micro_batch = {};  ///< samples
   std::string schedule;
   std::optional<Recomputation> recompute = {};
+  std::vector<std::string> recompute_modules = {};  ///< core/compute/recompute_modules.hpp
   std::vector<double> blocks;  ///< of each stage, or of each chunk, decimals where a block is cut; empty: even
   std::string devices;         ///< "": in the order of the platform
   std::string plan;

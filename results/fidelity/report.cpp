@@ -172,7 +172,8 @@ Table run_lines(const MeasuredRow& row)
   add("batch", fmt::format("{} samples", row.global_batch) +
                    (row.micro_batch ? fmt::format(", {} in a micro-batch", *row.micro_batch) : ""));
   add("schedule", row.schedule);
-  add("recompute", row.recompute ? std::string(name_of(*row.recompute)) : "");
+  const auto recompute = row.recompute ? std::string(name_of(*row.recompute)) : "";
+  add("recompute", row.recompute_modules.empty() ? recompute : fmt::to_string(fmt::join(row.recompute_modules, " ")));
   add("blocks", fmt::format("{}", fmt::join(row.blocks, "+")));
   add("devices", row.devices);
   add("plan", row.plan);

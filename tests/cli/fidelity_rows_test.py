@@ -263,13 +263,27 @@ class Recomputation(Rows):
 
     def test_recomputation_of_experts_is_between_none_and_all(self):
         cells = self.mixture | {"dp": 8, "ep": 8, "micro_batch": 8}
-        rows = self.predicted(*(cells | {"recompute": kind} for kind in ("none", "experts", "full")))
+        rows = self.predicted(*(cells | {"recompute": kind} for kind in ("none", "moe", "full")))
         self.assert_increasing([row["predicted_s"] for row in rows])
         self.assert_increasing([row["predicted_memory_bytes"] for row in reversed(rows)])
         attention = [row["parts"]["attention_s"] for row in rows]
         self.assertEqual(attention[0], attention[1])
         self.assertLess(attention[1], attention[2])
-        self.assertEqual(*self.steps({"recompute": "experts"}, {"recompute": "none"}))  # a dense model has none
+        self.assert_unsupported(({"recompute": "moe"}, "recompute: no block has moe"))
+
+    def test_recomputed_modules_cost_time_and_save_memory(self):
+        cells = self.mixture | {"dp": 8, "ep": 8, "micro_batch": 8, "framework": "megatron-bridge-2026"}
+        none, act, more, most = self.predicted(
+            *(cells | {"recompute": kind} for kind in ("none", "moe_act", "moe_act layernorm", "moe_act layernorm mlp")))
+        rows = [none, act, more, most]
+        self.assert_increasing([row["predicted_s"] for row in rows])
+        self.assert_increasing([row["predicted_memory_bytes"] for row in reversed(rows)])
+        self.assertEqual([row["parts"]["attention_s"] for row in rows], [none["parts"]["attention_s"]] * 4)
+        core = self.predicted(cells | {"recompute": "core_attn"})[0]
+        self.assertGreater(core["parts"]["attention_s"], none["parts"]["attention_s"])
+        self.assert_unsupported(
+            (cells | {"recompute": "mla_up_proj"}, "recompute: no block has mla_up_proj"),
+            (cells | {"recompute": "shared_experts mlp"}, "recompute: no block has shared_experts"))
 
     def test_the_reserve_of_the_allocator_counts_where_a_row_says_reserved(self):
         cells = {"overrides": "framework.memory_reserve=1.5", "measured_memory_bytes": 1e9}

@@ -205,7 +205,14 @@ TEST(MeasuredRow, EveryFaultHasItsLineAndColumn)
       fault_with({{"memory_kind", ""}}),
       "InputError f.csv:2: memory_kind: is empty; name the memory that was measured: allocated, reserved, device");
   EXPECT_EQ(fault_with({{"recompute", "block"}}),
-            "InputError f.csv:2: recompute: \"block\" is not known; write none, selective, experts, full, plan");
+            "InputError f.csv:2: recompute: \"block\" is not known; write none, selective, full, plan, or modules "
+            "separated by a space: core_attn, layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts");
+  EXPECT_EQ(fault_with({{"recompute", "mlp full"}}).substr(0, 55),
+            "InputError f.csv:2: recompute: \"full\" is not known; wri");
+  EXPECT_EQ(fault_with({{"recompute", "modules"}}).substr(0, 58),
+            "InputError f.csv:2: recompute: \"modules\" is not known; wri");
+  EXPECT_EQ(fault_with({{"recompute", "moe_act mlp moe_act"}}),
+            "InputError f.csv:2: recompute: \"moe_act\" is there twice; leave one out");
 }
 
 }  // namespace
