@@ -169,7 +169,7 @@ class MegatronArguments {
       return;
     }
     if (plan_.recompute.empty()) {
-      if (model_.recomputes_attention) add_recomputed_attention();
+      if (model_.recomputes_attention) add_recomputed({"core_attn"});
       return;
     }
     add("--recompute-granularity", "full");
@@ -240,10 +240,10 @@ class MegatronArguments {
                          fmt::join(compute::recompute_module_names(), ", ")));
       return;
     }
-    add_recomputed_attention();
+    add_recomputed(std::move(modules));
   }
 
-  void add_recomputed_attention()
+  void add_recomputed(std::vector<std::string> modules)
   {
     add("--recompute-granularity", "selective");
     arguments_.push_back({"--recompute-modules", std::move(modules)});
