@@ -185,7 +185,9 @@ class Fidelity(CommandTest):
                 ({"sequence_parallel": "yes"}, 't.csv:2: sequence_parallel: "yes" is wrong; write a whole number from 0 to 1'),
                 ({"global_batch": ""}, "t.csv:2: global_batch: is empty; name the samples of a step"),
                 ({"micro_batch": "1.5"}, 't.csv:2: micro_batch: "1.5" is wrong; write a whole number from 1 to 1000000000'),
-                ({"recompute": "block"}, 't.csv:2: recompute: "block" is not known; write none, selective, experts, full, plan'),
+                ({"recompute": "block"},
+                 't.csv:2: recompute: "block" is not known; write none, selective, full, plan, or modules separated by a space: '
+                 "core_attn, layernorm, mla_up_proj, mlp, moe, moe_act, shared_experts"),
                 ({"measured_s": "fast"}, 't.csv:2: measured_s: "fast" is wrong; write a number from 0 to 1e15'),
                 ({"measured_s": "0"}, "t.csv:2: measured_s: is below 1e-9; write seconds"),
                 ({"measured_memory_bytes": "0"}, "t.csv:2: measured_memory_bytes: is 0; write a size above it"),
