@@ -1,18 +1,10 @@
 """Profiles of Megatron-Core's own pipeline schedule on two CPU ranks, read by isobar_torch.kineto."""
 
-import collections
 import gzip
 import json
-import os
-import socket
-import subprocess
-import sys
 
-from tests.integrations.frameworks.support import ISOBAR, FrameworkTest
-from tests.support.wheels import ROOT
+from tests.integrations.frameworks.support import FrameworkTest
 
-# Longer than imports of Megatron-Core whose sources are not compiled.
-HANG_S = 600
 MODEL = """model: gpt
 layers: 6
 hidden: 32
@@ -110,44 +102,13 @@ os._exit(0)
 
 
 class Profile(FrameworkTest):
-    def python(self, *arguments, **environment):
-        """Starts Python with isobar_torch, too."""
-        path = os.pathsep.join([str(ROOT), str(ROOT / "integrations/torch"), os.environ["PYTHONPATH"]])
-        return subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env={**os.environ, "PYTHONPATH": path, **environment},
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
     def test_has_the_instructions_of_the_plan(self):
-        for name, text in (("model.yaml", MODEL), ("rank.py", RANK)):
-            (self.folder / name).write_text(text)
-        self.isobar("platform", "generate", "star", "--devices", 2, "-o", "star.xml")
-        self.isobar("plan", "star.xml", "model.yaml", "--allocator", "even", "--schedule", "1f1b", "--microbatches", 4, "-o", "plan.json")
-        self.isobar("simulate", "star.xml", "model.yaml", "--plan", "plan.json", "--trace", "predicted.json", "-o", "result.json")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        ranks = [self.python("rank.py", RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port)) for rank in (0, 1)]
-        for each in ranks:
-            self.addCleanup(each.kill)
-        outputs = [each.communicate(timeout=HANG_S) for each in ranks]
-        self.assertEqual([each.returncode for each in ranks], [0, 0], outputs)
-        first, last = map(float, outputs[1][0].split()[1:])
+        self.predict(MODEL, "1f1b")
+        first, last = map(float, self.outputs_of_ranks(RANK)[1].split()[1:])
         self.assertLess(last, first, "the model does not learn")
-
-        reader = self.python("-m", "isobar_torch.kineto", "plan.json", "--workload", "model.yaml", "--isobar", ISOBAR, "-o",
-                             "measured.json", "rank-0.json.gz", "rank-1.json.gz")
-        errors = reader.communicate(timeout=HANG_S)[1]
-        self.assertEqual(reader.returncode, 0, errors)
-        self.isobar("trace", "merge", "predicted.json", "measured.json", "-o", "both.json")
-        self.isobar("report", "result.json", "--measured", "measured.json", "-o", "page.html")
-        predicted, measured = ([each for each in json.loads((self.folder / f"{name}.json").read_text())["traceEvents"] if each["ph"] == "X"]
-                               for name in ("predicted", "measured"))
-        for step in (0, 1):
-            self.assertEqual(*(collections.Counter((each["pid"], each["name"], each["args"].get("bytes")) for each in events
-                                                   if each["args"]["step"] == number)
-                               for events, number in ((predicted, 0), (measured, step))))
+        passes = self.measured_of(["rank-0.json.gz", "rank-1.json.gz"])
         for rank, order in ((0, "FFBFBFBB"), (1, "FBFBFBFB")):
-            own = sorted((each for each in measured if each["pid"] == rank and each["cat"] in ("Forward", "Backward")),
-                         key=lambda each: each["ts"])
+            own = passes[rank]
             self.assertEqual("".join(each["cat"][0] for each in own), 2 * order)
             # Forward passes lie within labels of the loop, the last stage's but for the loss.
             content = json.loads(gzip.decompress((self.folder / f"rank-{rank}.json.gz").read_bytes()))

@@ -5,15 +5,10 @@ results/fidelity/operators/issued.csv keeps the counts.
 
 import csv
 import json
-import os
-import socket
-import subprocess
-import sys
 
 from tests.integrations.frameworks.support import FrameworkTest
 from tests.support.wheels import ROOT
 
-HANG_S = 600
 TABLE = ROOT / "results/fidelity/operators/issued.csv"
 # Two ranks divide the experts. Tensors on CPUs have no streams, and gloo takes sizes as numbers.
 RANK = '''
@@ -134,20 +129,8 @@ if dist.get_rank() == 0:
 
 
 class OperatorsTest(FrameworkTest):
-    def counted(self):
-        with socket.socket() as listening:
-            listening.bind(("127.0.0.1", 0))
-            port = listening.getsockname()[1]
-        shared = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2",
-                  "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}"}
-        ranks = [subprocess.Popen([sys.executable, "-c", RANK], env={**shared, "RANK": str(rank)}, stdout=subprocess.PIPE,
-                                  stderr=subprocess.PIPE, text=True) for rank in (0, 1)]
-        outputs = [rank.communicate(timeout=HANG_S) for rank in ranks]
-        self.assertEqual([rank.returncode for rank in ranks], [0, 0], outputs)
-        return json.loads(outputs[0][0].splitlines()[-1])
-
     def test_the_table_has_what_megatron_core_issues(self):
         with TABLE.open(newline="") as opened:
             table = {row["part"]: {"forward": int(row["forward"]), "backward": int(row["backward"])}
                      for row in csv.DictReader(opened)}
-        self.assertEqual(self.counted(), table)
+        self.assertEqual(json.loads(self.outputs_of_ranks(RANK)[0].splitlines()[-1]), table)

@@ -1,5 +1,6 @@
 """Helpers of the tests with frameworks: plans for them, and modules that stand in for what they import and do not use here."""
 
+import collections
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -7,12 +8,15 @@ import json
 import os
 import pathlib
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
 import types
 import typing
 import unittest
+
+from tests.support.wheels import ROOT
 
 ISOBAR = str(pathlib.Path(os.environ["ISOBAR"]).resolve())
 
@@ -32,6 +36,8 @@ compute: operators
 framework: megatron-core
 """
 A100S = "A100-SXM4-40GB"
+# Longer than imports of frameworks whose sources are not compiled.
+HANG_S = 600
 
 
 class Anything:
@@ -123,6 +129,50 @@ class FrameworkTest(unittest.TestCase):
         """Converts plan.json. Returns the folder."""
         self.isobar("convert", "plan.json", "--to", framework, "-o", framework)
         return self.folder / framework
+
+    def python(self, *arguments, **environment):
+        """Starts Python, which finds isobar_torch, in the folder."""
+        path = os.pathsep.join([str(ROOT), str(ROOT / "integrations/torch"), os.environ["PYTHONPATH"]])
+        started = subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env={**os.environ, "PYTHONPATH": path, **environment},
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(started.kill)
+        return started
+
+    def outputs_of_ranks(self, script, *arguments):
+        """Runs a script on two ranks, which meet on this machine. Returns what each prints."""
+        (self.folder / "rank.py").write_text(script)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        ranks = [self.python("rank.py", *arguments, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                             MASTER_PORT=str(port)) for rank in (0, 1)]
+        outputs = [each.communicate(timeout=HANG_S) for each in ranks]
+        self.assertEqual([each.returncode for each in ranks], [0, 0], outputs)
+        return [printed for printed, _ in outputs]
+
+    def predict(self, workload, schedule):
+        """Writes plan.json, of two devices, with its predicted.json and result.json."""
+        (self.folder / "model.yaml").write_text(workload)
+        self.isobar("platform", "generate", "star", "--devices", 2, "-o", "star.xml")
+        self.isobar("plan", "star.xml", "model.yaml", "--allocator", "even", "--schedule", schedule, "--microbatches", 4, "-o", "plan.json")
+        self.isobar("simulate", "star.xml", "model.yaml", "--plan", "plan.json", "--trace", "predicted.json", "-o", "result.json")
+
+    def measured_of(self, profiles):
+        """Reads profiles of two steps, which have the plan's instructions. Returns those of each rank that compute, in order."""
+        reader = self.python("-m", "isobar_torch.kineto", "plan.json", "--workload", "model.yaml", "--isobar", ISOBAR, "-o",
+                             "measured.json", *map(str, profiles))
+        errors = reader.communicate(timeout=HANG_S)[1]
+        self.assertEqual(reader.returncode, 0, errors)
+        self.isobar("trace", "merge", "predicted.json", "measured.json", "-o", "both.json")
+        self.isobar("report", "result.json", "--measured", "measured.json", "-o", "page.html")
+        predicted, measured = ([each for each in json.loads((self.folder / f"{name}.json").read_text())["traceEvents"] if each["ph"] == "X"]
+                               for name in ("predicted", "measured"))
+        for step in (0, 1):
+            self.assertEqual(*(collections.Counter((each["pid"], each["name"], each["args"].get("bytes")) for each in events
+                                                   if each["args"]["step"] == number)
+                               for events, number in ((predicted, 0), (measured, step))))
+        return [sorted((each for each in measured if each["pid"] == rank and each["cat"] in ("Forward", "Backward")),
+                       key=lambda each: each["ts"]) for rank in (0, 1)]
 
     def arguments_of(self, framework, array="PLAN_ARGUMENTS"):
         """The arguments of an array that a shell reads in what is written for a framework."""

@@ -1,17 +1,7 @@
 """Profiles that torchtitan's own training writes on two CPU ranks, by the arguments of isobar convert, read by isobar_torch.kineto."""
 
-import collections
-import json
-import os
-import socket
-import subprocess
-import sys
+from tests.integrations.frameworks.support import FrameworkTest
 
-from tests.integrations.frameworks.support import ISOBAR, FrameworkTest
-from tests.support.wheels import ROOT
-
-# Longer than imports of torchtitan whose sources are not compiled.
-HANG_S = 600
 # torchtitan's debug model. It clips norms unless told otherwise.
 MODEL = """model: llama
 layers: 6
@@ -116,48 +106,12 @@ os._exit(0)
 
 
 class Profile(FrameworkTest):
-    def python(self, *arguments, **environment):
-        """Starts Python with isobar_torch, too."""
-        path = os.pathsep.join([str(ROOT), str(ROOT / "integrations/torch"), os.environ["PYTHONPATH"]])
-        return subprocess.Popen([sys.executable, *arguments], cwd=self.folder, env={**os.environ, "PYTHONPATH": path, **environment},
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
     def check_profile(self, schedule):
-        (self.folder / "model.yaml").write_text(MODEL)
-        (self.folder / "rank.py").write_text(RANK)
-        self.isobar("platform", "generate", "star", "--devices", 2, "-o", "star.xml")
-        self.isobar("plan", "star.xml", "model.yaml", "--allocator", "even", "--schedule", schedule, "--microbatches", 4, "-o", "plan.json")
-        self.isobar("simulate", "star.xml", "model.yaml", "--plan", "plan.json", "--trace", "predicted.json", "-o", "result.json")
-        arguments = self.arguments_of("torchtitan")
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        ranks = [self.python("rank.py", *arguments, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
-                             MASTER_PORT=str(port)) for rank in (0, 1)]
-        for each in ranks:
-            self.addCleanup(each.kill)
-        outputs = [each.communicate(timeout=HANG_S) for each in ranks]
-        self.assertEqual([each.returncode for each in ranks], [0, 0], outputs)
-        first, last = map(float, outputs[1][0].split()[-2:])
+        self.predict(MODEL, schedule)
+        first, last = map(float, self.outputs_of_ranks(RANK, *self.arguments_of("torchtitan"))[1].split()[-2:])
         self.assertLess(last, first, "the model does not learn")
-
-        traces = sorted((self.folder / "outputs/profiling/traces/iteration_4").glob("rank*_trace.json.gz"))
-        reader = self.python("-m", "isobar_torch.kineto", "plan.json", "--workload", "model.yaml", "--isobar", ISOBAR, "-o",
-                             "measured.json", *map(str, traces))
-        errors = reader.communicate(timeout=HANG_S)[1]
-        self.assertEqual(reader.returncode, 0, errors)
-        self.isobar("trace", "merge", "predicted.json", "measured.json", "-o", "both.json")
-        self.isobar("report", "result.json", "--measured", "measured.json", "-o", "page.html")
-        predicted, measured = ([each for each in json.loads((self.folder / f"{name}.json").read_text())["traceEvents"] if each["ph"] == "X"]
-                               for name in ("predicted", "measured"))
-        for step in (0, 1):
-            self.assertEqual(*(collections.Counter((each["pid"], each["name"], each["args"].get("bytes")) for each in events
-                                                   if each["args"]["step"] == number)
-                               for events, number in ((predicted, 0), (measured, step))))
-        orders = self.isobar("schedule", "show", "plan.json", "--csv").splitlines()
-        for rank, order in enumerate(orders):
-            own = sorted((each for each in measured if each["pid"] == rank and each["cat"] in ("Forward", "Backward")),
-                         key=lambda each: each["ts"])
+        passes = self.measured_of(sorted((self.folder / "outputs/profiling/traces/iteration_4").glob("rank*_trace.json.gz")))
+        for own, order in zip(passes, self.isobar("schedule", "show", "plan.json", "--csv").splitlines(), strict=True):
             cells = [f"{each['args']['stage']}{each['cat'][0]}{each['args']['microbatch']}" for each in own]
             self.assertEqual(cells, 2 * order.split(","))
 
