@@ -224,7 +224,7 @@ class Segments {
     return *maker == Norm1 || *maker == QkvUp || *maker == Norm2 || *maker == Activation;
   }
 
-  const BlockOperators& recomputed_;
+  BlockOperators recomputed_;
   bool drops_outputs_;
   std::array<std::size_t, operators_of_block> of_ = {};
   std::size_t count_ = 0;
@@ -239,9 +239,11 @@ LayerMemory partly_recomputed(const Workload& workload, std::size_t layer, const
   BlockOperators of_block;
   BlockOperators recomputed;
   for (std::size_t each = block.first; each <= block.last; ++each) {
+    const BlockOperators of_layer = operators_of(workload, each);
     BlockOperators again = recomputed_operators(workload, each);
-    of_block |= operators_of(workload, each);
-    recomputed |= again &= operators_of(workload, each);
+    again &= of_layer;
+    of_block |= of_layer;
+    recomputed |= again;
   }
   const bool is_cut = begins_stage && layer != block.first;
   const Segments segments(recomputed, of_block, is_cut, framework.drops_recomputed_outputs);
