@@ -91,7 +91,7 @@ RC_GTEST_PROP(Safetensors, SurviveWriteThenRead, ())
     // Any text is a valid name, including quotes and line breaks.
     std::string name;
     for (const char character : raw) name += static_cast<char>(character & 0x7f);
-    const TensorFacts facts{fmt::format("{}{}", name, tensors.size()),
+    const TensorFacts facts{fmt::format("{}:{}", name, tensors.size()),
                             static_cast<ElementType>(*rc::gen::inRange(0, 15)),
                             *rc::gen::container<std::vector<std::uint64_t>>(*rc::gen::inRange(0, 4),
                                                                             rc::gen::inRange<std::uint64_t>(0, 5))};
