@@ -100,7 +100,7 @@ class PlayedChecker {
       const std::uint64_t length = program_.length(rank, compute_lane);
       for (std::uint64_t position = 0; position < length; ++position) {
         const Instruction instruction = program_.at(rank, compute_lane, position);
-        if (!is_computation(instruction.opcode) || instruction.opcode == Opcode::Update) continue;
+        if (!is_pass(instruction.opcode)) continue;
         ensure(instruction.stage < holder_of_.size() && holder_of_[instruction.stage].contains(rank),
                "a rank computes its own stages");
         const auto [index, shard] = holder_of_[instruction.stage].at(rank);

@@ -12,11 +12,6 @@ namespace {
 
 constexpr std::size_t no_lane = std::numeric_limits<std::size_t>::max();
 
-bool is_pass(Opcode opcode)
-{
-  return opcode < Opcode::Update;
-}
-
 bool is_backward(Opcode opcode)
 {
   return is_pass(opcode) && opcode != Opcode::Forward;

@@ -58,7 +58,7 @@ bool has_several_stages(const Program& program, std::size_t rank)
 /// True where each micro-batch has its own instruction of this kind.
 bool is_of_microbatch(const Instruction& instruction)
 {
-  if (is_computation(instruction.opcode)) return instruction.opcode != Opcode::Update;
+  if (is_computation(instruction.opcode)) return is_pass(instruction.opcode);
   return instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
 }
 

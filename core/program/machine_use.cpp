@@ -86,7 +86,7 @@ double MachineUse::time_alone(const Turn& turn, Engine engine, double begin) con
 {
   const MachineRates& machine = machine_of(turn);
   const Instruction& instruction = turn.instruction;
-  if (instruction.opcode != Opcode::Update) {
+  if (!is_computation(instruction.opcode)) {
     return (rate_of(instruction.opcode, machine).time_of(instruction.size) + delay_of(instruction, machine)).value;
   }
   ensure(engine == Engine::Host, "an instruction in a lane of others");

@@ -80,6 +80,7 @@ struct RankTimes {
   std::uint16_t periods_back = 0;    // the most that a wait so far looks back
   std::uint64_t settled_period = 0;  // the last one that a lane has entered
   std::vector<double> ends;          // of all lanes, by period
+  std::vector<double> step_ends;     // of lanes that keep step, by step of all periods; empty: a period is a step
   RankMemory memory;
   std::vector<Interval> collectives;          // that slow down its computations, ascending and apart
   std::vector<double> collectives_under_way;  // likewise: when they began
@@ -111,6 +112,7 @@ class ProgramPlayer : public WalkVisitor {
       times.first_lane = walk.number_of({rank, compute_lane});
       times.lanes = program.lanes(rank).size();
       times.ends.assign(periods, 0);
+      if (program.steps(rank) > 1) times.step_ends.assign(periods * program.steps(rank), 0);
       for (std::size_t lane = 0; lane < times.lanes; ++lane) {
         const bool is_empty = program.length(rank, static_cast<LaneId>(lane)) == 0;
         if (is_empty) lanes_[times.first_lane + lane].reach = never.value;
@@ -138,6 +140,13 @@ class ProgramPlayer : public WalkVisitor {
       const double shared = flows_.next() < never.value ? flows_.now() : never.value;
       rank.memory.settle(std::min(least_reach(rank), shared));
     }
+  }
+
+  void enter_step(const Turn& turn) override
+  {
+    if (turn.step < 2) return;
+    LaneTimes& lane = lanes_[turn.number];
+    lane.reach = std::max(lane.reach, ranks_[turn.at.rank].step_ends[turn.step - 2]);
   }
 
   void execute(const Turn& turn) override
@@ -339,6 +348,9 @@ class ProgramPlayer : public WalkVisitor {
     LaneTimes& lane = lanes_[turn.number];
     lane.ends.at(turn.period - lane.first_period).push_back(end);
     rank.ends[turn.period] = std::max(rank.ends[turn.period], end);
+    if (!rank.step_ends.empty() && program_.lanes(turn.at.rank)[turn.at.lane].keeps_step) {
+      rank.step_ends[turn.step] = std::max(rank.step_ends[turn.step], end);
+    }
     rank.memory.change(end, turn.instruction.releases, -1);
     if (sink_) sink_(turn, Seconds(begin), Seconds(end));
   }

@@ -7,11 +7,13 @@ namespace isobar {
 
 namespace {
 
-constexpr NameTable<Opcode, 16> opcodes = {{{Opcode::Forward, "Forward"},
+constexpr NameTable<Opcode, 18> opcodes = {{{Opcode::Forward, "Forward"},
                                             {Opcode::Backward, "Backward"},
                                             {Opcode::BackwardInput, "BackwardInput"},
                                             {Opcode::BackwardWeight, "BackwardWeight"},
                                             {Opcode::Update, "Update"},
+                                            {Opcode::Encode, "Encode"},
+                                            {Opcode::OuterUpdate, "OuterUpdate"},
                                             {Opcode::Send, "Send"},
                                             {Opcode::Recv, "Recv"},
                                             {Opcode::Load, "Load"},
@@ -23,11 +25,12 @@ constexpr NameTable<Opcode, 16> opcodes = {{{Opcode::Forward, "Forward"},
                                             {Opcode::AllGather, "AllGather"},
                                             {Opcode::AllToAll, "AllToAll"},
                                             {Opcode::Broadcast, "Broadcast"}}};
-constexpr NameTable<Payload, 7> payloads = {{{Payload::Activation, "activation"},
+constexpr NameTable<Payload, 8> payloads = {{{Payload::Activation, "activation"},
                                              {Payload::Gradient, "gradient"},
                                              {Payload::ParameterGradient, "parameter gradient"},
                                              {Payload::TiedGradient, "tied gradient"},
                                              {Payload::Parameter, "parameter"},
+                                             {Payload::OuterGradient, "outer gradient"},
                                              {Payload::GradientFacts, "gradient facts"},
                                              {Payload::Optimizer, "optimizer"}}};
 constexpr NameTable<Tier, tier_count> tiers = {{{Tier::Device, "device"}, {Tier::Host, "host"}, {Tier::Disk, "disk"}}};

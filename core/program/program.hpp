@@ -22,6 +22,8 @@ enum class Opcode : std::uint8_t {
   BackwardInput,
   BackwardWeight,
   Update,
+  Encode,       ///< the outer gradient of a worker: its parameters' way since the last outer update
+  OuterUpdate,  ///< of the parameters by the mean of all workers' outer gradients
   Send,
   Recv,
   Load,   ///< from the machine to the device
@@ -42,6 +44,7 @@ enum class Payload : std::uint8_t {
   ParameterGradient,
   TiedGradient,  ///< of a matrix of which several stages have a copy
   Parameter,
+  OuterGradient,  ///< by which parameters of workers have moved since they were equal
   GradientFacts,  ///< what clipping and loss scaling need to know of all gradients
   Optimizer       ///< the optimizer's state
 };
@@ -79,6 +82,7 @@ struct Lane {
   Engine engine = Engine::Device;
   std::optional<std::size_t> channel = {};  ///< index in Program::channels; none for a lane that meets no other rank
   std::optional<ShardRole> role = {};       ///< of collectives among shards for a micro-batch each
+  bool keeps_step = true;                   ///< false: its instructions are of no step, but of a round (Program::steps)
 };
 
 /// One end of a channel.
@@ -188,11 +192,17 @@ constexpr bool is_collective(Opcode opcode)
 {
   return opcode >= Opcode::AllReduce;
 }
-/// True for Forward, Backward, BackwardInput, BackwardWeight and Update, which take time. An Update may be in a lane of
-/// engine Host; all others are in the compute lane.
+/// True for passes, updates, Encode and OuterUpdate, which take time. All but passes may be in a lane of engine Host;
+/// else they are in the compute lane.
 constexpr bool is_computation(Opcode opcode)
 {
-  return opcode <= Opcode::Update;
+  return opcode <= Opcode::OuterUpdate;
+}
+
+/// True for Forward, Backward, BackwardInput and BackwardWeight, which are for a micro-batch.
+constexpr bool is_pass(Opcode opcode)
+{
+  return opcode <= Opcode::BackwardWeight;
 }
 
 /// True for what the device of a rank computes, and not its machine.
@@ -201,8 +211,8 @@ constexpr bool is_on_device(const Instruction& instruction)
   return instruction.lane == compute_lane && is_computation(instruction.opcode);
 }
 
-/// One period of a plan, usually a step, as lanes of instructions. A rank is a device of the plan, numbered by its
-/// first appearance in the stages; the data server, if there is one, comes last. The simulator and the executor
+/// One period of a plan, a step or a round of steps, as lanes of instructions. A rank is a device of the plan, numbered
+/// by its first appearance in the stages; the data server, if there is one, comes last. The simulator and the executor
 /// interpret the same Program, period after period: a lane goes from its last instruction of a period to the first of
 /// the next one, unless another lane of its rank has not ended the period before.
 ///
@@ -229,6 +239,14 @@ class Program {
   /// Whether ranks that divide the last stage begin its backward passes before they know what its loss needs of others,
   /// and add up the gradients of its input when they do (ScheduleChoice).
   virtual bool sums_loss_with_gradients() const { return false; }
+  /// Steps of a period on a rank. As between periods, a lane that keeps step goes from one to the next unless another
+  /// such lane of its rank has not ended the one before.
+  virtual std::uint64_t steps(std::size_t /*rank*/) const { return 1; }
+  /// How many instructions of a lane that keeps step the steps 0 to `step` of a period have, one or more each.
+  virtual std::uint64_t end_of_step(std::size_t rank, LaneId lane, std::uint64_t /*step*/) const
+  {
+    return length(rank, lane);
+  }
   /// Memory of a tier that the rank holds throughout: parameters, gradients, optimizer state, buffers.
   virtual Bytes resident(std::size_t rank, Tier tier) const = 0;
   /// The number of instructions of a lane.

@@ -44,6 +44,10 @@ ProgramWalk::ProgramWalk(const Program& program) : program_(program)
       lane.turn.number = lanes_.size();
       lane.length = program.length(rank, lane.turn.at.lane);
       lane.channel = lanes[i].channel;
+      lane.keeps_step = lanes[i].keeps_step;
+      lane.steps = program.steps(rank);
+      lane.step_end =
+          lane.keeps_step && lane.length > 0 ? program.end_of_step(rank, lane.turn.at.lane, 0) : lane.length;
       lanes_.push_back(std::move(lane));
     }
   }
@@ -127,10 +131,32 @@ void ProgramWalk::execute(LaneState& lane)
   complete(lane);
 }
 
-/// Takes the lane's next instruction; false if it may not enter the next period yet.
+/// The instructions of a lane in the first `step` steps of all periods.
+std::uint64_t ProgramWalk::instructions_before(const LaneState& lane, std::uint64_t step) const
+{
+  const std::uint64_t of_period = step % lane.steps;
+  const std::uint64_t before = step / lane.steps * lane.length;
+  return of_period == 0 ? before : before + program_.end_of_step(lane.turn.at.rank, lane.turn.at.lane, of_period - 1);
+}
+
+/// Whether all lanes that keep step with this one have ended the step before the one that it ends.
+bool ProgramWalk::may_enter_step(LaneState& lane)
+{
+  const std::size_t rank = lane.turn.at.rank;
+  for (std::size_t number = first_lane_[rank]; number < first_lane_[rank + 1]; ++number) {
+    LaneState& other = lanes_[number];
+    if (other.length == 0 || !other.keeps_step) continue;
+    if (!reaches(lane, other, instructions_before(other, lane.turn.step))) return false;
+  }
+  return true;
+}
+
+/// Takes the lane's next instruction; false if it may not enter the next step or period yet.
 bool ProgramWalk::take_turn(LaneState& lane)
 {
   Turn& turn = lane.turn;
+  const bool enters_step = lane.steps > 1 && lane.keeps_step && turn.position == lane.step_end;
+  if (enters_step && !may_enter_step(lane)) return false;
   if (turn.position == lane.length) {
     for (std::size_t other = first_lane_[turn.at.rank]; other < first_lane_[turn.at.rank + 1]; ++other) {
       if (!reaches(lane, lanes_[other], turn.period * lanes_[other].length)) return false;
@@ -138,6 +164,11 @@ bool ProgramWalk::take_turn(LaneState& lane)
     ++turn.period;
     turn.position = 0;
     visitor_->enter_period(turn);
+  }
+  if (enters_step) {
+    ++turn.step;
+    lane.step_end = program_.end_of_step(turn.at.rank, turn.at.lane, turn.step % lane.steps);
+    visitor_->enter_step(turn);
   }
   turn.instruction = program_.at(turn.at.rank, turn.at.lane, turn.position);
   lane.has_turn = true;

@@ -18,6 +18,7 @@ struct Turn {
   std::size_t number = 0;  ///< of the lane (see ProgramWalk::number_of)
   std::uint64_t period = 0;
   std::uint64_t position = 0;  ///< in the lane, within the period
+  std::uint64_t step = 0;      ///< of all periods, of a lane that keeps step
   Instruction instruction;
 };
 
@@ -43,6 +44,8 @@ class WalkVisitor {
 
   /// A lane enters a period after the first.
   virtual void enter_period(const Turn& /*turn*/) {}
+  /// A lane that keeps step enters a step after the first, in a program with several in a period.
+  virtual void enter_step(const Turn& /*turn*/) {}
   /// The turn of a lane without a channel.
   virtual void execute(const Turn& turn) = 0;
   /// Whether the turn of a lane without a channel, which may be executed, is left for later.
@@ -86,6 +89,9 @@ class ProgramWalk {
   struct LaneState {
     Turn turn;
     std::uint64_t length = 0;
+    std::uint64_t steps = 1;     // of a period
+    std::uint64_t step_end = 0;  // position where the turn's step ends
+    bool keeps_step = true;
     std::optional<std::size_t> channel;
     std::uint64_t completed = 0;  // over all periods
     bool has_turn = false;        // `turn` has its instruction
@@ -104,6 +110,8 @@ class ProgramWalk {
   bool has_ended(const LaneState& lane) const;
   bool advance(LaneState& lane);
   bool take_turn(LaneState& lane);
+  bool may_enter_step(LaneState& lane);
+  std::uint64_t instructions_before(const LaneState& lane, std::uint64_t step) const;
   bool reaches(LaneState& lane, LaneState& other, std::uint64_t completed);
   bool meet(LaneState& lane);
   void execute(LaneState& lane);

@@ -33,7 +33,7 @@ std::vector<std::vector<StagePass>> passes_of(const Program& program)
   for (std::size_t rank = 0; rank < program.ranks(); ++rank) {
     for (std::uint64_t position = 0; position < program.length(rank, compute_lane); ++position) {
       const Instruction instruction = program.at(rank, compute_lane, position);
-      if (instruction.opcode >= Opcode::Update) continue;
+      if (!is_pass(instruction.opcode)) continue;
       passes[rank].push_back({instruction.opcode, instruction.stage, instruction.microbatch});
     }
   }

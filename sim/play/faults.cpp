@@ -36,7 +36,7 @@ std::string missing_ranks(const LaneState& lane)
 /// What the lane's turn waits for.
 std::string awaited(const LaneState& lane)
 {
-  if (lane.state == TurnState::Held) return fmt::format("the end of step {} of its rank", lane.turn.period - 2);
+  if (lane.state == TurnState::Held) return fmt::format("the end of step {} of its rank", lane.step - 2);
   if (lane.state != TurnState::Waiting) return missing_ranks(lane);
   const Wait& wait = lane.turn.instruction.waits.begin()[lane.waits_over];
   std::string text = fmt::format("{} of its {}", wait.count, lane.job->program->lanes(lane.rank).at(wait.lane).name);
@@ -104,7 +104,7 @@ std::string description(const LaneState& lane, const Turn& turn)
 {
   const Instruction& instruction = turn.instruction;
   const bool is_of_tensors = instruction.payload == Payload::Activation || instruction.payload == Payload::Gradient;
-  const bool has_microbatch = instruction.opcode != Opcode::Update && is_of_tensors;
+  const bool has_microbatch = (is_pass(instruction.opcode) || !is_computation(instruction.opcode)) && is_of_tensors;
   return fmt::format("{}{}{} ({}rank {}, step {})", name_of(instruction.opcode),
                      is_computation(instruction.opcode) ? "" : fmt::format(" {}", name_of(instruction.payload)),
                      has_microbatch ? fmt::format(" of micro-batch {}", instruction.microbatch) : "",

@@ -3,6 +3,7 @@
 #include "core/errors.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace isobar::sim {
 
@@ -28,7 +29,13 @@ void Lanes::begin_program(JobState& job)
     rank.lanes_in_use = static_cast<std::size_t>(
         std::ranges::count_if(rank.lanes, [](const LaneState& lane) { return lane.length > 0; }));
     rank.lanes_in_period = {rank.lanes_in_use, rank.lanes_in_use};
+    rank.lanes_in_step_in_use = static_cast<std::size_t>(
+        std::ranges::count_if(rank.lanes, [](const LaneState& lane) { return lane.length > 0 && lane.keeps_step; }));
+    rank.lanes_in_step = {rank.lanes_in_step_in_use, rank.lanes_in_step_in_use};
     if (rank.lanes_in_use > 0) ++job.ranks_in_use;
+    for (auto& lane : rank.lanes) {
+      if (lane.length > 0 && lane.keeps_step) lane.step_end = lane.step_completed = end_of_step(lane, 0);
+    }
     for (auto& lane : rank.lanes) {
       if (lane.length > 0) take_turn(lane);
     }
@@ -42,7 +49,9 @@ void Lanes::take_turn(LaneState& lane)
   RankState& rank = rank_of(lane);
   lane.turn.instruction = lane.job->program->at(lane.rank, lane.id, lane.turn.position);
   lane.waits_over = 0;
-  if (lane.turn.position == 0 && lane.turn.period > rank.periods_ended + 1) {
+  const bool waits_for_period = lane.turn.position == 0 && lane.turn.period > rank.periods_ended + 1;
+  const bool waits_for_step = lane.keeps_step && lane.step > rank.steps_ended + 1;
+  if (waits_for_period || waits_for_step) {
     lane.state = TurnState::Held;
     rank.held.push_back(&lane);
   } else {
@@ -121,10 +130,11 @@ void Lanes::arrive(LaneState& lane, Seconds begin, Seconds end)
   first.instruction = lane.job->program->at(lane.rank, lane.id, first.position);
 }
 
-/// Gives the lane its next turn, in this period or the next.
+/// Gives the lane its next turn, in this step and period or the next.
 void Lanes::proceed(LaneState& lane)
 {
-  if (++lane.turn.position < lane.length) return take_turn(lane);
+  if (++lane.turn.position == lane.step_end && lane.keeps_step) lane.step_end = end_of_step(lane, ++lane.step);
+  if (lane.turn.position < lane.length) return take_turn(lane);
   lane.turn.position = 0;
   if (++lane.turn.period == lane.job->iterations) {
     lane.state = TurnState::Over;
@@ -151,8 +161,35 @@ void Lanes::end(LaneState& lane, const Turn& turn, Seconds begin, Seconds end)
   --running_;
   ++lane.completed;
   wake_waiters(lane);
+  if (lane.keeps_step && lane.completed == lane.step_completed) end_step(lane);
   if (turn.position + 1 == lane.length && --rank.lanes_in_period[turn.period % 2] == 0)
     end_period(*lane.job, rank, turn.period);
+}
+
+/// The position in its period where a step of a lane ends.
+std::uint64_t Lanes::end_of_step(const LaneState& lane, std::uint64_t step)
+{
+  const std::uint64_t steps = rank_of(lane).steps;
+  return steps == 1 ? lane.length : lane.job->program->end_of_step(lane.rank, lane.id, step % steps);
+}
+
+/// Ends a step of a lane. If all have ended it that keep step, they may now enter the one after the next.
+void Lanes::end_step(LaneState& lane)
+{
+  RankState& rank = rank_of(lane);
+  const std::uint64_t step = lane.ended_steps++;
+  lane.step_completed = lane.ended_steps / rank.steps * lane.length + end_of_step(lane, lane.ended_steps);
+  if (--rank.lanes_in_step[step % 2] > 0) return;
+  ++rank.steps_ended;
+  rank.lanes_in_step[step % 2] = rank.lanes_in_step_in_use;
+  release_held(rank);
+}
+
+/// Lets lanes go on that may enter their step and period now.
+void Lanes::release_held(RankState& rank)
+{
+  const std::vector<LaneState*> held = std::exchange(rank.held, {});
+  for (auto* lane : held) take_turn(*lane);
 }
 
 /// Ends a period on a rank, whose lanes may now enter the one after the next.
@@ -160,8 +197,7 @@ void Lanes::end_period(JobState& job, RankState& rank, std::uint64_t period)
 {
   ++rank.periods_ended;
   rank.lanes_in_period[period % 2] = rank.lanes_in_use;
-  for (auto* lane : rank.held) await(*lane);
-  rank.held.clear();
+  release_held(rank);
 
   const std::uint64_t index = period - job.step_times.size();
   if (index == job.ranks_in_period.size()) job.ranks_in_period.push_back(job.ranks_in_use);

@@ -52,6 +52,9 @@ class Lanes {
   void take_turn(LaneState& lane);
   void await(LaneState& lane);
   void wake_waiters(LaneState& lane);
+  static std::uint64_t end_of_step(const LaneState& lane, std::uint64_t step);
+  void end_step(LaneState& lane);
+  void release_held(RankState& rank);
   void end_period(JobState& job, RankState& rank, std::uint64_t period);
 
   SimulationState& state_;

@@ -44,6 +44,7 @@ std::vector<LaneState> lane_states(JobState& job, std::size_t rank)
     states[lane].id = static_cast<LaneId>(lane);
     states[lane].engine = program.lanes(rank)[lane].engine;
     states[lane].length = program.length(rank, states[lane].id);
+    states[lane].keeps_step = program.lanes(rank)[lane].keeps_step;
   }
   return states;
 }
@@ -100,6 +101,7 @@ void add_ranks(SimulationState& simulation, JobState& job, const std::vector<Ran
       state.memory_of(tier) = program.resident(rank, tier);
     }
     state.lanes = lane_states(job, rank);
+    state.steps = job.program->steps(rank);
     state.interference = ranks[rank].interference;
     state.collective_start = ranks[rank].collective_start;
     states.push_back(std::move(state));

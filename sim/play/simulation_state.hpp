@@ -145,8 +145,13 @@ struct LaneState : ActivityOwner {
   std::uint8_t waits_over = 0;  // waits of the turn
   std::uint64_t length = 0;     // of a period
   std::uint64_t completed = 0;  // over all periods
-  Turn turn;                    // the next one, or the one that is running
-  Turn first;                   // of a lane with transfers in transit: the first of these
+  bool keeps_step = true;
+  std::uint64_t step = 0;      // of the turn, over all periods
+  std::uint64_t step_end = 0;  // position where it ends
+  std::uint64_t ended_steps = 0;
+  std::uint64_t step_completed = 0;  // instructions, over all periods, at the end of the first step that has not ended
+  Turn turn;                         // the next one, or the one that is running
+  Turn first;                        // of a lane with transfers in transit: the first of these
   std::uint64_t in_transit = 0;
   Seconds begin;                     // of the instruction, or of the data that arrives
   Bytes memory;                      // of the rank's device, at `begin`
@@ -187,6 +192,10 @@ struct RankState {
   std::size_t lanes_in_use = 0;                  // that have instructions
   std::uint64_t periods_ended = 0;               // by all its lanes
   std::array<std::size_t, 2> lanes_in_period{};  // that have not ended period p, at p modulo 2, for the next two
+  std::uint64_t steps = 1;                       // of a period
+  std::size_t lanes_in_step_in_use = 0;          // that keep step and have instructions
+  std::uint64_t steps_ended = 0;                 // by all of these
+  std::array<std::size_t, 2> lanes_in_step{};    // that have not ended step s, at s modulo 2, for the next two
   std::vector<LaneState*> held;
 
   Bytes& memory_of(Tier tier) { return memory[static_cast<std::size_t>(tier)]; }
