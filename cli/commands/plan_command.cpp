@@ -8,6 +8,7 @@
 #include "cli/output_file.hpp"
 #include "cli/planning/planning.hpp"
 #include "cli/planning/simulated_choice.hpp"
+#include "cli/rounds/outer_planning.hpp"
 #include "cli/workload_variants.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/interrupt.hpp"
@@ -47,6 +48,7 @@ struct PlanOptions {
   std::vector<std::string> without;
   std::string start;
   std::string framework;
+  OuterOptions outer;
   std::optional<std::uint64_t> simulate;
   std::string output;
   bool json = false;
@@ -247,6 +249,55 @@ std::optional<Plan> start_of(const PlanOptions& options)
   return start;
 }
 
+/// The best plan without rounds for as many samples as all workers take in a step, for comparison.
+Plan plan_without_rounds(const Inputs& inputs, const SiteSearch& search, std::size_t workers)
+{
+  SiteSearch together = search;
+  together.goal.microbatches *= workers;
+  for (auto& split : together.splits) split.microbatches *= workers;
+  Plan plan = make_best_plan(inputs, together.allocator, together.goal, together.limits, together.splits);
+  plan.without = inputs.without;
+  return plan;
+}
+
+/// The rates of the two kinds of plans, a line each.
+std::string comparison_of(const OuterPlan& rounds, const Plan& together, const Workload& workload)
+{
+  const double with = tokens_per_second(rounds, rounds.predicted.round_time, workload);
+  std::string text = fmt::format("rounds of {} steps: {:.1f} tokens/s\n", rounds.outer.steps, with);
+  if (together.stages.empty()) return text + fmt::format("every step together: no plan: {}\n\n", reason_of(together));
+  const double samples = static_cast<double>(together.goal.microbatches) *
+                         static_cast<double>(together.micro_batch.value_or(workload.micro_batch));
+  const double rate = samples * static_cast<double>(workload.sequence) / together.predicted->step_time.value;
+  return text + fmt::format(
+                    "every step together: {:.1f} tokens/s; a step takes {:.6g} s\n"
+                    "rounds are {:.3g} times as fast for the same samples, not for the same loss\n\n",
+                    rate, together.predicted->step_time.value, with / rate);
+}
+
+ExitCode print_rounds(const PlanOptions& options, const Inputs& inputs, const SiteSearch& search)
+{
+  if (options.simulate || !options.start.empty() || !options.framework.empty()) {
+    throw InputError("--outer", "plans each site by itself; leave out --simulate, --start and --for");
+  }
+  OutputFile output(options.output);
+  const FoundRounds found = plan_rounds(inputs, search, options.outer);
+  if (!found.plan) {
+    print(fmt::format("no rounds: fewer than two sites have a plan\n{}\n", fmt::join(found.reasons, "\n")));
+    return ExitCode::Infeasible;
+  }
+  const std::string json = outer_plan_to_json(*found.plan);
+  output.write(json);
+  if (output.is_standard_output()) return ExitCode::Done;
+  std::string text;
+  if (!options.outer.number_of_steps()) {
+    const Plan together = plan_without_rounds(inputs, search, found.plan->workers.size());
+    text = comparison_of(*found.plan, together, inputs.workload);
+  }
+  print(options.json ? json : text + cli::summary_of(*found.plan, inputs.workload));
+  return ExitCode::Done;
+}
+
 ExitCode plan(const PlanOptions& options)
 {
   options.spmd.refuse_with(options.allocator);
@@ -307,6 +358,7 @@ ExitCode plan(const PlanOptions& options)
     check_start(*start, options.start, inputs);
     start_from(*start, inputs, limits);
   }
+  if (options.outer.are_given()) return print_rounds(options, inputs, {options.allocator, goal, limits, splits});
   OutputFile output(options.output);
   const auto choose = options.simulate ? choose_by_simulation : make_best_plan;
   Plan found = choose(inputs, options.allocator, goal, limits, splits);
@@ -358,6 +410,7 @@ void add_plan_command(CLI::App& app, Action& action)
             "number of the allocator's best placements to simulate, next to those of other allocators; keeps the "
             "fastest (default: simulates none)");
   options->spmd.add_to(*command);
+  options->outer.add_to(*command);
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "plan file to write (JSON), even when infeasible");
   command->add_flag("--json", options->json, "print the plan as JSON");

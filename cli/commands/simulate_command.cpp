@@ -4,12 +4,14 @@
 #include "cli/planning/mix_simulation.hpp"
 #include "cli/planning/planning.hpp"
 #include "cli/planning/simulation.hpp"
+#include "cli/rounds/outer_simulation.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/text/json_text.hpp"
 #include "core/text/quantity_text.hpp"
 #include "results/table.hpp"
 #include "schedules/lowering/plan_file.hpp"
+#include "schedules/rounds/played_round.hpp"
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -32,7 +34,7 @@ struct SimulateOptions {
   std::string plan;
   std::string mix;
   std::uint64_t iterations = 1;
-  std::uint64_t rounds = 10;
+  std::optional<std::uint64_t> rounds;  ///< of a mix or of a plan of rounds
   std::string trace;
   std::string output;
   bool stamp = false;
@@ -128,12 +130,20 @@ std::string summary_of_mix(const std::string& result_json)
 
 constexpr Seconds longest_simulation(1e9);
 
-ExitCode simulate_jobs(const SimulateOptions& options)
+std::uint64_t rounds_of(const SimulateOptions& options, std::uint64_t otherwise)
 {
   constexpr std::uint64_t most_rounds = 1'000'000;
-  if (options.rounds < 1 || options.rounds > most_rounds) {
-    throw InputError("--rounds", fmt::format("{} is not in 1 to {}", options.rounds, most_rounds));
+  const std::uint64_t rounds = options.rounds.value_or(otherwise);
+  if (rounds < 1 || rounds > most_rounds) {
+    throw InputError("--rounds", fmt::format("{} is not in 1 to {}", rounds, most_rounds));
   }
+  return rounds;
+}
+
+ExitCode simulate_jobs(const SimulateOptions& options)
+{
+  constexpr std::uint64_t rounds_of_mix = 10;
+  const std::uint64_t rounds = rounds_of(options, rounds_of_mix);
   const auto& profiles = options.inputs.profiles;
   if (profiles.size() > 1) throw InputError("--profile", "is given twice; a mix takes one");
   const std::string profile = profiles.empty() ? "" : profiles.front();
@@ -147,12 +157,37 @@ ExitCode simulate_jobs(const SimulateOptions& options)
   OutputFile output(options.output);
   std::optional<TemporaryFile> trace;
   if (!options.trace.empty()) trace.emplace(options.trace);
-  const auto alone = simulate_alone(inputs, options.rounds, std::thread::hardware_concurrency());
-  const auto work = [&] { return simulate_mix(inputs, alone, options.rounds, trace ? trace->name() : ""); };
+  const auto alone = simulate_alone(inputs, rounds, std::thread::hardware_concurrency());
+  const auto work = [&] { return simulate_mix(inputs, alone, rounds, trace ? trace->name() : ""); };
   const std::string result = run_in_child(work, longest_simulation).output_or_throw();
   if (trace) trace->keep();
   output.write(result);
   if (!output.is_standard_output()) print(options.json ? result : summary_of_mix(result));
+  return ExitCode::Done;
+}
+
+ExitCode simulate_outer(const SimulateOptions& options)
+{
+  const std::uint64_t rounds = rounds_of(options, schedules::rounds_to_play);
+  for (const auto& [option, is_given] :
+       {std::pair("--iterations", options.iterations != 1), std::pair("--stamp", options.stamp),
+        std::pair("--unfolded", options.unfolded)}) {
+    if (is_given) throw InputError(option, "is for plans without rounds; leave it out");
+  }
+  const OuterPlan plan = read_outer_plan(options.plan);
+  const Inputs inputs = load_rounds(options.inputs, plan, options.plan);
+  auto read = inputs.files();
+  read.push_back(options.plan);
+  refuse_overwriting(read, {options.output, options.trace});
+  check_rounds(plan, options.plan, inputs);
+  OutputFile output(options.output);
+  std::optional<TemporaryFile> trace;
+  if (!options.trace.empty()) trace.emplace(options.trace);
+  const auto work = [&] { return simulate_rounds(inputs, plan, rounds, trace ? trace->name() : ""); };
+  const std::string result = run_in_child(work, longest_simulation).output_or_throw();
+  if (trace) trace->keep();
+  output.write(result);
+  if (!output.is_standard_output()) print(options.json ? result : summary_of_rounds(result));
   return ExitCode::Done;
 }
 
@@ -162,6 +197,8 @@ ExitCode simulate(const SimulateOptions& options)
   if (options.iterations < 1 || options.iterations > most_iterations) {
     throw InputError("--iterations", fmt::format("{} is not in 1 to {}", options.iterations, most_iterations));
   }
+  if (is_outer_plan(options.plan)) return simulate_outer(options);
+  if (options.rounds) throw InputError("--rounds", "is for mixes and for plans made with --outer; write --iterations");
   Plan plan = schedules::read_scheduled_plan(options.plan);
   const Inputs inputs = load(options.inputs, plan, options.plan);
   auto read = inputs.files();
@@ -207,7 +244,8 @@ void add_simulate_command(CLI::App& app, Action& action)
   command->option_defaults()->group("Schedule");
   auto* iterations =
       add_count(*command, "--iterations", options->iterations, "number of steps to simulate (default: 1)");
-  add_count(*command, "--rounds", options->rounds, "number of rounds of the mix to simulate (default: 10)")->needs(mix);
+  add_count(*command, "--rounds", options->rounds,
+            "number of rounds to simulate: of a mix (default: 10), or of a plan made with --outer (default: 3)");
   command->option_defaults()->group("Output");
   add_output(*command, "-o,--output", options->output, "result file to write (JSON)");
   add_file(*command, "--trace", options->trace, "timeline to write (Chrome trace JSON, for ui.perfetto.dev)");

@@ -1,0 +1,32 @@
+#pragma once
+
+#include "core/outer/outer.hpp"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace isobar::cli {
+
+/// Options of `plan` for rounds of steps at each site (core/outer/outer.hpp).
+struct OuterOptions {
+  std::string steps;  ///< of --outer: a number, or auto; "": no rounds
+  std::optional<std::uint64_t> fragments;
+  std::optional<std::uint64_t> delay;
+  std::optional<std::string> codec;
+  std::optional<std::string> algorithm;
+  bool steps_by_speed = false;
+
+  void add_to(CLI::App& command);
+  bool are_given() const { return !steps.empty(); }
+  /// The number of --outer; none for auto. @throws InputError naming the option.
+  std::optional<std::uint64_t> number_of_steps() const;
+  /// What the options say, and defaults for the rest. @throws InputError naming the option.
+  Outer outer() const;
+};
+
+}  // namespace isobar::cli

@@ -1,0 +1,33 @@
+#pragma once
+
+#include "cli/inputs.hpp"
+#include "core/outer/outer.hpp"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace isobar::cli {
+
+/// The inputs of a plan of rounds: those of the first worker's plan, with all devices of the platform.
+Inputs load_rounds(const InputOptions& options, const OuterPlan& plan, const std::string& file);
+
+/// Refuses a plan of rounds that does not hold on its inputs: a worker's plan (check_plan), outer state that does not
+/// fit in memory, or a prediction or bound that is not what these inputs give.
+/// @throws InputError with every fault.
+void check_rounds(const OuterPlan& plan, const std::string& file, const Inputs& inputs);
+
+/// The faults of check_rounds, a line each; none for a plan that holds.
+std::vector<std::string> faults_of_rounds(const OuterPlan& plan, const Inputs& inputs);
+
+/// Simulates rounds with all their steps in this process and returns the result as JSON (isobar-rounds-result/1,
+/// docs/formats/rounds.md). The round before the last counts as the first ones do not: nothing is on its way then. Can
+/// be called once per process. `trace_file`: the Chrome trace to write, or "".
+/// @throws InputError as sim::simulate does.
+std::string simulate_rounds(const Inputs& inputs, const OuterPlan& plan, std::uint64_t rounds,
+                            const std::string& trace_file);
+
+/// Such a result for people.
+std::string summary_of_rounds(const std::string& result_json);
+
+}  // namespace isobar::cli
