@@ -3,6 +3,8 @@
 #include "cli/output_file.hpp"
 #include "cli/planning/planning.hpp"
 #include "cli/planning/simulation.hpp"
+#include "cli/rounds/outer_simulation.hpp"
+#include "cli/workload_variants.hpp"
 #include "core/base/child_process.hpp"
 #include "core/base/command_options.hpp"
 #include "core/base/files.hpp"
@@ -188,8 +190,47 @@ std::string verification_text(const Plan& plan, const VerifyOptions& options, co
       100 * proven_gap(plan, check.proven));
 }
 
+/// Recomputes every claim of the workers' plans, with their certificates, and of their rounds.
+ExitCode verify_rounds(const VerifyOptions& options)
+{
+  const OuterPlan plan = read_outer_plan(options.plan);
+  const Inputs inputs = load_rounds(options.inputs, plan, options.plan);
+  Faults faults;
+  for (std::size_t k = 0; k < plan.workers.size(); ++k) {
+    const Plan& own = plan.workers[k].plan;
+    Faults of_worker;
+    compare("platform", own.platform, inputs.platform_fingerprint, of_worker);
+    compare("workload", own.workload, inputs.workload_fingerprint, of_worker);
+    const Cluster rest = without_devices(inputs.platform.cluster(), own.without, "without");
+    const auto check = check_certificate(own, as_planned(inputs, own), rest);
+    of_worker.insert(of_worker.end(), check.faults.begin(), check.faults.end());
+    for (const auto& fault : of_worker) faults.push_back(fmt::format("workers[{}].plan.{}", k, fault));
+  }
+  for (auto& fault : faults_of_rounds(plan, inputs)) faults.push_back(std::move(fault));
+  if (options.json) {
+    const Json answer = {{"schema", "isobar-verification/1"},
+                         {"rounds", options.plan},
+                         {"holds", faults.empty()},
+                         {"round_time_s", plan.predicted.round_time.value},
+                         {"round_bound_s", plan.round_bound.value},
+                         {"workers", plan.workers.size()},
+                         {"faults", faults}};
+    print(json_lines(answer));
+  } else if (faults.empty()) {
+    print(fmt::format("{}: every claim holds\nround {:.6g} s of {} workers, none below {:.6g} s\n",
+                      on_one_line(options.plan), plan.predicted.round_time.value, plan.workers.size(),
+                      plan.round_bound.value));
+  } else {
+    std::string text;
+    for (const auto& fault : faults) text += fmt::format("{}: {}\n", on_one_line(options.plan), fault);
+    print(text);
+  }
+  return faults.empty() ? ExitCode::Done : ExitCode::CheckFailed;
+}
+
 ExitCode verify(const VerifyOptions& options)
 {
+  if (is_outer_plan(options.plan)) return verify_rounds(options);
   const Plan plan = schedules::read_scheduled_plan(options.plan);
   const Inputs inputs = load(options.inputs, plan, options.plan);
   const Cluster& cluster = inputs.platform.cluster();

@@ -19,8 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr auto rounds_schema = "isobar-rounds/1";
-
 class OuterPlanReader {
  public:
   explicit OuterPlanReader(const std::filesystem::path& file) : name_(file.string()), faults_(name_) {}
@@ -61,14 +59,7 @@ class OuterPlanReader {
     outer.delay = reader.required_count("delay", 0, most_inner_steps);
     outer.algorithm =
         algorithm_from_name(reader.required_choice("algorithm", outer_algorithm_names())).value_or(Algorithm::Ring);
-    const std::string codec = reader.required_text("codec");
-    if (reader.has("codec")) {
-      try {
-        outer.codec = codec_from_text(codec);
-      } catch (const InputError& fault) {
-        reader.add_fault("codec", fault.what());
-      }
-    }
+    if (const DocumentNode* codec = reader.required("codec")) read_codec(reader, *codec, outer);
     outer.learning_rate = reader.required_number("learning_rate");
     outer.momentum = reader.required_number("momentum");
     outer.mixing = reader.required_number("mixing");
@@ -79,6 +70,18 @@ class OuterPlanReader {
     if (outer.momentum >= 1) reader.add_fault("momentum", fmt::format("{} is not below 1", outer.momentum));
     if (outer.mixing >= 1) reader.add_fault("mixing", fmt::format("{} is not below 1", outer.mixing));
     return outer;
+  }
+
+  static void read_codec(MappingReader& reader, const DocumentNode& node, Outer& outer)
+  {
+    if (node.kind != DocumentNode::Kind::Scalar || !node.is_text) {
+      return reader.add_fault("codec", "is not a string; write one such as \"int8\"");
+    }
+    try {
+      outer.codec = codec_from_text(node.scalar);
+    } catch (const InputError& fault) {
+      reader.add_fault("codec", fault.what());
+    }
   }
 
   void add_workers(MappingReader& reader)
@@ -102,6 +105,14 @@ class OuterPlanReader {
       if (const DocumentNode* plan = worker.required("plan")) add_plan(worker, *plan, own, devices);
       return own;
     });
+    for (std::size_t k = 1; faults_.empty() && k < plan_.workers.size(); ++k) {
+      const Fingerprint& first = plan_.workers.front().plan.workload;
+      const Fingerprint& other = plan_.workers[k].plan.workload;
+      if (first.hash == other.hash) continue;
+      reader.add_fault("workers",
+                       fmt::format("the plan of {} is for workload {}, that of {} for {}", plan_.workers[k].name,
+                                   text_of(other), plan_.workers.front().name, text_of(first)));
+    }
     if (faults_.empty() && plan_.workers.size() < 2) {
       reader.add_fault("workers", fmt::format("has {}; rounds need 2 or more", plan_.workers.size()));
     }
@@ -115,10 +126,6 @@ class OuterPlanReader {
       if (!devices.insert(device).second) {
         worker.add_fault("plan", "uses device " + in_quotes(device) + ", which another worker has");
       }
-    }
-    if (!plan_.workers.empty() && own.plan.workload.hash != plan_.workers.front().plan.workload.hash) {
-      worker.add_fault("plan", fmt::format("is for workload {}, that of {} for {}", text_of(own.plan.workload),
-                                           plan_.workers.front().name, text_of(plan_.workers.front().plan.workload)));
     }
   }
 

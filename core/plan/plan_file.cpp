@@ -582,6 +582,12 @@ Plan plan_from_document(const DocumentNode& document, const std::string& name, c
   FaultList faults(name);
   MappingReader reader(document, path, faults);
   Plan plan;
+  if (const DocumentNode* schema = reader.optional("schema"); schema != nullptr && schema->scalar == rounds_schema) {
+    reader.add_fault("schema",
+                     "isobar-rounds/1, a plan of rounds (isobar plan --outer), which isobar simulate and "
+                     "isobar verify take; this needs the plan of one of its workers");
+    faults.throw_if_any();
+  }
   const bool is_1 = reader.required_choice("schema", {schema_1, schema_2}) == schema_1;
   if (reader.has("schema")) faults.throw_if_any();  // keys of another schema mean something else
   plan.allocator = reader.required_text("allocator");

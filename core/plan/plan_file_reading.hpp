@@ -16,6 +16,9 @@ namespace isobar {
 /// The pattern of layers in "splits" that matches all.
 inline constexpr auto all_layers = "*";
 
+/// What a file with the plans of several workers says that it is (core/outer/outer.hpp).
+inline constexpr auto rounds_schema = "isobar-rounds/1";
+
 /// Reads a member that must be a mapping by `read`; a fault if it is missing or something else.
 template <typename Value, typename Read>
 Value read_mapping(MappingReader& parent, const std::string& key, FaultList& faults, Read read)
