@@ -260,19 +260,26 @@ Plan plan_without_rounds(const Inputs& inputs, const SiteSearch& search, std::si
   return plan;
 }
 
+/// Tokens in a second of a plan without rounds; 0 for one without stages.
+double tokens_per_second_of(const Plan& plan, const Workload& workload)
+{
+  if (plan.stages.empty()) return 0;
+  const double samples = static_cast<double>(plan.goal.microbatches) *
+                         static_cast<double>(plan.micro_batch.value_or(workload.micro_batch));
+  return samples * static_cast<double>(workload.sequence) / plan.predicted->step_time.value;
+}
+
 /// The rates of the two kinds of plans, a line each.
 std::string comparison_of(const OuterPlan& rounds, const Plan& together, const Workload& workload)
 {
   const double with = tokens_per_second(rounds, rounds.predicted.round_time, workload);
+  const double without = tokens_per_second_of(together, workload);
   std::string text = fmt::format("rounds of {} steps: {:.1f} tokens/s\n", rounds.outer.steps, with);
   if (together.stages.empty()) return text + fmt::format("every step together: no plan: {}\n\n", reason_of(together));
-  const double samples = static_cast<double>(together.goal.microbatches) *
-                         static_cast<double>(together.micro_batch.value_or(workload.micro_batch));
-  const double rate = samples * static_cast<double>(workload.sequence) / together.predicted->step_time.value;
   return text + fmt::format(
                     "every step together: {:.1f} tokens/s; a step takes {:.6g} s\n"
                     "rounds are {:.3g} times as fast for the same samples, not for the same loss\n\n",
-                    rate, together.predicted->step_time.value, with / rate);
+                    without, together.predicted->step_time.value, with / without);
 }
 
 ExitCode print_rounds(const PlanOptions& options, const Inputs& inputs, const SiteSearch& search)
@@ -286,15 +293,20 @@ ExitCode print_rounds(const PlanOptions& options, const Inputs& inputs, const Si
     print(fmt::format("no rounds: fewer than two sites have a plan\n{}\n", fmt::join(found.reasons, "\n")));
     return ExitCode::Infeasible;
   }
-  const std::string json = outer_plan_to_json(*found.plan);
-  output.write(json);
-  if (output.is_standard_output()) return ExitCode::Done;
-  std::string text;
+  std::string json = outer_plan_to_json(*found.plan);
+  std::string text = cli::summary_of(*found.plan, inputs.workload);
   if (!options.outer.number_of_steps()) {
     const Plan together = plan_without_rounds(inputs, search, found.plan->workers.size());
-    text = comparison_of(*found.plan, together, inputs.workload);
+    const bool is_faster = tokens_per_second_of(together, inputs.workload) >
+                           tokens_per_second(*found.plan, found.plan->predicted.round_time, inputs.workload);
+    if (is_faster) {
+      json = plan_to_json(together);
+      text = summary_of(together, inputs.platform.cluster());
+    }
+    text = comparison_of(*found.plan, together, inputs.workload) + text;
   }
-  print(options.json ? json : text + cli::summary_of(*found.plan, inputs.workload));
+  output.write(json);
+  if (!output.is_standard_output()) print(options.json ? json : text);
   return ExitCode::Done;
 }
 

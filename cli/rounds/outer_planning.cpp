@@ -11,8 +11,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
+#include <limits>
 #include <utility>
 
 namespace isobar::cli {
@@ -20,7 +19,7 @@ namespace isobar::cli {
 namespace {
 
 /// The devices of each site, in the order of the platform.
-std::vector<std::pair<std::string, std::vector<std::string>>> sites_of(const Cluster& cluster)
+std::vector<std::pair<std::string, std::vector<std::string>>> devices_by_site(const Cluster& cluster)
 {
   std::vector<std::pair<std::string, std::vector<std::string>>> sites;
   for (const auto& device : cluster.devices) {
@@ -64,7 +63,7 @@ class RoundPlanner {
  private:
   void plan_sites()
   {
-    for (const auto& [site, devices] : sites_of(cluster_)) {
+    for (const auto& [site, devices] : devices_by_site(cluster_)) {
       Inputs own = inputs_;
       own.without = inputs_.without;
       for (const auto& device : cluster_.devices) {
@@ -125,7 +124,8 @@ class RoundPlanner {
     return schedules::play_round({plan, inputs_.workload, workloads, cluster_});
   }
 
-  /// Codecs, fragments and delays, from those that change the numerics least; only the given ones where options say so.
+  /// Codecs, fragments and delays, from those that change the numerics least; only the given ones where there are
+  /// options.
   std::vector<Outer> choices(std::uint64_t steps) const
   {
     std::vector<std::string> codecs = {"fp32", "bf16", "int8", "int4"};
@@ -154,11 +154,8 @@ class RoundPlanner {
 
   OuterPlan best_choice(std::optional<std::uint64_t> number)
   {
-    if (number) {  // what was not said has its default
-      OuterPlan plan = with_best_sites(base_.outer);
-      return plan;
-    }
-    constexpr std::uint64_t most_steps = 500;  // below it little is gained (DiLoCo, section 4)
+    if (number) return with_best_sites(base_.outer);  // what was not said has its default
+    constexpr std::uint64_t most_steps = 500;         // below it little is gained (DiLoCo, section 4)
     std::optional<OuterPlan> best;
     for (const std::uint64_t steps : {std::uint64_t{50}, std::uint64_t{100}, most_steps}) {
       for (const Outer& outer : choices(steps)) {
@@ -171,13 +168,48 @@ class RoundPlanner {
     return std::move(best).value();
   }
 
-  /// The plan with the sites that give the most samples per second, as far as leaving out one after the other finds
-  /// them.
+  /// The plan with the sites that give the most samples per second by `estimated_rate`: first the fastest sites,
+  /// however many, and then without one after the other.
   OuterPlan with_best_sites(const Outer& outer) const
   {
     OuterPlan plan = base_;
     plan.outer = outer;
+    set_steps(plan);
     arrange(plan);
+    keep_fastest(plan);
+    leave_out_singly(plan);
+    arrange(plan);
+    const auto round = played(plan);
+    plan.predicted = round.predicted;
+    plan.round_bound = round.bound;
+    return plan;
+  }
+
+  void keep_fastest(OuterPlan& plan) const
+  {
+    std::vector<Seconds> times;
+    for (const auto& worker : plan.workers) times.push_back(step_time_of(worker));
+    std::ranges::sort(times);
+    const double rate_of_all = estimated_rate(plan);
+    double rate = rate_of_all;
+    OuterPlan best = plan;
+    for (std::size_t kept = 2; kept < times.size(); ++kept) {
+      OuterPlan fewer = plan;
+      std::erase_if(fewer.workers, [&](const OuterWorker& worker) { return step_time_of(worker) > times[kept - 1]; });
+      set_steps(fewer);
+      if (estimated_rate(fewer) <= rate) continue;
+      rate = estimated_rate(fewer);
+      best = std::move(fewer);
+    }
+    for (const auto& worker : plan.workers) {
+      if (std::ranges::find(best.workers, worker.name, &OuterWorker::name) != best.workers.end()) continue;
+      best.left_out.push_back({worker.name, reason_of_rates(rate, rate_of_all)});
+    }
+    plan = std::move(best);
+  }
+
+  void leave_out_singly(OuterPlan& plan) const
+  {
     double rate = estimated_rate(plan);
     while (plan.workers.size() > 2) {
       std::optional<std::pair<double, OuterPlan>> better;
@@ -185,32 +217,38 @@ class RoundPlanner {
         OuterPlan other = plan;
         other.left_out.push_back({plan.workers[each].name, ""});
         other.workers.erase(other.workers.begin() + static_cast<std::ptrdiff_t>(each));
-        arrange(other);
+        set_steps(other);
         const double own = estimated_rate(other);
         if (own > (better ? better->first : rate)) better.emplace(own, std::move(other));
       }
-      if (!better) break;
-      better->second.left_out.back().reason =
-          fmt::format("the others have {:.4g} samples/s without it, and {:.4g} with it", better->first, rate);
+      if (!better) return;
+      better->second.left_out.back().reason = reason_of_rates(better->first, rate);
       rate = better->first;
       plan = std::move(better->second);
     }
-    finish(plan);
-    return plan;
   }
 
-  /// Steps and the order of the ring.
-  void arrange(OuterPlan& plan) const
+  static std::string reason_of_rates(double without, double with)
+  {
+    return fmt::format("the others have {:.4g} samples/s, and {:.4g} with it", without, with);
+  }
+
+  void set_steps(OuterPlan& plan) const
   {
     Seconds fastest(std::numeric_limits<double>::infinity());
     for (const auto& worker : plan.workers) fastest = std::min(fastest, step_time_of(worker));
     for (auto& worker : plan.workers) {
       worker.steps = plan.outer.steps;
       if (!options_.steps_by_speed) continue;
-      const auto own =
-          static_cast<std::uint64_t>(static_cast<double>(plan.outer.steps) * (fastest / step_time_of(worker)));
+      const double share = fastest / step_time_of(worker);
+      const auto own = static_cast<std::uint64_t>(static_cast<double>(plan.outer.steps) * share);
       worker.steps = std::max({own, plan.outer.delay + 1, plan.outer.fragments});
     }
+  }
+
+  /// Gives workers the order of the ring.
+  void arrange(OuterPlan& plan) const
+  {
     const auto order = ring_order(plan.workers.size(), [&](std::size_t from, std::size_t to) {
       return hop_time(plan, plan.workers[from], plan.workers[to]).value;
     });
@@ -266,13 +304,6 @@ class RoundPlanner {
       if (hop_of(k) > hop_of(hop)) hop = k;
     }
     return {slowest, hop, (hop + 1) % workers};
-  }
-
-  void finish(OuterPlan& plan) const
-  {
-    const auto round = played(plan);
-    plan.predicted = round.predicted;
-    plan.round_bound = round.bound;
   }
 
   const Inputs& inputs_;

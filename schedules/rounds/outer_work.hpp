@@ -83,7 +83,7 @@ struct OuterWork {
   std::optional<LaneId> encode_lane = {};  ///< on the machine
   std::optional<LaneId> update_lane = {};
 
-  /// Of outer state: the memory of the machine, which every device has, whether the platform describes it or not.
+  /// That outer state is in: every device has a machine, whether the platform describes it or not.
   static constexpr Tier tier = Tier::Host;
   OuterInstructions instructions() const;
 };

@@ -185,7 +185,7 @@ void Lanes::end_step(LaneState& lane)
   release_held(rank);
 }
 
-/// Lets lanes go on that may enter their step and period now.
+/// Lets lanes take their turns that may enter their step and period now.
 void Lanes::release_held(RankState& rank)
 {
   const std::vector<LaneState*> held = std::exchange(rank.held, {});
