@@ -294,12 +294,11 @@ ExitCode print_rounds(const PlanOptions& options, const Inputs& inputs, const Si
     return ExitCode::Infeasible;
   }
   std::string json = outer_plan_to_json(*found.plan);
-  std::string text = cli::summary_of(*found.plan, inputs.workload);
+  const double rate = tokens_per_second(*found.plan, found.plan->predicted.round_time, inputs.workload);
+  std::string text = cli::summary_of(*found.plan, inputs.workload) + options.outer.duration_text(rate);
   if (!options.outer.number_of_steps()) {
     const Plan together = plan_without_rounds(inputs, search, found.plan->workers.size());
-    const bool is_faster = tokens_per_second_of(together, inputs.workload) >
-                           tokens_per_second(*found.plan, found.plan->predicted.round_time, inputs.workload);
-    if (is_faster) {
+    if (tokens_per_second_of(together, inputs.workload) > rate) {
       json = plan_to_json(together);
       text = summary_of(together, inputs.platform.cluster());
     }

@@ -28,6 +28,13 @@ void OuterOptions::add_to(CLI::App& command)
       .add_option("--outer-sync", algorithm,
                   fmt::format("how it is summed up: {} (default: ring)", fmt::join(outer_algorithm_names(), ", ")))
       ->needs(outer);
+  add_count(command, "--tokens", tokens, "number of tokens to train on: how long they take")->needs(outer);
+  auto* factor = command.add_option("--token-factor", token_factor,
+                                    "how many times as many tokens rounds need for the loss of training together, as "
+                                    "measured elsewhere");
+  auto* source = command.add_option("--factor-source", factor_source, "where that was measured, for the report");
+  factor->needs(source)->needs("--tokens");
+  source->needs(factor);
   command.add_flag("--steps-by-speed", steps_by_speed, "slower sites take fewer steps of a round")->needs(outer);
 }
 
@@ -41,6 +48,21 @@ std::optional<std::uint64_t> OuterOptions::number_of_steps() const
                                             in_quotes(steps), most_inner_steps));
   }
   return number;
+}
+
+std::string OuterOptions::duration_text(double tokens_per_second) const
+{
+  constexpr double most_factor = 100;
+  if (token_factor && (!(*token_factor >= 1) || *token_factor > most_factor)) {
+    throw InputError("--token-factor", fmt::format("{} is not in 1 to {}", *token_factor, most_factor));
+  }
+  if (!tokens) return "";
+  constexpr double seconds_of_day = 86'400;
+  const double days = static_cast<double>(*tokens) / tokens_per_second / seconds_of_day;
+  std::string text = fmt::format("{} tokens take {:.4g} days", *tokens, days);
+  if (!token_factor) return text + "; for the loss of training together give --token-factor and its source\n";
+  return text + fmt::format("; for the loss of training together {} times as many ({}): {:.4g} days\n", *token_factor,
+                            shown(factor_source), *token_factor * days);
 }
 
 Outer OuterOptions::outer() const

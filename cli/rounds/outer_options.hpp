@@ -20,6 +20,9 @@ struct OuterOptions {
   std::optional<std::string> codec;
   std::optional<std::string> algorithm;
   bool steps_by_speed = false;
+  std::optional<std::uint64_t> tokens;  ///< to say how long they take
+  std::optional<double> token_factor;   ///< how many times as many tokens rounds need for the same loss
+  std::string factor_source;
 
   void add_to(CLI::App& command);
   bool are_given() const { return !steps.empty(); }
@@ -27,6 +30,8 @@ struct OuterOptions {
   std::optional<std::uint64_t> number_of_steps() const;
   /// What the options say, and defaults for the rest. @throws InputError naming the option.
   Outer outer() const;
+  /// How long `tokens` take at a rate, in lines; "" without --tokens. @throws InputError naming the option.
+  std::string duration_text(double tokens_per_second) const;
 };
 
 }  // namespace isobar::cli

@@ -56,7 +56,10 @@ class RoundPlanner {
     plan_sites();
     leave_out_full_ones();
     if (base_.workers.size() < 2) return {std::nullopt, reasons()};
-    OuterPlan best = options_.number_of_steps() ? best_choice(base_.outer.steps) : best_choice(std::nullopt);
+    OuterPlan best = best_choice(options_.number_of_steps());
+    const auto round = played(best, schedules::most_played_whole);
+    best.predicted = round.predicted;
+    best.round_bound = round.bound;
     return {std::move(best), {}};
   }
 
@@ -118,10 +121,10 @@ class RoundPlanner {
     return lines;
   }
 
-  schedules::PlayedRound played(const OuterPlan& plan) const
+  schedules::PlayedRound played(const OuterPlan& plan, std::uint64_t most_whole = 0) const
   {
     const auto workloads = workloads_of(plan, inputs_);
-    return schedules::play_round({plan, inputs_.workload, workloads, cluster_});
+    return schedules::play_round({plan, inputs_.workload, workloads, cluster_}, most_whole);
   }
 
   /// Codecs, fragments and delays, from those that change the numerics least; only the given ones where there are

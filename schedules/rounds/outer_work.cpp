@@ -9,11 +9,11 @@ namespace isobar::schedules {
 namespace {
 
 /// What the compute lane does between two steps, in the order in which it does so.
-enum class Between { Encode, Update, Take, StepsInOne };
+enum class Between { StepsInOne, Encode, Update, Take };
 
 struct Planned {
   std::uint64_t place = 0;
-  Between what = Between::Encode;
+  Between what = Between::StepsInOne;
   std::size_t fragment = 0;
   std::size_t item = 0;  ///< piece of an update, gather of a take
 };
@@ -273,9 +273,9 @@ Timeline::Timeline(const Outer& outer, std::uint64_t steps, bool in_one)
   std::uint64_t before = 0;
   for (const std::uint64_t event : events) {
     const std::uint64_t between = event - before;
-    if (in_one && between > 2 * steps_by_step) {
-      pauses_.push_back({played_ + steps_by_step, between - 2 * steps_by_step});
-      played_ += 2 * steps_by_step;
+    if (in_one && between > steps_by_step) {
+      played_ += steps_by_step;
+      pauses_.push_back({played_, between - steps_by_step});
     } else {
       played_ += between;
     }

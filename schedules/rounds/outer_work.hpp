@@ -27,10 +27,10 @@ class Timeline {
     std::uint16_t periods_back = 0;  ///< of its snapshot
   };
 
-  /// `in_one`: steps farther than `steps_by_step` from snapshots and updates are one computation.
+  /// `in_one`: of the steps between snapshots and updates all but the first `steps_by_step` are one computation.
   Timeline(const Outer& outer, std::uint64_t steps, bool in_one);
 
-  static constexpr std::uint64_t steps_by_step = 3;
+  static constexpr std::uint64_t steps_by_step = 6;
 
   std::uint64_t played() const { return played_; }
   const std::vector<Pause>& pauses() const { return pauses_; }

@@ -4,6 +4,7 @@
 #include "core/costs/nominal_rates.hpp"
 #include "core/errors.hpp"
 #include "core/program/round_time.hpp"
+#include "core/program/walk.hpp"
 #include "core/text/quantity_text.hpp"
 #include "schedules/lowering/schedule.hpp"
 #include "schedules/rounds/round_program.hpp"
@@ -210,10 +211,11 @@ BuiltRound build_round(const RoundInputs& inputs, RoundSteps steps)
   return built;
 }
 
-PlayedRound play_round(const RoundInputs& inputs)
+PlayedRound play_round(const RoundInputs& inputs, std::uint64_t most_whole)
 {
   const auto& [plan, workload, workloads, cluster] = inputs;
-  const BuiltRound built = build_round(inputs, RoundSteps::InOne);
+  BuiltRound built = build_round(inputs, RoundSteps::All);
+  if (instructions_of(*built.program) > most_whole) built = build_round(inputs, RoundSteps::InOne);
   const auto played = play_program(*built.program, built.rates, rounds_to_play);
   const BuiltSteps steps = build_steps(plan, workloads, cluster);
   PlayedRound result;

@@ -51,14 +51,16 @@ struct PlayedRound {
 /// Rounds that are played, of which the last one counts: in the first one nothing is on its way from one before.
 inline constexpr std::uint64_t rounds_to_play = 3;
 
-/// Predicts the rounds of a plan: plays their Program, in which long runs of steps are one computation, as the
-/// simulator plays the whole one. A worker's steps follow each other as alone while no outer sync is under way on its
-/// links.
+/// Instructions of a round up to which all its steps are played for a prediction.
+inline constexpr std::uint64_t most_played_whole = std::uint64_t{1} << 18;
+
+/// Predicts the rounds of a plan: plays their Program as the simulator does. In rounds of more than `most_whole`
+/// instructions runs of steps are one computation, which is exact where a worker's steps follow each other as alone.
 ///
 /// The bound: a rank takes as long as its computations, and without a delay the syncs of its parameters alone; and no
 /// round is shorter than the syncs of one piece of parameters one after the other.
 /// @throws InputError as build_round and play_program do.
-PlayedRound play_round(const RoundInputs& inputs);
+PlayedRound play_round(const RoundInputs& inputs, std::uint64_t most_whole = most_played_whole);
 
 /// The devices and machines that have too little memory for a played round, a line each.
 std::vector<std::string> memory_faults_of(const PlayedRound& played, const Cluster& cluster);

@@ -29,8 +29,8 @@ struct RoundWorker {
   std::unique_ptr<Program> step;  ///< of its plan
   std::vector<OuterRank> ranks;   ///< of its devices
   std::uint64_t steps = 1;        ///< of a round
-  /// What each step takes in a run of them. If it is given, most steps between two snapshots or updates are one
-  /// computation of that time on each device; all lanes but the compute lane rest meanwhile.
+  /// What each step takes in a run of them. If it is given, all but the first steps between two snapshots or updates
+  /// are one computation of that time on each device; all lanes but the compute lane rest meanwhile.
   std::optional<Seconds> step_time = {};
 };
 

@@ -135,6 +135,20 @@ class RoundsTest(CommandTest):
                 result = self.run_isobar("simulate", self.platform, self.model, "--plan", self.file, *options, expect=2)
                 self.assertIn(message, result.stderr)
 
+    def test_time_to_a_loss_needs_a_factor_with_its_source(self):
+        tokens = ["--outer", "10", "--tokens", "1000000000"]
+        text = self.plan(*tokens).stdout
+        rate = float(re.search(r"([\d.]+) tokens/s", text).group(1))
+        days = float(re.search(r"1000000000 tokens take ([\d.e+]+) days; for the loss of training together give", text).group(1))
+        self.assertAlmostEqual(days * 86400 * rate / 1e9, 1, delta=1e-3)
+        text = self.plan(*tokens, "--token-factor", "1.5", "--factor-source", "arXiv 2311.08105").stdout
+        later = float(re.search(r"1\.5 times as many \(arXiv 2311\.08105\): ([\d.e+]+) days", text).group(1))
+        self.assertAlmostEqual(later / days, 1.5, delta=2e-3)
+        self.assertIn("--token-factor requires --factor-source", self.plan(*tokens, "--token-factor", "2", expect=2).stderr)
+        for factor in ("0.5", "nan", "1000"):
+            result = self.plan(*tokens, "--token-factor", factor, "--factor-source", "x", expect=2)
+            self.assertRegex(result.stderr, r"--token-factor: \S+ is not in 1 to 100")
+
     def test_devices_without_sites_and_a_single_site_are_refused(self):
         for devices, message in (("2xT4", "all devices are at site a; rounds need two sites or more"),):
             self.write("sites.csv", f"site,devices,lan_bandwidth_gbit_s,lan_rtt_ms\na,{devices},10,0.2\n")

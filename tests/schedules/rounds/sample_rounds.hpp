@@ -70,10 +70,16 @@ inline void set_steps(OuterPlan& plan, std::uint64_t steps)
   for (auto& worker : plan.workers) worker.steps = steps;
 }
 
-inline PlayedRound play(const SampleRounds& sample)
+inline PlayedRound play(const SampleRounds& sample, std::uint64_t most_whole = most_played_whole)
 {
   const auto workloads = sample.of_workers();
-  return play_round({sample.plan, sample.workload, workloads, sample.cluster});
+  return play_round({sample.plan, sample.workload, workloads, sample.cluster}, most_whole);
+}
+
+/// With runs of steps as one computation.
+inline PlayedRound play_in_one(const SampleRounds& sample)
+{
+  return play(sample, 0);
 }
 
 /// Random pipelines at random sites, some with unlike numbers of stages.
