@@ -68,14 +68,11 @@ class RoundPlanner {
   {
     for (const auto& [site, devices] : devices_by_site(cluster_)) {
       Inputs own = inputs_;
-      own.without = inputs_.without;
-      for (const auto& device : cluster_.devices) {
-        if (device.site != site) own.without.push_back(device.name);
-      }
       std::vector<std::string> others;
       for (const auto& device : cluster_.devices) {
         if (device.site != site) others.push_back(device.name);
       }
+      own.without.insert(own.without.end(), others.begin(), others.end());
       own.platform.leave_out(others, "--outer");
       Plan plan = make_best_plan(own, search_.allocator, search_.goal, search_.limits, search_.splits);
       plan.without = own.without;

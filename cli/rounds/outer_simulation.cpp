@@ -81,8 +81,19 @@ void compare_claim(const char* key, Seconds claimed, Seconds found, std::vector<
 Inputs load_rounds(const InputOptions& options, const OuterPlan& plan, const std::string& file)
 {
   Plan whole = plan.workers.front().plan;
-  whole.without.clear();
+  std::erase_if(whole.without, [&](const std::string& device) {
+    return std::ranges::any_of(plan.workers, [&](const OuterWorker& worker) {
+      return std::ranges::find(worker.plan.without, device) == worker.plan.without.end();
+    });
+  });
   return load(options, whole, file);
+}
+
+Cluster cluster_of(const Plan& worker, const Cluster& cluster)
+{
+  std::vector<std::string> others = worker.without;
+  std::erase_if(others, [&](const std::string& device) { return !cluster.device_index(device); });
+  return without_devices(cluster, others, "without");
 }
 
 std::vector<std::string> faults_of_rounds(const OuterPlan& plan, const Inputs& inputs)
@@ -92,8 +103,7 @@ std::vector<std::string> faults_of_rounds(const OuterPlan& plan, const Inputs& i
   for (std::size_t k = 0; k < plan.workers.size(); ++k) {
     const Plan& own = plan.workers[k].plan;
     const auto place = fmt::format("workers[{}].plan", k);
-    const Cluster rest = own.without.empty() ? cluster : without_devices(cluster, own.without, place + ".without");
-    for (const auto& fault : all_faults_of(own, as_planned(inputs, own), rest)) {
+    for (const auto& fault : all_faults_of(own, as_planned(inputs, own), cluster_of(own, cluster))) {
       faults.push_back(fmt::format("{}.{}", place, fault));
     }
   }

@@ -9,8 +9,11 @@
 
 namespace isobar::cli {
 
-/// The inputs of a plan of rounds: those of the first worker's plan, with all devices of the platform.
+/// The inputs of a plan of rounds: those of its workers' plans, without the devices that all of them leave out.
 Inputs load_rounds(const InputOptions& options, const OuterPlan& plan, const std::string& file);
+
+/// The cluster of a worker's plan, of the devices of such inputs.
+Cluster cluster_of(const Plan& worker, const Cluster& cluster);
 
 /// Refuses a plan of rounds that does not hold on its inputs: a worker's plan (check_plan), outer state that does not
 /// fit in memory, or a prediction or bound that is not what these inputs give.

@@ -74,6 +74,13 @@ class RoundsTest(CommandTest):
         step = json.loads(simulated.stdout)["step_time_s"]
         self.assertAlmostEqual(step / worker["plan"]["predicted"]["step_time_s"], 1, delta=1e-6)
 
+    def test_left_out_sites_stay_left_out(self):
+        self.plan("--outer", "10", "--without", "c")
+        plan = json.loads(pathlib.Path(self.file).read_text())
+        self.assertEqual({worker["name"] for worker in plan["workers"]}, {"a", "b"})
+        self.simulate()
+        self.assertIn("every claim holds", self.run_isobar("verify", self.platform, self.model, self.file).stdout)
+
     def test_auto_shows_both_kinds_of_plans_and_writes_the_faster_one(self):
         text = self.plan("--outer", "auto").stdout
         rates = [float(rate) for rate in re.findall(r"^(?:rounds of \d+ steps|every step together): ([\d.]+) tokens/s", text,
