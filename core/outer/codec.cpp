@@ -5,8 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <limits>
+#include <stdexcept>
 #include <string_view>
 
 namespace isobar {
@@ -67,7 +70,9 @@ std::string text_of(const Codec& codec)
 
 std::uint64_t kept_values(const Codec& codec, std::uint64_t values)
 {
-  return std::min(values, static_cast<std::uint64_t>(std::ceil(codec.fraction * static_cast<double>(values))));
+  // Two roundings, of the decimal fraction and of the product, must not add a value.
+  constexpr double exact = 1 - 2 * std::numeric_limits<double>::epsilon();
+  return std::min(values, static_cast<std::uint64_t>(std::ceil(codec.fraction * static_cast<double>(values) * exact)));
 }
 
 Bytes encoded_size(const Codec& codec, std::uint64_t values)

@@ -12,7 +12,7 @@ enum class CodecKind : std::uint8_t {
   Float32,
   BFloat16,
   Int8,  ///< blocks of codec_block values: a float32 scale, and a byte for each
-  Int4,  ///< blocks of codec_block values: a float16 scale, and half a byte for each
+  Int4,  ///< blocks of codec_block values: a bfloat16 scale, and half a byte for each
   TopK   ///< of each chunk of top_k_chunk values the largest: their places, in top_k_place_bits, and values
 };
 
@@ -23,7 +23,7 @@ inline constexpr unsigned top_k_place_bits = 12;
 struct Codec {
   CodecKind kind = CodecKind::Float32;
   double fraction = 1;       ///< of TopK: the part of a chunk's values that travel, above 0 and at most 1
-  unsigned value_bits = 16;  ///< of TopK: 16, a bfloat16 each; or 2, ±s and ±s/3 of a float16 s for each chunk
+  unsigned value_bits = 16;  ///< of TopK: 16, a bfloat16 each; or 2, ±s and ±s/3 of a bfloat16 s for each chunk
 
   bool operator==(const Codec&) const = default;
 };
@@ -33,7 +33,8 @@ struct Codec {
 Codec codec_from_text(const std::string& text);
 std::string text_of(const Codec& codec);
 
-/// The values of a chunk of `values` that TopK sends: fraction x values, rounded up.
+/// The values of a chunk of `values` that TopK sends: fraction x values, rounded up, where the fraction is the decimal
+/// number that it is written as.
 std::uint64_t kept_values(const Codec& codec, std::uint64_t values);
 
 /// The bytes of `values` float32 values, encoded: exact, with scales. Places and values of TopK are packed bit by bit
