@@ -6,8 +6,11 @@
 #include "core/check/residence_checker.hpp"
 #include "core/model/differences.hpp"
 #include "core/plan/replica_exchanges.hpp"
+#include "core/text/quantity_text.hpp"
 #include "core/program/walk.hpp"
 #include "exec/device/device.hpp"
+#include "exec/launch/plan_ranks.hpp"
+#include "exec/net/address.hpp"
 #include "exec/run/run_devices.hpp"
 #include "exec/run/run_result.hpp"
 #include "exec/run_machines.hpp"
@@ -16,7 +19,9 @@
 #include "schedules/lowering/schedule.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -30,6 +35,62 @@ void require_end(const Plan& plan, const Program& program, const std::string& pl
   const auto key = key_of_circle(plan);
   if (!key) return;
   if (const auto deadlock = deadlock_of(program)) throw InputError(plan_file, fmt::format("{}: {}", *key, *deadlock));
+}
+
+std::uint64_t microbatches_of_workers(const OuterPlan& plan)
+{
+  std::uint64_t microbatches = 0;
+  for (const auto& worker : plan.workers) microbatches += whole_microbatches(worker.plan);
+  return microbatches;
+}
+
+/// The plan of the worker of a plan of rounds, whose part of them `outer` then says; or the plan that the file is.
+Plan read_plan_to_run(RunCommandOptions& options, std::optional<OuterRun>& outer)
+{
+  if (!is_outer_plan(options.plan)) {
+    const std::pair<const char*, bool> of_rounds[] = {{"--worker", !options.worker.empty()},
+                                                      {"--workers", !options.workers.empty()},
+                                                      {"--rounds", options.rounds.has_value()}};
+    for (const auto& [option, is_given] : of_rounds) {
+      if (is_given) throw InputError(option, "is for plans of rounds (isobar plan --outer); leave it out");
+    }
+    return schedules::read_scheduled_plan(options.plan);
+  }
+  outer.emplace();
+  outer->plan = read_outer_plan(options.plan);
+  const auto& workers = outer->plan.workers;
+  std::vector<std::string> names;
+  for (const auto& worker : workers) names.push_back(worker.name);
+  const auto found = std::ranges::find(names, options.worker);
+  if (found == names.end()) {
+    throw InputError("--worker", fmt::format("{} is no worker of the plan; write one of {}",
+                                             options.worker.empty() ? "missing;" : in_quotes(options.worker),
+                                             fmt::join(names, ", ")));
+  }
+  outer->worker = static_cast<std::size_t>(found - names.begin());
+  if (options.workers.size() != workers.size()) {
+    throw InputError("--workers",
+                     fmt::format("lists {}; the plan has {}", counted(options.workers.size(), "address", "es"),
+                                 counted(workers.size(), "worker")));
+  }
+  for (const auto& address : options.workers) outer->addresses.push_back(endpoint_from_text("--workers", address));
+  if (!options.spawn && !options.in_process) {
+    throw InputError("--worker", "has all of its ranks on this machine in this version; add --spawn or --in-process");
+  }
+  const std::pair<const char*, bool> others[] = {{"--checkpoint", !options.run.checkpoints.folder.empty()},
+                                                 {"--evaluate", !options.data.evaluation.empty()},
+                                                 {"--replan", !options.restart.replan.empty()}};
+  for (const auto& [option, is_given] : others) {
+    if (is_given) throw InputError(option, "is not for plans of rounds in this version; leave it out");
+  }
+  const std::uint64_t rounds = options.rounds.value_or(1);
+  constexpr std::uint64_t most_rounds = 1'000'000;
+  if (rounds < 1 || rounds > most_rounds) {
+    throw InputError("--rounds", fmt::format("{} is not in 1 to {}", rounds, most_rounds));
+  }
+  options.run.steps = rounds * workers[outer->worker].steps;
+  options.unvalidated = true;  // a plan of rounds has no stamps
+  return workers[outer->worker].plan;
 }
 
 }  // namespace
@@ -47,7 +108,7 @@ void set_process_options(RunCommandOptions& options, const std::optional<LaunchP
 }
 
 PreparedRun::PreparedRun(RunCommandOptions given, const std::optional<LaunchPlace>& launched)
-    : options(std::move(given)), plan(schedules::read_scheduled_plan(options.plan))
+    : options(std::move(given)), plan(read_plan_to_run(options, outer))
 {
   const std::string workload_text = read_file(options.workload);
   workload_hash = workload_fingerprint(workload_text, plan.workload.set);
@@ -57,6 +118,14 @@ PreparedRun::PreparedRun(RunCommandOptions given, const std::optional<LaunchPlac
     return;
   }
   check_plan(plan, workload, workload_hash, options);
+  if (outer) {
+    for (std::size_t k = 0; k < outer->plan.workers.size(); ++k) {
+      const Plan& own = outer->plan.workers[k].plan;
+      const auto why =
+          why_not_run_in_rounds(own, as_planned(read_run_workload(own, workload_text, options), own, options.plan));
+      if (!why.empty()) throw InputError(options.plan, fmt::format("workers[{}].plan: {}", k, why));
+    }
+  }
   const std::vector<std::string> output_files = {options.output, options.trace, options.log.json_lines,
                                                  options.log.prometheus};
   refuse_overwriting(inputs_of(options), output_files);
@@ -75,10 +144,11 @@ void PreparedRun::complete(const std::optional<LaunchPlace>& launched, const std
   program = schedules::make_program(plan, workload, run_devices(plan, options.run));
   require_end(plan, *program, options.plan);
   options.run.limits = time_limits_of(plan.predicted ? plan.predicted->step_time : Seconds(0), options);
-  data.emplace(options, workload, whole_microbatches(plan));
+  data.emplace(options, workload, outer ? microbatches_of_workers(outer->plan) : whole_microbatches(plan));
   options.run.batches = data->batches.get();
   options.run.evaluation = data->evaluation.get();
   options.run.evaluation_steps = data->evaluation_steps;
+  if (outer) join_rounds();
   set_checkpoint_interval(options);
   if (!options.weights.empty()) {
     options.run.weights = &weights_.emplace(options.weights);
@@ -88,6 +158,25 @@ void PreparedRun::complete(const std::optional<LaunchPlace>& launched, const std
   lock_ = lock_checkpoints(options, launched);
   checkpoint_ = checkpoint_to_resume(options, workload.layers.size());
   if (checkpoint_) options.run.resume_from = &*checkpoint_;
+}
+
+/// Takes the worker's part of the samples of each step, and lets the run meet the other workers.
+void PreparedRun::join_rounds()
+{
+  std::uint64_t first = 0;  // micro-batch of a step
+  for (std::size_t k = 0; k < outer->worker; ++k) first += whole_microbatches(outer->plan.workers[k].plan);
+  if (!data->batches) synthetic_ = synthetic_batches(workload);
+  batches_ = batches_from(data->batches ? *data->batches : *synthetic_, first);
+  options.run.batches = batches_.get();
+  outer->micro_batch = workload.micro_batch;
+  outer->network = options.run.network;
+  outer->secret = secret_of(options.run.network);  // changes the environment, so before torch starts threads
+  options.run.network = {};  // the worker's own ranks have a secret of their own
+  outer->connections = options.run.connections;
+  outer->threads = options.run.threads;
+  outer->connect = options.run.limits.connect;
+  outer->info = options.run.info;
+  options.run.outer = &*outer;
 }
 
 bool PreparedRun::is_done() const

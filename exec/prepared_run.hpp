@@ -7,6 +7,7 @@
 #include "exec/files/durable_files.hpp"
 #include "exec/files/weight_files.hpp"
 #include "exec/launch/launch.hpp"
+#include "exec/run/outer_rank.hpp"
 #include "exec/run_command_options.hpp"
 #include "exec/run_inputs.hpp"
 
@@ -35,7 +36,8 @@ class PreparedRun {
   StepLogOptions log_options() const;
 
   RunCommandOptions options;
-  Plan plan;
+  std::optional<OuterRun> outer;  ///< of a plan of rounds
+  Plan plan;                      ///< of such a plan that of the worker
   std::string workload_hash;
   Workload workload;
   std::unique_ptr<Program> program;
@@ -44,6 +46,10 @@ class PreparedRun {
  private:
   void complete(const std::optional<LaunchPlace>& launched, const std::vector<std::string>& output_files);
 
+  void join_rounds();
+
+  std::unique_ptr<BatchSource> synthetic_;
+  std::unique_ptr<BatchSource> batches_;  // of its worker
   std::optional<Weights> weights_;
   std::unique_ptr<FolderLock> lock_;
   std::optional<Checkpoint> checkpoint_;

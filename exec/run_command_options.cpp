@@ -52,6 +52,8 @@ void add_schedule_options(CLI::App& command, RunCommandOptions& options)
             "number of steps in all, including those done before --resume; of a mix, of each job that has none there "
             "(default: "
             "10)");
+  add_count(command, "--rounds", options.rounds,
+            "number of rounds, of a plan made by plan --outer, in place of --steps (default: 1)");
   add_count(command, "--seed", options.run.seed, "seed of parameters, data order and dropout (default: 1)");
   command.add_flag("--emulate", options.run.emulate,
                    "slow each rank down, and limit its memory, to the device that the plan assigns");
@@ -71,6 +73,12 @@ void add_rank_options(CLI::App& command, RunCommandOptions& options)
   command
       .add_option("--ranks", options.ranks,
                   "addresses on which the ranks listen, HOST:PORT,… in the order of the plan's devices")
+      ->delimiter(',');
+  command.add_option("--worker", options.worker, "of a plan made by plan --outer: the worker whose ranks run here");
+  command
+      .add_option("--workers", options.workers,
+                  "of such a plan: addresses HOST:PORT,… of all workers, in the order of the plan; a worker listens on "
+                  "as many ports from there on as there are pieces of parameters")
       ->delimiter(',');
   add_launch_options(command, options.launch);
   command.option_defaults()->group("Launch");
@@ -182,7 +190,7 @@ void check_run_options(const RunCommandOptions& options)
   if (!options.ranks.empty() && options.launch.any()) {
     throw InputError("--ranks lists all addresses; leave out --world, --master, --plan-device, --map and --clock-skew");
   }
-  if (options.in_process) refuse_network_options(options.run.network);
+  if (options.in_process && options.worker.empty()) refuse_network_options(options.run.network);
   constexpr std::uint64_t most_steps = 1'000'000'000;
   if (options.run.steps < 1 || options.run.steps > most_steps) {
     throw InputError("--steps", fmt::format("{} is not in 1 to {}", options.run.steps, most_steps));

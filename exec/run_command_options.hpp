@@ -25,7 +25,10 @@ struct RunCommandOptions {
   std::string workload;
   WorkloadSettings settings;
   std::string plan;
-  std::string mix;  ///< file; then there is neither workload nor plan
+  std::string mix;                   ///< file; then there is neither workload nor plan
+  std::string worker;                ///< of a plan of rounds: its name
+  std::vector<std::string> workers;  ///< of such a plan: addresses
+  std::optional<std::uint64_t> rounds;
   std::optional<std::string> processes;
   bool spawn = false;
   bool in_process = false;

@@ -270,7 +270,37 @@ class BatchesInParts final : public BatchSource {
   std::size_t parts_;
 };
 
+/// Those of another source from some micro-batch on.
+class BatchesFrom : public BatchSource {
+ public:
+  BatchesFrom(const BatchSource& whole, std::uint64_t first) : whole_(whole), first_(first) {}
+
+  Tensors inputs(const RandomKey& key, const std::string& device) const override
+  {
+    return whole_.inputs(moved(key), device);
+  }
+  at::Tensor labels(const RandomKey& key, const std::string& device) const override
+  {
+    return whole_.labels(moved(key), device);
+  }
+
+ private:
+  RandomKey moved(RandomKey key) const
+  {
+    key.microbatch += first_;
+    return key;
+  }
+
+  const BatchSource& whole_;
+  std::uint64_t first_;
+};
+
 }  // namespace
+
+std::unique_ptr<BatchSource> batches_from(const BatchSource& whole, std::uint64_t first)
+{
+  return std::make_unique<BatchesFrom>(whole, first);
+}
 
 std::unique_ptr<BatchSource> batches_in_parts(const BatchSource& whole, std::size_t parts)
 {

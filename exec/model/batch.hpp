@@ -33,6 +33,9 @@ std::unique_ptr<BatchSource> dataset_batches(const Workload& workload, const Dat
 /// micro-batch m / `parts` (SequencePart).
 std::unique_ptr<BatchSource> batches_in_parts(const BatchSource& whole, std::size_t parts);
 
+/// Those of `whole`, which must outlive it, from micro-batch `first` of each step on.
+std::unique_ptr<BatchSource> batches_from(const BatchSource& whole, std::uint64_t first);
+
 /// Synthetic inputs of the first layer for a micro-batch, `Workload::input` bytes. A function of the key only: drawn on
 /// the CPU, then moved to `device`.
 ///

@@ -1,5 +1,6 @@
 #include "exec/run/rank_run.hpp"
 
+#include "exec/run/outer_rank.hpp"
 #include "exec/run/run_devices.hpp"
 
 #include "core/base/clock.hpp"
@@ -147,6 +148,9 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
   RankReport report = RankReport::of(context.program, rank);
   RankRecorder recorder(report, options.first_step + timed_steps(context.program));
   StageCheckpoints checkpoints(context.plan, options, context.run_id, rank);
+  std::optional<OuterRank> outer;
+  const bool has_stages = rank < devices_of(context.plan).size();
+  if (options.outer != nullptr && has_stages) outer.emplace(*options.outer, rank, executor);
   const TakesPart takes_part(executor);
   Seconds before = steady_time();
   const auto ended = [&](std::uint64_t step, Seconds end, std::optional<double> loss) {
@@ -169,6 +173,10 @@ RankReport play_rank(const RunContext& context, std::size_t rank, RankExecutor& 
       executor.with_models([&](std::size_t stage, StageModel& model) {
         if (checkpoints.writes(stage)) checkpoints.write(stage, model);
       });
+    }
+    if (outer) {
+      const Progress::Work work(progress, step, "outer sync");
+      outer->step_ended(step, executor);
     }
     if (rank == 0 && !control.end) context.lateness->step_begins(step + 1);
   };

@@ -26,6 +26,7 @@
 namespace isobar::exec {
 
 class Weights;
+struct OuterRun;
 
 /// When a run writes checkpoints, and to which folder; all ranks share it.
 struct CheckpointOptions {
@@ -75,6 +76,7 @@ struct RunOptions {
   /// free then holds NaN.
   std::optional<std::uint64_t> disturb_copies = {};
   const JobTurns* turns = nullptr;  ///< of a job that shares its devices with others; null: it has them for itself
+  const OuterRun* outer = nullptr;  ///< the rounds that the run takes part in; null: in none
 };
 
 /// Runs every rank as a thread of this process; tensors pass between them without a copy.

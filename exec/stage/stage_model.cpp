@@ -145,6 +145,12 @@ const Tensors& StageModel::parameters() const
 {
   return state_->parameters.all();
 }
+Tensors StageModel::parameters_of(std::size_t layer) const
+{
+  Tensors own = state_->parameters.module(layer).parameters();
+  if (state_->workload.layers[layer].has_tied_copy) own.pop_back();
+  return own;
+}
 double StageModel::loss_scale() const
 {
   return state_->update.loss_scale().value();

@@ -188,6 +188,8 @@ class StageModel {
 
   /// The parameters, in the order of the layers, for passes outside of this class: those of operators.
   const Tensors& parameters() const;
+  /// Those of a layer of the stage, in the same order in every split of the model, without a matrix of another layer.
+  Tensors parameters_of(std::size_t layer) const;
   /// The factor of the loss, and so of all gradients: 1 unless the dtype is fp16.
   double loss_scale() const;
 

@@ -107,8 +107,8 @@ ROOMS = {
         CORE | EXECUTION | {"exec/data", "exec/spmd", "schedules", "schedules/lowering"}, ("fmt/",),
         ("torch/", "ATen/", "c10/", "nlohmann/")),
     "exec/run": (
-        CORE | EXECUTION | {"exec/data", "exec/rank", "exec/spmd", "schedules", "schedules/lowering"}, ("fmt/",),
-        ("torch/", "ATen/", "c10/", "nlohmann/")),
+        CORE | EXECUTION | {"exec/data", "exec/outer", "exec/rank", "exec/spmd", "schedules", "schedules/lowering"},
+        ("fmt/",), ("torch/", "ATen/", "c10/", "nlohmann/")),
     "exec": (
         CORE | EXECUTION | {"exec/data", "exec/rank", "exec/run", "schedules/lowering"}, ("fmt/", "CLI/"),
         ("nlohmann/", "spdlog/")),
