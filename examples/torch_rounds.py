@@ -7,12 +7,12 @@ the workers' mean training loss, and the loss of the outer parameters for sample
 """
 
 import argparse
-import os
 import sys
 
 import torch
 import torch.distributed as dist
 from isobar_torch.document import InputError
+from isobar_torch.launch import await_first_rank, is_first
 from isobar_torch.models import loss_of, own_layers
 from isobar_torch.rounds import Rounds, RoundsPlan, read_rounds
 from isobar_torch.training import make_optimizer, set_rate
@@ -74,13 +74,13 @@ def main() -> int:
     parser.add_argument("--workload", required=True, help="workload file (YAML)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds to train (default: 5)")
     options = parser.parse_args()
-    is_first = os.environ.get("RANK") == "0"
     dist.init_process_group("gloo")
     try:
         train(read_rounds(options.plan), read_workload(options.workload, {}, None, True), options.rounds)
     except InputError as fault:
-        if is_first:
-            print(f"torch_rounds: {fault}", file=sys.stderr)
+        await_first_rank()
+        if is_first():
+            print(f"torch_rounds: {fault}", file=sys.stderr, flush=True)
         return 2
     finally:
         dist.destroy_process_group()

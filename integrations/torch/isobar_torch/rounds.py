@@ -176,7 +176,7 @@ class Rounds:
             self._take(self._flights.pop(0))
 
     def finish(self) -> None:
-        """Takes what is on its way, for the end of training. All workers have then sent the same number of fragments."""
+        """Takes what is on its way, at the end of training. All workers call it after as many rounds."""
         while self._flights:
             self._take(self._flights.pop(0))
 
