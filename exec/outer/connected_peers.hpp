@@ -10,8 +10,8 @@
 
 namespace isobar::exec {
 
-/// Peers over TCP, with TLS if the options say so: two links for each pair of workers, one each way. A message of 64
-/// KiB or more is divided among all connections of a link.
+/// Peers over TCP, with TLS if `TcpOptions::tls` is set: two links for each pair of workers, one each way. A message of
+/// 64 KiB or more is divided among all connections of a link.
 class ConnectedPeers final : public Peers {
  public:
   /// Connects worker `self` with all others, of which `workers` has the addresses; returns once all are connected with
