@@ -331,12 +331,16 @@ class TopKChunks {
   /// The places of the largest values, of equal ones those of the first.
   void choose_places(std::span<const float> chunk)
   {
-    keys_.resize(chunk.size());
-    for (std::size_t i = 0; i < chunk.size(); ++i) {
-      const std::uint64_t magnitude = std::bit_cast<std::uint32_t>(chunk[i]) & magnitude_bits;
-      keys_[i] = magnitude << top_k_place_bits | (top_k_chunk - 1 - i);
-    }
     const auto kept = static_cast<std::ptrdiff_t>(kept_values(codec_, chunk.size()));
+    const std::uint32_t threshold = threshold_of(chunk, static_cast<std::uint64_t>(kept));
+    keys_.resize(chunk.size());
+    std::size_t candidates = 0;
+    for (std::size_t i = 0; i < chunk.size(); ++i) {
+      const std::uint64_t magnitude = magnitude_of(chunk[i]);
+      keys_[candidates] = magnitude << top_k_place_bits | (top_k_chunk - 1 - i);
+      candidates += magnitude >= threshold ? 1 : 0;
+    }
+    keys_.resize(candidates);
     std::ranges::nth_element(keys_, keys_.begin() + kept - 1, std::greater<>());
     places_.clear();
     for (auto key = keys_.begin(); key != keys_.begin() + kept; ++key) {
@@ -345,6 +349,22 @@ class TopKChunks {
     std::ranges::sort(places_);
   }
 
+  /// A magnitude that at least `kept` values have, and few more: the lower end of a class of magnitudes with equal
+  /// exponents and first bits.
+  std::uint32_t threshold_of(std::span<const float> chunk, std::uint64_t kept)
+  {
+    constexpr unsigned shift = 31 - class_bits_;
+    counts_.fill(0);
+    for (const float value : chunk) ++counts_[magnitude_of(value) >> shift];
+    auto lowest = static_cast<std::uint32_t>(counts_.size());
+    for (std::uint64_t count = 0; count < kept; count += counts_[lowest]) --lowest;
+    return lowest << shift;
+  }
+
+  static std::uint32_t magnitude_of(float value) { return std::bit_cast<std::uint32_t>(value) & magnitude_bits; }
+
+  static constexpr unsigned class_bits_ = 12;
+  std::array<std::uint16_t, 1U << class_bits_> counts_ = {};  // of values, by class
   Codec codec_;
   std::vector<std::uint64_t> keys_;
   std::vector<std::uint32_t> places_;

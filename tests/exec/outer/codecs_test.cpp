@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -159,6 +160,24 @@ TEST(TopK, KeepsTheLargestValuesOfAChunkAndTheFirstOfEqualOnes)
   EXPECT_EQ(std::to_integer<int>(bytes[5]), 3);
   EXPECT_EQ(std::to_integer<int>(bytes[6]), 3 << 4);
   EXPECT_EQ(std::to_integer<int>(bytes[7]), 1);
+}
+
+TEST(TopK, KeepsTheSameValuesAsASortOfThem)
+{
+  EXPECT_TRUE(rc::check("any magnitudes", [] {
+    const std::size_t count = *rc::gen::inRange<std::size_t>(1, 4097);
+    Floats values = spread_values(count, *rc::gen::arbitrary<unsigned>(), 100, *rc::gen::element(0, 1, 200));
+    for (std::size_t i = 0; i < count; i += *rc::gen::inRange<std::size_t>(1, 2000)) values[i] = values[0];
+    std::vector<std::size_t> order(count);
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::ranges::stable_sort(order,
+                             [&](std::size_t a, std::size_t b) { return std::abs(values[a]) > std::abs(values[b]); });
+    Floats expected(count);
+    for (std::size_t i = 0; i < kept_values(codec_from_text("top-k 0.03"), count); ++i) {
+      expected[order[i]] = there_and_back("bf16", {values[order[i]]})[0];
+    }
+    RC_ASSERT(there_and_back("top-k 0.03", values) == expected);
+  }));
 }
 
 TEST(TopK, OfTwoBitsIsOffByAThirdOfTheLargestValueAtMost)
