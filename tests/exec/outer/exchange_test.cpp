@@ -432,6 +432,52 @@ TEST(Exchange, IsOfAscendingWorkersWithThisOneAmongThem)
   EXPECT_THROW(exchange_mean(peers, {}, {{1}, -1}, {}, {}), std::logic_error);
 }
 
+/// Parameters and their checksum after rounds of DiLoCo, of which each worker pulls them to a point of its own.
+std::pair<Floats, std::uint32_t> trained(Peers& peers, const Codec& codec, const std::vector<Floats>& points)
+{
+  const std::size_t count = points[0].size();
+  const Floats zeros(count);
+  OuterOptimizer outer(zeros, zeros, {.learning_rate = 0.7F, .momentum = 0.5F});
+  ErrorFeedback feedback(codec, Floats(count));
+  Data bytes(encoded_bytes(codec, count));
+  Floats mean(count);
+  Floats average(count);
+  constexpr int rounds = 300;
+  for (int round = 0; round < rounds; ++round) {
+    Floats own(outer.parameters().begin(), outer.parameters().end());
+    for (int step = 0; step < 5; ++step) {
+      for (std::size_t i = 0; i < count; ++i) own[i] += 0.02F * (points[peers.self()][i] - own[i]);
+    }
+    outer_gradient(outer.parameters(), own, mean);
+    feedback.encode(mean, bytes);
+    exchange_mean(peers, codec, {first_workers(points.size())}, bytes, mean);
+    outer.update(0, mean);
+    for (std::size_t i = 0; i < count && round >= rounds / 2; ++i) average[i] += outer.parameters()[i] * 2 / rounds;
+  }
+  return {average, outer.checksum()};
+}
+
+TEST(Exchange, KeepsWorkersThatTrainEqualAndTakesThemToTheirCommonOptimum)
+{
+  const auto points = gradients_of(3, 5000);
+  const Floats optimum = mean_of(points, {1, 1, 1});
+  for (const auto& text : all_codecs) {
+    PostOffice office;
+    std::vector<std::uint32_t> checksums(3);
+    at_all(3, [&](std::size_t self) {
+      InProcessPeers peers(office, self);
+      const auto [average, checksum] = trained(peers, codec_from_text(text), points);
+      checksums[self] = checksum;
+      double square = 0;
+      for (std::size_t i = 0; i < optimum.size(); ++i) {
+        square += std::pow(static_cast<double>(average[i]) - static_cast<double>(optimum[i]), 2);
+      }
+      EXPECT_LT(std::sqrt(square / 5000), 0.1) << text;  // of points that are 1 from 0
+    });
+    EXPECT_EQ(checksums, std::vector<std::uint32_t>(3, checksums[0])) << text;
+  }
+}
+
 /// Workers over loopback.
 class ConnectedPeersTest : public testing::TestWithParam<bool> {
  protected:
