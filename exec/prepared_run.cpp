@@ -6,8 +6,8 @@
 #include "core/check/residence_checker.hpp"
 #include "core/model/differences.hpp"
 #include "core/plan/replica_exchanges.hpp"
-#include "core/text/quantity_text.hpp"
 #include "core/program/walk.hpp"
+#include "core/text/quantity_text.hpp"
 #include "exec/device/device.hpp"
 #include "exec/launch/plan_ranks.hpp"
 #include "exec/net/address.hpp"
@@ -63,9 +63,11 @@ Plan read_plan_to_run(RunCommandOptions& options, std::optional<OuterRun>& outer
   for (const auto& worker : workers) names.push_back(worker.name);
   const auto found = std::ranges::find(names, options.worker);
   if (found == names.end()) {
-    throw InputError("--worker", fmt::format("{} is no worker of the plan; write one of {}",
-                                             options.worker.empty() ? "missing;" : in_quotes(options.worker),
-                                             fmt::join(names, ", ")));
+    throw InputError("--worker",
+                     fmt::format("{}; write one of {}",
+                                 options.worker.empty() ? std::string("missing")
+                                                        : in_quotes(options.worker) + " is no worker of the plan",
+                                 fmt::join(names, ", ")));
   }
   outer->worker = static_cast<std::size_t>(found - names.begin());
   if (options.workers.size() != workers.size()) {
@@ -74,6 +76,11 @@ Plan read_plan_to_run(RunCommandOptions& options, std::optional<OuterRun>& outer
                                  counted(workers.size(), "worker")));
   }
   for (const auto& address : options.workers) outer->addresses.push_back(endpoint_from_text("--workers", address));
+  if (outer->plan.outer.algorithm != Algorithm::Direct) {
+    throw InputError(options.plan, fmt::format("outer.algorithm: {}; isobar run exchanges directly, so plan with "
+                                               "--outer-sync direct",
+                                               name_of(outer->plan.outer.algorithm)));
+  }
   if (!options.spawn && !options.in_process) {
     throw InputError("--worker", "has all of its ranks on this machine in this version; add --spawn or --in-process");
   }
@@ -171,10 +178,14 @@ void PreparedRun::join_rounds()
   outer->micro_batch = workload.micro_batch;
   outer->network = options.run.network;
   outer->secret = secret_of(options.run.network);  // changes the environment, so before torch starts threads
-  options.run.network = {};  // the worker's own ranks have a secret of their own
+  options.run.network = {};                        // the worker's own ranks have a secret of their own
   outer->connections = options.run.connections;
   outer->threads = options.run.threads;
   outer->connect = options.run.limits.connect;
+  // A worker may be slower than planned, and sends nothing before its snapshot.
+  constexpr Seconds at_least(600);
+  const TimeLimits& limits = options.run.limits;
+  outer->patience = limits.transfer_is_set ? limits.transfer : at_least + 10 * outer->plan.predicted.round_time;
   outer->info = options.run.info;
   options.run.outer = &*outer;
 }

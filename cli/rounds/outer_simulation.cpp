@@ -89,7 +89,7 @@ Inputs load_rounds(const InputOptions& options, const OuterPlan& plan, const std
   return load(options, whole, file);
 }
 
-Cluster cluster_of(const Plan& worker, const Cluster& cluster)
+Cluster cluster_of_worker(const Plan& worker, const Cluster& cluster)
 {
   std::vector<std::string> others = worker.without;
   std::erase_if(others, [&](const std::string& device) { return !cluster.device_index(device); });
@@ -103,7 +103,7 @@ std::vector<std::string> faults_of_rounds(const OuterPlan& plan, const Inputs& i
   for (std::size_t k = 0; k < plan.workers.size(); ++k) {
     const Plan& own = plan.workers[k].plan;
     const auto place = fmt::format("workers[{}].plan", k);
-    for (const auto& fault : all_faults_of(own, as_planned(inputs, own), cluster_of(own, cluster))) {
+    for (const auto& fault : all_faults_of(own, as_planned(inputs, own), cluster_of_worker(own, cluster))) {
       faults.push_back(fmt::format("{}.{}", place, fault));
     }
   }

@@ -13,7 +13,7 @@ namespace isobar::cli {
 Inputs load_rounds(const InputOptions& options, const OuterPlan& plan, const std::string& file);
 
 /// The cluster of a worker's plan, of the devices of such inputs.
-Cluster cluster_of(const Plan& worker, const Cluster& cluster);
+Cluster cluster_of_worker(const Plan& worker, const Cluster& cluster);
 
 /// Refuses a plan of rounds that does not hold on its inputs: a worker's plan (check_plan), outer state that does not
 /// fit in memory, or a prediction or bound that is not what these inputs give.

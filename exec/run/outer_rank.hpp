@@ -43,7 +43,7 @@ struct OuterRun {
   std::shared_ptr<const Secret> secret;
   std::size_t connections = 1;
   Seconds connect{60};   ///< until all workers are there
-  Seconds patience{60};  ///< how long a sync waits for another worker that sends nothing
+  Seconds patience{600};  ///< how long a sync waits for another worker
   std::size_t threads = 1;
   std::function<void(const std::string& line)> info = {};
 };
