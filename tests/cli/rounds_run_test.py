@@ -152,7 +152,7 @@ class RoundsRunTest(CommandTest):
         plan = self.rounds([1, 2], 2)
         addresses = "127.0.0.1:7000,127.0.0.1:7100"
         here = ["--worker", "w0", "--workers", addresses]
-        tied = self.write("tied.yaml", GPT + "optimizer: sgd\n")
+        tied = self.write("tied.yaml", GPT + "tied: true\noptimizer: sgd\n")
         for options, message in (
                 (["--in-process"], "--worker: missing; write one of w0, w1"),
                 (["--worker", "x", "--in-process"], '--worker: "x" is no worker of the plan; write one of w0, w1'),
