@@ -132,6 +132,15 @@ PreparedRun::PreparedRun(RunCommandOptions given, const std::optional<LaunchPlac
           why_not_run_in_rounds(own, as_planned(read_run_workload(own, workload_text, options), own, options.plan));
       if (!why.empty()) throw InputError(options.plan, fmt::format("workers[{}].plan: {}", k, why));
     }
+    const std::size_t pieces = shared_layers(outer->plan.workers, workload.layers.size()).size();
+    constexpr std::size_t last_port = 65'535;
+    for (std::size_t k = 0; k < outer->addresses.size(); ++k) {
+      if (outer->addresses[k].port + pieces - 1 <= last_port) continue;
+      throw InputError("--workers",
+                       fmt::format("{} leaves no room for the {} ports from there on that a worker listens "
+                                   "on; take a lower one",
+                                   in_quotes(options.workers[k]), pieces));
+    }
   }
   const std::vector<std::string> output_files = {options.output, options.trace, options.log.json_lines,
                                                  options.log.prometheus};

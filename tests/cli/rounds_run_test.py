@@ -158,6 +158,8 @@ class RoundsRunTest(CommandTest):
                 (["--worker", "x", "--in-process"], '--worker: "x" is no worker of the plan; write one of w0, w1'),
                 (["--worker", "w0", "--in-process"], "--workers: lists 0 addresses; the plan has 2 workers"),
                 (["--worker", "w0", "--workers", "127.0.0.1:7000,x", "--in-process"], "--workers: "),
+                (["--worker", "w0", "--workers", "127.0.0.1:7000,127.0.0.1:65535", "--in-process", "--secret-file", self.secret],
+                 '--workers: "127.0.0.1:65535" leaves no room for the 2 ports from there on'),
                 ([*here], "--spawn"),
                 ([*here, "--in-process", "--rounds", "0"], "--rounds: 0 is not in 1 to 1000000"),
                 ([*here, "--in-process", "--checkpoint", str(self.folder / "c")], "--checkpoint: is not for plans of rounds"),
