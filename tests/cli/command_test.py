@@ -13,7 +13,7 @@ from tests.cli.support import GPT, HANG_S, ISOBAR, ROOT, CommandTest
 EXECUTOR_COMMANDS = {"run", "profile", "doctor", "export"}
 # The headings under which help lists options.
 GROUPS = {"Inputs", "Goal", "Search", "Schedule", "Devices", "Network", "Launch", "Faults", "Data", "Checkpoints", "Output",
-          "Baseline", "Cluster (Slurm)"}
+          "Baseline", "Cluster (Slurm)", "Rounds"}
 
 
 class Command(CommandTest):

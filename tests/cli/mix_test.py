@@ -161,7 +161,7 @@ class Mix(CommandTest):
                                                      f"--mix excludes {name}; see isobar simulate --help"))
         self.assertEqual(self.fault(mix, "--rounds", 0), "--rounds: 0 is not in 1 to 1000000")
         self.assertEqual(self.fault_of("simulate", self.platform, job["workload"], "--plan", job["plan"], "--rounds", 2),
-                         "--rounds requires --mix; see isobar simulate --help")
+                         "--rounds: is for mixes and for plans made with --outer; write --iterations")
         self.assertEqual(self.fault_of("simulate", self.platform), "WORKLOAD is required; see isobar simulate --help")
         self.assertEqual(self.fault_of("simulate", self.platform, job["workload"]),
                          "--plan is required; see isobar simulate --help")
