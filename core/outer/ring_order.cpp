@@ -60,7 +60,7 @@ class ExactRing {
 
   std::vector<std::size_t> order()
   {
-    const double slowest = best([](double path, double hop) { return std::max(path, hop); }, infinity_).second;
+    const double slowest = best([](double path, double hop) { return std::max(path, hop); }, infinity).second;
     const auto [last, sum] = best([](double path, double hop) { return path + hop; }, slowest);
     return path_to(last);
   }
@@ -73,14 +73,14 @@ class ExactRing {
   {
     const auto hop_of = [&](std::size_t from, std::size_t to) {
       const double hop = hops_(from, to);
-      return hop <= limit ? hop : infinity_;
+      return hop <= limit ? hop : infinity;
     };
     const std::size_t sets = std::size_t{1} << others_;
     for (std::size_t set = 1; set < sets; ++set) {
       for (std::size_t last = 0; last < others_; ++last) {
         if ((set >> last & 1) == 0) continue;
         Cell& cell = table_[set * others_ + last];
-        cell = {infinity_, 0};
+        cell = {infinity, 0};
         const std::size_t before = set & ~(std::size_t{1} << last);
         if (before == 0) {
           cell = {join(0, hop_of(0, last + 1)), 0};
@@ -93,7 +93,7 @@ class ExactRing {
         }
       }
     }
-    std::pair<std::size_t, double> found{0, infinity_};
+    std::pair<std::size_t, double> found{0, infinity};
     for (std::size_t last = 0; last < others_; ++last) {
       const double value = join(table_[(sets - 1) * others_ + last].value, hop_of(last + 1, 0));
       if (value < found.second) found = {last, value};
@@ -120,7 +120,7 @@ class ExactRing {
     double value = 0;
     std::uint8_t before = 0;
   };
-  static constexpr double infinity_ = std::numeric_limits<double>::infinity();
+  static constexpr double infinity = std::numeric_limits<double>::infinity();
   std::size_t others_;  // places but the first
   const Hops& hops_;
   std::vector<Cell> table_;

@@ -353,7 +353,7 @@ class TopKChunks {
   /// exponents and first bits.
   std::uint32_t threshold_of(std::span<const float> chunk, std::uint64_t kept)
   {
-    constexpr unsigned shift = 31 - class_bits_;
+    constexpr unsigned shift = 31 - class_bits;
     counts_.fill(0);
     for (const float value : chunk) ++counts_[magnitude_of(value) >> shift];
     auto lowest = static_cast<std::uint32_t>(counts_.size());
@@ -363,8 +363,8 @@ class TopKChunks {
 
   static std::uint32_t magnitude_of(float value) { return std::bit_cast<std::uint32_t>(value) & magnitude_bits; }
 
-  static constexpr unsigned class_bits_ = 12;
-  std::array<std::uint16_t, 1U << class_bits_> counts_ = {};  // of values, by class
+  static constexpr unsigned class_bits = 12;
+  std::array<std::uint16_t, 1U << class_bits> counts_ = {};  // of values, by class
   Codec codec_;
   std::vector<std::uint64_t> keys_;
   std::vector<std::uint32_t> places_;

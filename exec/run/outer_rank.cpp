@@ -128,6 +128,7 @@ class Piece {
       const std::size_t values = fragment.own.size();
       const OuterRule rule{static_cast<float>(outer.learning_rate), static_cast<float>(outer.momentum)};
       fragment.outer.emplace(fragment.own, std::vector<float>(values, 0), rule, run_.threads);
+      fragment.checksum = fragment.outer->checksum();
       fragment.gradient.resize(values);
       fragment.encoded.resize(encoded_bytes(outer.codec, values));
       if (is_sparse(outer.codec)) fragment.feedback.emplace(outer.codec, std::vector<float>(values, 0));
@@ -163,12 +164,13 @@ class Piece {
       if (failure_) std::rethrow_exception(failure_);
     }
     if (run_.plan.outer.mixing > 0) copy_from(fragment.tensors, fragment.own);
+    fragment.checksum = fragment.outer->checksum();
     mix(fragment.own, fragment.outer->parameters(), static_cast<float>(run_.plan.outer.mixing), run_.threads);
     copy_to(fragment.own, fragment.tensors);
   }
 
-  /// Of the outer parameters of a fragment that is not under way.
-  std::uint32_t checksum(std::size_t fragment) const { return fragments_[fragment].outer->checksum(); }
+  /// Of the outer parameters of a fragment that were taken last.
+  std::uint32_t checksum(std::size_t fragment) const { return fragments_[fragment].checksum; }
   /// How many workers the last sync had, and what all have sent and received.
   std::pair<std::size_t, PeerTraffic> state()
   {
@@ -184,7 +186,8 @@ class Piece {
     std::vector<std::byte> encoded;
     std::optional<OuterOptimizer> outer;
     std::optional<ErrorFeedback> feedback;
-    bool is_under_way = false;  // and not updated yet
+    bool is_under_way = false;   // and not updated yet
+    std::uint32_t checksum = 0;  // of the outer parameters that were taken last
   };
 
   const std::string& name_of(std::size_t worker) const { return run_.plan.workers[worker].name; }

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace isobar::schedules {
@@ -70,7 +71,7 @@ struct OuterWork {
     std::vector<bool> has_values;  ///< by fragment: of any of its ranks
   };
 
-  OuterWork(const Timeline& of_worker, const Codec& of_outer) : timeline(of_worker), codec(of_outer) {}
+  OuterWork(Timeline of_worker, const Codec& of_outer) : timeline(std::move(of_worker)), codec(of_outer) {}
 
   Timeline timeline;
   Codec codec;

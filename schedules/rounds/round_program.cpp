@@ -202,8 +202,7 @@ class RoundProgram : public Program {
   void add_outer_lanes(const OuterDivision& division)
   {
     std::vector<OuterWork> work;
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-      const RoundRank& own = ranks_[rank];
+    for (const RoundRank& own : ranks_) {
       OuterWork& added = work.emplace_back(timelines_[own.worker], outer_.codec);
       if (own.rank < workers_[own.worker].ranks.size()) added.costs = workers_[own.worker].ranks[own.rank];
       added.step_time = workers_[own.worker].step_time;
