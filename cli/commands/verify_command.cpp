@@ -201,7 +201,8 @@ ExitCode verify_rounds(const VerifyOptions& options)
     Faults of_worker;
     compare("platform", own.platform, inputs.platform_fingerprint, of_worker);
     compare("workload", own.workload, inputs.workload_fingerprint, of_worker);
-    const auto check = check_certificate(own, as_planned(inputs, own), cluster_of_worker(own, inputs.platform.cluster()));
+    const auto check =
+        check_certificate(own, as_planned(inputs, own), cluster_of_worker(own, inputs.platform.cluster()));
     of_worker.insert(of_worker.end(), check.faults.begin(), check.faults.end());
     for (const auto& fault : of_worker) faults.push_back(fmt::format("workers[{}].plan.{}", k, fault));
   }

@@ -37,12 +37,12 @@ struct OuterRun {
   OuterPlan plan;
   std::size_t worker = 0;
   std::uint64_t micro_batch = 1;  ///< samples, of plans that have none of their own
-  /// Of each worker: where the rank that has piece 0 of shared_layers listens; that of piece p does so p ports above.
+  /// Where the rank of each worker that has piece 0 of shared_layers listens; that of piece p does so p ports above.
   std::vector<Endpoint> addresses;
   NetworkOptions network;
   std::shared_ptr<const Secret> secret;
   std::size_t connections = 1;
-  Seconds connect{60};   ///< until all workers are there
+  Seconds connect{60};    ///< until all workers are there
   Seconds patience{600};  ///< how long a sync waits for another worker
   std::size_t threads = 1;
   std::function<void(const std::string& line)> info = {};
