@@ -24,18 +24,18 @@ from network_bed import Host, Network, Trunk
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 SLOWDOWN = 8  # of each of the four ranks: together they use half of one processor
 TRUNK_MBIT, DELAY_MS, ACCESS_MBIT = 50, 25, 500  # the delay one way
-STEPS, ROUNDS, LEFT_OUT = 20, 6, 1
+STEPS, ROUNDS, LEFT_OUT = 20, 5, 1
 PORT = 29600
 MOST_FRACTION = 0.05
 # Options of `isobar plan`. The codec is int8.
 CASES = {"blocking": [], "delay 2": ["--delay", "2"], "2 fragments, delay 2": ["--fragments", "2", "--delay", "2"]}
 WORKLOAD = """model: gpt
 layers: 4
-hidden: 256
+hidden: 128
 heads: 4
-vocabulary: 4000
-sequence: 64
-micro_batch: 4
+vocabulary: 2000
+sequence: 32
+micro_batch: 2
 optimizer: adamw
 """
 COLUMNS = ("case", "predicted_s", "simulated_s", "measured_s", "error_fraction", "steps_alone_s", "measured_spread_fraction")
