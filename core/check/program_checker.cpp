@@ -265,6 +265,9 @@ class InstructionChecker {
     if (channel != nullptr && instruction.payload == Payload::Optimizer) {
       return fmt::format("{} of an optimizer; its state goes between host and disk only", name_of(opcode));
     }
+    if (channel != nullptr && instruction.payload == Payload::OuterGradient) {
+      return fmt::format("{} of an outer gradient, which steps do not have", name_of(opcode));
+    }
     if (channel != nullptr && instruction.payload == Payload::TiedGradient && opcode != Opcode::AllReduce) {
       return fmt::format("{} of a tied gradient, which an AllReduce adds up", name_of(opcode));
     }
@@ -388,6 +391,7 @@ class InstructionChecker {
         return;
       }
       case Payload::Optimizer:
+      case Payload::OuterGradient:
         return;  // refused as a fault
       case Payload::Activation:
       case Payload::Gradient: {
