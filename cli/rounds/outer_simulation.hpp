@@ -24,8 +24,8 @@ void check_rounds(const OuterPlan& plan, const std::string& file, const Inputs& 
 std::vector<std::string> faults_of_rounds(const OuterPlan& plan, const Inputs& inputs);
 
 /// Simulates rounds with all their steps in this process and returns the result as JSON (isobar-rounds-result/1,
-/// docs/formats/rounds.md). The round before the last counts as the first ones do not: nothing is on its way then. Can
-/// be called once per process. `trace_file`: the Chrome trace to write, or "".
+/// docs/formats/rounds.md). The last round counts, since in the first one nothing is on its way from one before. Can be
+/// called once per process. `trace_file`: the Chrome trace to write, or "".
 /// @throws InputError as sim::simulate does.
 std::string simulate_rounds(const Inputs& inputs, const OuterPlan& plan, std::uint64_t rounds,
                             const std::string& trace_file);

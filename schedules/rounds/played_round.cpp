@@ -80,16 +80,12 @@ std::vector<OuterRank> outer_ranks(const Plan& plan, const Cluster& cluster)
   return ranks;
 }
 
-/// The flows of the syncs of a piece, by fragment that has values of it.
-std::vector<std::vector<Round>> syncs_of(const OuterPiece& piece, const Outer& outer)
+/// The flows of the sync of `values` values of each worker; none of 0 values.
+std::vector<Round> rounds_of_sync(const Outer& outer, std::size_t workers, std::uint64_t values)
 {
-  std::vector<std::vector<Round>> syncs;
-  for (const std::uint64_t values : piece.values) {
-    if (values == 0) continue;
-    const std::vector<Bytes> sizes(piece.ranks.size(), encoded_size(outer.codec, values));
-    syncs.push_back(rounds_of(is_sparse(outer.codec) ? Opcode::AllGather : Opcode::AllReduce, sizes, outer.algorithm));
-  }
-  return syncs;
+  if (values == 0) return {};
+  const std::vector<Bytes> sizes(workers, encoded_size(outer.codec, values));
+  return rounds_of(is_sparse(outer.codec) ? Opcode::AllGather : Opcode::AllReduce, sizes, outer.algorithm);
 }
 
 std::vector<OuterTraffic> traffic_of(const OuterPlan& plan, const OuterDivision& division)
@@ -97,8 +93,8 @@ std::vector<OuterTraffic> traffic_of(const OuterPlan& plan, const OuterDivision&
   const std::size_t workers = plan.workers.size();
   std::vector<Bytes> sent(workers * workers);
   for (const auto& piece : division.pieces) {
-    for (const auto& sync : syncs_of(piece, plan.outer)) {
-      for (const Round& round : sync) {
+    for (const std::uint64_t values : piece.values) {
+      for (const Round& round : rounds_of_sync(plan.outer, workers, values)) {
         for (const Flow& flow : round) sent[flow.from * workers + flow.to] += flow.size();
       }
     }
@@ -129,10 +125,7 @@ Seconds bound_of(const OuterPlan& plan, const BuiltRound& whole, const std::vect
     const EndNetwork between = network_between(ends, network);
     Seconds all;
     for (std::size_t f = 0; f < plan.outer.fragments; ++f) {
-      if (piece.values[f] == 0) continue;
-      const std::vector<Bytes> sizes(ends.size(), encoded_size(plan.outer.codec, piece.values[f]));
-      const Opcode opcode = is_sparse(plan.outer.codec) ? Opcode::AllGather : Opcode::AllReduce;
-      const Seconds time = collective_time(rounds_of(opcode, sizes, plan.outer.algorithm), between);
+      const Seconds time = collective_time(rounds_of_sync(plan.outer, ends.size(), piece.values[f]), between);
       all += time;
       for (const std::size_t end : ends) waits[end][f] = std::max(waits[end][f], time);
     }

@@ -5,6 +5,7 @@
 #include "exec/outer/outer_optimizer.hpp"
 #include "tests/exec/links/tcp_ranks.hpp"
 #include "tests/exec/outer/in_process_peers.hpp"
+#include "tests/exec/outer/normal_values.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -28,17 +29,9 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 using Floats = std::vector<float>;
+using testing_support::normal_values;
 
 const std::vector<std::string> all_codecs = {"fp32", "bf16", "int8", "int4", "top-k 0.03", "top-k 0.03 2-bit"};
-
-Floats normal_values(std::size_t count, unsigned seed)
-{
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(count);
-  for (auto& value : values) value = normal(random);
-  return values;
-}
 
 Data encoded(const Codec& codec, const Floats& values)
 {

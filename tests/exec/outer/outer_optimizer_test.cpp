@@ -2,6 +2,7 @@
 
 #include "core/errors.hpp"
 #include "exec/outer/parallel_parts.hpp"
+#include "tests/exec/outer/normal_values.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,15 +20,7 @@ namespace isobar::exec::outer_optimizer_test {
 namespace {
 
 using Floats = std::vector<float>;
-
-Floats random_values(std::size_t count, unsigned seed)
-{
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  Floats values(count);
-  for (auto& value : values) value = normal(random);
-  return values;
-}
+using testing_support::normal_values;
 
 std::vector<std::uint32_t> bits_of(std::span<const float> values)
 {
@@ -55,7 +48,7 @@ class LeastSquares {
     Floats sums(size);
     for (std::size_t row = 0; row < batch; ++row) {
       const auto seed = static_cast<unsigned>((step * 64 + worker) * batch + row);
-      const Floats values = random_values(size + 1, seed);
+      const Floats values = normal_values(size + 1, seed);
       float residual = -values[size];
       for (std::size_t i = 0; i < size; ++i) residual += values[i] * (at[i] - truth_[i]);
       for (std::size_t i = 0; i < size; ++i) sums[i] += residual * values[i] / batch;
@@ -68,7 +61,7 @@ class LeastSquares {
   {
     double loss = 0;
     for (unsigned row = 0; row < 500; ++row) {
-      const Floats values = random_values(size + 1, 1'000'000 + row);
+      const Floats values = normal_values(size + 1, 1'000'000 + row);
       double residual = -static_cast<double>(values[size]);
       for (std::size_t i = 0; i < size; ++i) residual += static_cast<double>(values[i] * (at[i] - truth_[i]));
       loss += residual * residual / 1000;
@@ -77,7 +70,7 @@ class LeastSquares {
   }
 
  private:
-  Floats truth_ = random_values(size, 77);
+  Floats truth_ = normal_values(size, 77);
 };
 
 const LeastSquares problem;
@@ -185,12 +178,12 @@ TEST(OuterOptimizer, UpdatesAsItsFormulaSays)
 TEST(OuterOptimizer, HasTheSameBitsForAnySplitAndAnyNumberOfThreads)
 {
   constexpr std::size_t count = 300'001;
-  const Floats begin = random_values(count, 1);
-  const std::vector<Floats> gradients = {random_values(count, 2), random_values(count, 3), random_values(count, 4)};
+  const Floats begin = normal_values(count, 1);
+  const std::vector<Floats> gradients = {normal_values(count, 2), normal_values(count, 3), normal_values(count, 4)};
   const std::vector<double> weights = {1, 2.5, 0.3};
   const auto result = [&](std::size_t threads, std::size_t pieces) {
     OuterOptimizer outer(begin, Floats(count), {}, threads);
-    Floats own = random_values(count, 5);
+    Floats own = normal_values(count, 5);
     for (int round = 0; round < 3; ++round) {
       for (std::size_t piece = 0; piece < pieces; ++piece) {
         const std::size_t first = count * piece / pieces;

@@ -35,8 +35,7 @@ double ring_time(std::size_t workers, double bytes, const Path& path)
   return 2 * (ends - 1) * (path.latency.value + bytes / ends / path.bandwidth.value);
 }
 
-// --- closed forms of docs/rounds.md, alone on their links
-// --------------------------------------------------------------
+// --- closed forms of docs/rounds.md, alone on their links ---
 
 TEST(PlayedRound, WithoutDelayTakesItsStepsAndThenTheSync)
 {
@@ -100,8 +99,7 @@ TEST(PlayedRound, SendsTwiceAllButOnePartToTheNextWorkerToTheByte)
   }
 }
 
-// --- published rounds
-// ---------------------------------------------------------------------------------------------------
+// --- published rounds ---
 
 TEST(PlayedRound, HasTheUtilizationOfIntellect1)
 {
@@ -136,8 +134,7 @@ TEST(PlayedRound, NeedsTheBandwidthOfThePublishedTableOfDiLoCo)
   EXPECT_GT(utilization_at(1.25 * published), 0.9);
 }
 
-// --- many steps in one
-// -------------------------------------------------------------------------------------------------
+// --- many steps in one ---
 
 TEST(PlayedRound, IsTheRoundOfAllItsSteps)
 {
@@ -196,8 +193,7 @@ TEST(RoundProgram, EndsAndKeepsItsMemory)
   }
 }
 
-// --- who updates what
-// --------------------------------------------------------------------------------------------------
+// --- who updates what ---
 
 TEST(OuterDivision, HasEachParameterOnceAtARankThatHoldsItsLayer)
 {
